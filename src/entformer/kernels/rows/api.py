@@ -1,0 +1,112 @@
+"""The door to alpha-entmax. In: any tensor of scores, an alpha, a dimension, a mask. Out: weights of the same shape.
+
+Here shapes, dtypes and wishes are checked once and brought to the form the kernels take: rows in the last dimension, alpha
+in float64 with one value per row, a mask turned into -inf scores.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError
+from entformer.kernels.impl import Impl, resolve
+from entformer.kernels.rows import ops, reference
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def entmax(
+    x: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    *,
+    alpha_dim: int | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """alpha-entmax: like softmax, but scores far enough below the best get a weight of exactly zero.
+
+    Solves max_p <x, p> + H_alpha(p) over the probability simplex, H_alpha the Tsallis entropy. alpha = 1 is softmax,
+    1.5 is 1.5-entmax, 2 is sparsemax, larger is sparser; alpha < 1 is dense with heavy tails. Differentiable, to second
+    order, in `x` and in `alpha`.
+
+    Args:
+        x: scores, float16/bfloat16/float32/float64; the arithmetic is at least float32 and the result has the same dtype.
+        alpha: a number, or a tensor that broadcasts against `x` with `dim` reduced to 1 (a value per row if you like).
+        dim: the dimension that sums to one.
+        mask: boolean, broadcasts against `x`, True = may have weight. -inf scores count as masked too.
+        alpha_dim: for a 1-D `alpha`, the dimension of `x` it runs along: with scores (B, H, L, L) and one alpha per head,
+            `entmax(scores, alphas, alpha_dim=1)`.
+        impl: "auto", "reference" or "cpu".
+
+    A row that is masked throughout gives zeros and zero gradients. NaN stays in its row. Entries of +inf share the row's mass.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentError(f"entmax takes a floating-point tensor of scores, not {kind}; convert it first, e.g. x.float().")
+    if x.dim() == 0:
+        return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
+    dim = _checked_dim(dim, x, "dim")
+    row_alpha = _alpha_per_row(alpha, x, dim, alpha_dim)  # shape of x with `dim` removed
+    scores = x if mask is None else torch.where(_checked_mask(mask, x), x, -math.inf)
+    scores = scores.movedim(dim, -1)
+    if resolve(impl, x.device.type) == "reference" or _forward_mode_active():
+        weights = reference.entmax_rows(scores, row_alpha)
+    else:
+        weights = ops.entmax_rows(scores, row_alpha)
+    return weights.movedim(-1, dim)
+
+
+def _forward_mode_active() -> bool:
+    # Library operators have no forward-mode rule; the reference is made of operations that do.
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def _checked_dim(dim: int, x: Tensor, name: str) -> int:
+    if not -x.dim() <= dim < x.dim():
+        raise ArgumentError(f"{name}={dim} is out of range for scores of shape {tuple(x.shape)}.")
+    return dim % x.dim()
+
+
+def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise ArgumentError("mask must be a boolean tensor, True = may have weight; add a float mask to the scores instead.")
+    try:
+        return mask.expand_as(x)
+    except RuntimeError:
+        raise ArgumentError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(x.shape)}."
+        ) from None
+
+
+def _alpha_per_row(alpha: float | Tensor, x: Tensor, dim: int, alpha_dim: int | None) -> Tensor:
+    work = reference.work_dtype(x.device)
+    rows = x.shape[:dim] + x.shape[dim + 1 :]
+    if not isinstance(alpha, Tensor):
+        if not math.isfinite(alpha):
+            raise ArgumentError(
+                f"alpha={alpha} is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices."
+            )
+        return torch.full((), float(alpha), dtype=work, device=x.device).expand(rows)
+    if not alpha.is_floating_point():
+        raise ArgumentError(f"alpha must be a floating-point tensor or a number, not {alpha.dtype}.")
+    if alpha.device != x.device and alpha.dim() > 0:
+        raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {x.device}; move one of them.")
+    alpha = alpha.to(device=x.device, dtype=work)
+    expected = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    if alpha_dim is not None:
+        along = _checked_dim(alpha_dim, x, "alpha_dim")
+        if alpha.dim() != 1 or alpha.shape[0] != x.shape[along] or along == dim:
+            raise ArgumentError(
+                f"with alpha_dim={alpha_dim}, alpha must have shape ({x.shape[along]},) along a dimension of the scores "
+                f"other than dim={dim}; it has shape {tuple(alpha.shape)}."
+            )
+        alpha = alpha.reshape([-1 if d == along else 1 for d in range(x.dim())])
+    try:
+        return alpha.expand(expected).squeeze(dim)
+    except RuntimeError:
+        raise ArgumentError(
+            f"alpha of shape {tuple(alpha.shape)} does not broadcast to {tuple(expected)}, the shape of the scores with "
+            f"dim={dim} reduced to 1; for one alpha per head give alpha_dim= the dimension of the heads."
+        ) from None

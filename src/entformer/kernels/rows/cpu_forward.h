@@ -1,0 +1,351 @@
+// alpha-entmax of rows in float32 vectors for 1 <= alpha <= 2: from scores to weights.
+//
+// With e = alpha - 1, u = s - max(s), p = q^(1/e), q = [1 + e (u - lam)]_+, the root lam of sum p = 1 is found by Newton's (or
+// Halley's) steps on ln_e(S) = (S^e - 1)/e, S(lam) = sum p. S^e is a norm of order 1/e of an affine function of lam, so it is
+// convex and Newton from the left never overshoots; at e = 0, and for rows of equal scores, one step is exact. Only keys with
+// u > -1/e can have weight, so the steps run on those alone, packed, for as many rows at once as a vector has lanes.
+#pragma once
+
+#include "../simd.h"
+#include "cpu_double.h"
+
+namespace {
+
+// The four shapes of p = [1 + y]_+ ^ (1/e): no transcendental at e = 1/2 and e = 1.
+enum Shape { kSoftmax, kHalf, kOne, kGeneral };
+
+// One row on its way. Its candidates are the scores above `edge`, in `from`, less `base`: packed, already less the maximum
+// (base 0) and padded with -inf to whole vectors; or, in a row of few whole vectors, the row itself (base = maximum).
+// Where weights cost a power, the last evaluation of them and of their slopes is kept in `weight` and `slope`.
+struct Row {
+  const float* s;
+  float* p;
+  float *packed, *weight, *slope;
+  const float* from;
+  int64_t padded;
+  float base, top, e, inv_e, edge;
+  float lam, beyond;  // found: the root, and how far it lies from the last evaluation
+
+  // `scratch` holds three runs of n + 2 VL floats. Filled in place: a struct copied right after it was written stalls the
+  // copy until the writes land.
+  void start(const float* scores, int64_t n, float maximum, double excess, float* scratch);
+};
+constexpr int64_t kFewVectors = 4;
+constexpr int64_t kShort = 64 * VL;  // candidates of a row that is solved together with others
+
+// Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses it, w/q.
+struct Sums {
+  vf p, w, w_over_q;
+};
+
+// Adds one vector of weights where they cost a power. The power taken is the slope, w = q^(1/e - 1); the weight is then w q.
+inline void accumulate_powers(vf x, float e, float power, float* weight, float* slope, Sums& sums) {
+  vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f;
+  vf w = vexp(vlog1p(y, q) * power);
+  w = q > 0.0f ? w : vf{};
+  vf p = w * q;
+  store(weight, p);
+  store(slope, w);
+  sums.p += p;
+  sums.w += w;
+  sums.w_over_q += w * reciprocal(vmax(q, splat(1e-6f)));
+}
+
+// Adds candidates [begin, end) of a row at `lam`.
+template <Shape shape>
+inline void accumulate(const Row& row, int64_t begin, int64_t end, float lam, Sums& sums) {
+  const float e = shape == kHalf ? 0.5f : 1.0f, offset = 1.0f - e * lam;
+  for (int64_t i = begin; i < end; i += VL) {
+    vf u = load(row.from + i) - row.base;
+    if (shape == kGeneral) {
+      accumulate_powers(u - lam, row.e, row.inv_e - 1.0f, row.weight + i, row.slope + i, sums);
+    } else {
+      vf q = vmax(e * u + offset, vf{}), counted = q > 0.0f ? splat(1.0f) : vf{};
+      sums.p += shape == kHalf ? q * q : q;
+      sums.w += shape == kHalf ? q : counted;
+      if (shape == kHalf) sums.w_over_q += counted;
+    }
+  }
+}
+
+constexpr double kSettled = 2e-7;   // how far a row's sum may stay above one
+constexpr float kRough = 0.1f;      // the same, where only a bound is wanted
+constexpr double kLastStep = 3e-5;  // S'' is bounded for e <= 1/2: a step from this close leaves excess^2, below rounding
+constexpr float kLastHalley = 1e-3f;  // and a step of third order from this close leaves excess^3
+
+// Where a row stands: its root, and how far that lies from the last evaluation.
+template <class T>
+struct Root {
+  T lam, beyond;
+};
+
+// The root for one row of any length; the sums run in double over short float blocks.
+template <Shape shape>
+Root<float> solve_one(const Row& row) {
+  float lam = 0.0f, beyond = 0.0f;
+  for (int step = 0; step < 64; ++step) {
+    double S = 0.0, W = 0.0;
+    for (int64_t block = 0; block < row.padded; block += 64 * VL) {
+      Sums sums{};
+      accumulate<shape>(row, block, block + 64 * VL < row.padded ? block + 64 * VL : row.padded, lam, sums);
+      S += hsum(sums.p);
+      W += hsum(sums.w);
+    }
+    beyond = 0.0f;
+    if (S - 1.0 <= kSettled) break;
+    const double gain = shape == kOne ? S - 1.0 : S * -expm1(-(double)row.e * log(S)) / row.e;
+    const float next = lam + (float)(gain / W);
+    if (next <= lam) break;
+    beyond = next - lam;
+    lam = next;
+    if (row.e <= 0.5f && S - 1.0 < kLastStep) break;
+  }
+  return {lam, beyond};
+}
+
+// The sums of VL rows.
+struct RowSums {
+  vf p[VL], w[VL], w_over_q[VL];
+};
+
+// The candidates of all open rows as one list of vectors. A loop over each row's two or three would end in a mispredicted
+// branch every time, with the long chain of a power still in flight.
+void accumulate_flat(const Row* rows, uint32_t open, vf lam, RowSums& of) {
+  struct Slice {
+    int32_t row, at;
+  } slices[kShort];
+  int count = 0;
+  for (uint32_t left = open; left; left &= left - 1) {
+    const int r = __builtin_ctz(left);
+    of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
+    for (int64_t at = 0; at < rows[r].padded; at += VL) slices[count++] = {r, (int32_t)at};
+  }
+  float lam_of[VL];
+  store(lam_of, lam);
+  for (int i = 0; i < count; ++i) {
+    const Row& row = rows[slices[i].row];
+    const int32_t at = slices[i].at, r = slices[i].row;
+    Sums sums{of.p[r], of.w[r], of.w_over_q[r]};
+    accumulate_powers(load(row.packed + at) - lam_of[r], row.e, row.inv_e - 1.0f, row.weight + at, row.slope + at, sums);
+    of.p[r] = sums.p;
+    of.w[r] = sums.w;
+    of.w_over_q[r] = sums.w_over_q;
+  }
+}
+
+// The roots of up to VL rows of at most kShort candidates: sums of all rows are taken together and the steps run one row a lane,
+// so the latency of a reduction, a root and a division is paid once for VL rows.
+template <Shape shape>
+Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
+  vf e{}, beyond{};
+  RowSums of;
+  for (int r = 0; r < count; ++r) e[r] = rows[r].e;
+  for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
+  uint32_t open = (1u << count) - 1;
+  // Where S'' is bounded Halley's steps are taken, which may end on either side of the root; a bound needs Newton's.
+  const uint32_t smooth = ~bits_greater(e, splat(0.5f)), third_order = shape == kOne || tolerance == kRough ? 0 : smooth;
+  for (int step = 0; step < 64 && open; ++step) {
+    if (shape == kGeneral) accumulate_flat(rows, open, lam, of);
+    for (uint32_t left = shape == kGeneral ? 0 : open; left; left &= left - 1) {
+      const int r = __builtin_ctz(left);
+      Sums sums{};
+      accumulate<shape>(rows[r], 0, rows[r].padded, lam[r], sums);
+      of.p[r] = sums.p;
+      of.w[r] = sums.w;
+      of.w_over_q[r] = sums.w_over_q;
+    }
+    vf S = sum_each(of.p), W = vmax(sum_each(of.w), splat(kSmallestNormal)), excess = S - 1.0f, change;
+    if (shape == kOne) {
+      change = excess / W;
+    } else if (shape == kHalf) {
+      change = 2.0f * (S - vsqrt(S)) / W;
+    } else {  // (S - S^(1-e))/e = S log(S) (1 - exp(-t))/t with t = e log(S), by its series while t is small
+      vf log_S = vlog(vmax(S, splat(kSmallestNormal))), t = e * log_S;
+      vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
+      change = S * log_S * (t < 0.25f ? series : (1.0f - vexp(-t)) / vmax(t, splat(0.25f))) / W;
+    }
+    if (third_order) {  // the curvature of ln_e(S) over its slope
+      vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - sum_each(of.w_over_q) / W);
+      change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
+    }
+    vf next = lam + change;
+    // From the left every Newton step goes right; only a start to the right of the root makes one step left.
+    uint32_t moving = bits_greater(excess, splat(tolerance)) & bits_greater(next, lam);
+    moving |= bits_greater(splat(-tolerance), excess) & (step == 0 ? ~0u : third_order);
+    moving &= open;
+    beyond = blend(open, blend(moving, change, vf{}), beyond);
+    lam = blend(moving, next, lam);
+    open = moving;
+    open &= bits_greater(excess * excess, splat(kLastHalley * kLastHalley)) | ~third_order;
+  }
+  return {lam, beyond};
+}
+
+// Writes the weights of a row whose root is known.
+template <Shape shape>
+void finish(const Row& row, int64_t n) {
+  if (shape == kGeneral && row.beyond != 0.0f) {  // the last step was so short that two terms of its effect are all of it
+    const float half_curve = 0.5f * (1.0f - row.e);
+    for (int64_t i = 0; i < row.padded; i += VL) {
+      vf p = load(row.weight + i), change = load(row.slope + i) * row.beyond;
+      vf ratio = change / vmax(p, splat(kSmallestNormal));
+      store(row.weight + i, p > 0.0f ? vmax(p - change * (1.0f - half_curve * ratio), vf{}) : vf{});
+    }
+  }
+  const vf edge = splat(row.edge);
+  const float lam = row.lam;
+  const float* packed = row.weight;
+  auto weights = [&](vf scores) {
+    vf u = scores - row.top;
+    if (shape == kGeneral) {
+      const uint32_t bits = bits_greater(u, edge);
+      vf p = expand(packed, bits);
+      packed += __builtin_popcount(bits);
+      return p;
+    }
+    vf q = vmax(row.e * (u - lam) + 1.0f, vf{});
+    return shape == kHalf ? q * q : q;
+  };
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) store(row.p + i, weights(load(row.s + i)));
+  if (i < n) store_tail(row.p + i, weights(load_tail(row.s + i, n - i, -kInf)), n - i);
+}
+
+inline void swap(Row& a, Row& b) {
+  const Row c = a;
+  a = b;
+  b = c;
+}
+
+// Packs the candidates above `edge`; in place when they are packed already.
+void keep_above(Row& row, float edge) {
+  const int64_t whole = row.padded / VL * VL;
+  int64_t count = 0;
+  for (int64_t i = 0; i < whole; i += VL) {
+    vf u = load(row.from + i) - row.base;
+    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
+  }
+  if (whole < row.padded) {
+    vf u = load_tail(row.from + whole, row.padded - whole, -kInf) - row.base;
+    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
+  }
+  store(row.packed + count, splat(-kInf));
+  row.from = row.packed;
+  row.base = 0.0f;
+  row.edge = edge;
+  row.padded = (count + VL - 1) / VL * VL;
+}
+
+inline void Row::start(const float* scores, int64_t n, float maximum, double excess, float* scratch) {
+  s = from = scores;
+  packed = scratch;
+  weight = scratch + n + 2 * VL;
+  slope = weight + n + 2 * VL;
+  padded = n;
+  base = top = maximum;
+  e = (float)excess;
+  inv_e = (float)(1.0 / excess);
+  edge = -inv_e;
+  if (n > kFewVectors * VL || n % VL) keep_above(*this, edge);
+}
+
+// Finds the roots of up to VL rows: long rows one by one, the others together. Reorders `rows`.
+template <Shape shape>
+void solve(Row* rows, int count) {
+  for (int r = count - 1; r >= 0; --r) {
+    if (rows[r].padded <= kShort) continue;
+    const Root<float> root = solve_one<shape>(rows[r]);
+    rows[r].lam = root.lam;
+    rows[r].beyond = root.beyond;
+    swap(rows[r], rows[--count]);
+  }
+  if (count == 0) return;
+  vf start{};
+  if (shape == kGeneral) {
+    // The root falls as e grows. So the roots at e = 1/2 and e = 1, which cost no powers, bound it from the left; a rough one
+    // is enough to start from and to thin out the candidates.
+    int wide = 0;  // rows with e <= 1/2 come first
+    for (int r = 0; r < count; ++r)
+      if (rows[r].e <= 0.5f && wide++ != r) swap(rows[wide - 1], rows[r]);
+    vf half = wide ? solve_together<kHalf>(rows, wide, vf{}, kRough).lam : vf{};
+    vf one = wide < count ? solve_together<kOne>(rows + wide, count - wide, vf{}, kRough).lam : vf{};
+    for (int r = 0; r < count; ++r) {
+      start[r] = r < wide ? half[r] : one[r - wide];
+      keep_above(rows[r], start[r] - rows[r].inv_e);
+    }
+  }
+  const Root<vf> roots = solve_together<shape>(rows, count, start, (float)kSettled);
+  for (int r = 0; r < count; ++r) {
+    rows[r].lam = roots.lam[r];
+    rows[r].beyond = roots.beyond[r];
+  }
+}
+
+void softmax_row(const float* s, float* p, int64_t n, float top) {
+  double total = 0.0;
+  int64_t i = 0;
+  while (i + VL <= n) {
+    vf sum{};
+    int64_t stop = i + 64 * VL < n ? i + 64 * VL : n;
+    for (; i + VL <= stop; i += VL) {
+      vf v = vexp(load(s + i) - top);
+      store(p + i, v);
+      sum += v;
+    }
+    total += hsum(sum);
+  }
+  if (i < n) {
+    vf v = vexp(load_tail(s + i, n - i, -kInf) - top);
+    store_tail(p + i, v, n - i);
+    total += hsum(v);
+  }
+  const float scale = (float)(1.0 / total);
+  for (i = 0; i + VL <= n; i += VL) store(p + i, load(p + i) * scale);
+  for (; i < n; ++i) p[i] *= scale;
+}
+
+// The row's maximum; +NaN when the row holds a NaN.
+float row_top(const float* s, int64_t n) {
+  vf top = splat(-kInf);
+  bool has_nan = false;
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    vf v = load(s + i);
+    top = vmax(v, top);  // keeps `top` where v is NaN
+    has_nan |= any_nan(v);
+  }
+  if (i < n) {
+    vf v = load_tail(s + i, n - i, -kInf);
+    top = vmax(v, top);
+    has_nan |= any_nan(v);
+  }
+  return has_nan ? __builtin_nanf("") : hmax(top);
+}
+
+// Up to VL rows at once. Rows that need no solver, or the float64 one, are written straight away.
+struct RowBatch {
+  Row half[VL], one[VL], general[VL];
+  int halves = 0, ones = 0, generals = 0;
+
+  void add(const float* s, float* p, int64_t n, double e, float* scratch) {
+    const float top = row_top(s, n);
+    if (!(top - top == 0.0f)) return special_row(s, p, n, top != top, top);
+    if (fabs(e) < kSoftmaxBelow) return softmax_row(s, p, n, top);
+    if (e > 1.0 || e < 0.0) return double_row(s, p, n, e, (double*)scratch);
+    Row& row = e == 0.5 ? half[halves++] : e == 1.0 ? one[ones++] : general[generals++];
+    row.start(s, n, top, e, scratch);
+    row.p = p;
+  }
+  template <Shape shape>
+  static void run_shape(Row* rows, int count, int64_t n) {
+    solve<shape>(rows, count);
+    for (int r = 0; r < count; ++r) finish<shape>(rows[r], n);
+  }
+  void run(int64_t n) {
+    run_shape<kHalf>(half, halves, n);
+    run_shape<kOne>(one, ones, n);
+    run_shape<kGeneral>(general, generals, n);
+  }
+};
+
+}  // namespace

@@ -1,0 +1,106 @@
+// The row kernels as torch operators, on torch's own threads, against torch's stable ABI.
+//
+// In: tensors as kernels/rows/ops.py declares them.  Out: CPU implementations of entformer::entmax_rows and
+// entformer::entmax_rows_backward, with the instruction set that isa.h names.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <atomic>
+#include <cstring>
+#include <tuple>
+#include <vector>
+
+#include "../isa.h"
+#include "cpu_kernel.h"
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+namespace {
+
+const EntmaxRowsTable& table() {
+  const char* name = entformer_isa();
+#if defined(__x86_64__)
+  if (!strcmp(name, "avx512")) return *entformer_rows_avx512();
+  if (!strcmp(name, "avx2")) return *entformer_rows_avx2();
+#endif
+  (void)name;
+  return *entformer_rows_portable();
+}
+
+EntformerDtype dtype_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return kFloat32;
+    case ScalarType::Double: return kFloat64;
+    case ScalarType::BFloat16: return kBFloat16;
+    case ScalarType::Half: return kFloat16;
+    default: STD_TORCH_CHECK(false, "entmax_rows takes float16, bfloat16, float32 or float64 scores"); return kFloat32;
+  }
+}
+
+// alpha as the kernels read it: one value for all rows where every stride is 0, else one per row.
+struct RowAlpha {
+  Tensor held;
+  const double* data;
+  int64_t stride;
+  explicit RowAlpha(const Tensor& alpha) : held(alpha) {
+    bool one = true;
+    for (int64_t d = 0; d < alpha.dim(); ++d) one = one && (alpha.size(d) == 1 || alpha.stride(d) == 0);
+    if (!one) held = torch::stable::contiguous(alpha);
+    data = static_cast<const double*>(held.const_data_ptr());
+    stride = one ? 0 : 1;
+  }
+};
+
+std::vector<int64_t> sizes_of(const Tensor& t, int64_t dims) {
+  std::vector<int64_t> sizes;
+  for (int64_t d = 0; d < dims; ++d) sizes.push_back(t.size(d));
+  return sizes;
+}
+
+template <class Args>
+void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t rows) {
+  if (rows == 0 || args.n == 0) return;
+  const int64_t grain = 16384 / args.n + 1;  // about 16k scores a task, below which a thread costs more than it brings
+  std::atomic<bool> ok{true};
+  torch::stable::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+    if (!kernel(args, begin, end)) ok = false;
+  });
+  STD_TORCH_CHECK(ok, "entmax_rows could not get scratch memory for a row of ", args.n, " scores");
+}
+
+Tensor entmax_rows(const Tensor& scores, const Tensor& alpha) {
+  Tensor s = torch::stable::contiguous(scores);
+  Tensor weights = torch::stable::new_empty(s, sizes_of(s, s.dim()));
+  const int64_t n = s.size(s.dim() - 1), rows = n == 0 ? 0 : s.numel() / n;
+  RowAlpha a(alpha);
+  EntmaxForward args{dtype_of(s), n, s.const_data_ptr(), a.data, a.stride, weights.mutable_data_ptr()};
+  run_rows(table().forward, args, rows);
+  return weights;
+}
+
+std::tuple<Tensor, Tensor> entmax_rows_backward(const Tensor& weights, const Tensor& alpha, const Tensor& grad_weights,
+                                                bool want_alpha) {
+  Tensor p = torch::stable::contiguous(weights), g = torch::stable::contiguous(grad_weights);
+  Tensor grad_scores = torch::stable::new_empty(p, sizes_of(p, p.dim()));
+  const int64_t n = p.size(p.dim() - 1), rows = n == 0 ? 0 : p.numel() / n;
+  Tensor grad_alpha = want_alpha && n > 0 ? torch::stable::new_empty(p, sizes_of(p, p.dim() - 1), ScalarType::Double)
+                                          : torch::stable::new_zeros(p, want_alpha ? sizes_of(p, p.dim() - 1) : std::vector<int64_t>{0}, ScalarType::Double);
+  RowAlpha a(alpha);
+  EntmaxBackward args{dtype_of(p), n, p.const_data_ptr(), g.const_data_ptr(), a.data, a.stride,
+                      grad_scores.mutable_data_ptr(),
+                      want_alpha ? static_cast<double*>(grad_alpha.mutable_data_ptr()) : nullptr};
+  run_rows(table().backward, args, rows);
+  return {grad_scores, grad_alpha};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(entformer, CPU, m) {
+  m.impl("entmax_rows", TORCH_BOX(&entmax_rows));
+  m.impl("entmax_rows_backward", TORCH_BOX(&entmax_rows_backward));
+}

@@ -1,0 +1,98 @@
+"""The torch operators behind `entmax`: schemas, shapes for the tracer, derivatives, batching and autocast rules.
+
+    entformer::entmax_rows(scores (..., n), alpha (...)) -> weights (..., n)
+    entformer::entmax_rows_backward(weights, alpha, grad_weights, want_alpha) -> grad_scores (..., n), grad_alpha (...) or (0,)
+
+alpha is float64, one value per row. The CPU kernels come from `cpu_ops.cpp` when `kernels.native` loads it; everywhere else
+the reference serves. Backward needs the weights only, so nothing but the output is kept between the passes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from entformer.kernels.rows import reference
+
+_library = torch.library.Library("entformer", "FRAGMENT")
+_library.define("entmax_rows(Tensor scores, Tensor alpha) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(
+    "entmax_rows_backward(Tensor weights, Tensor alpha, Tensor grad_weights, bool want_alpha) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+entmax_rows = torch.ops.entformer.entmax_rows.default
+entmax_rows_backward = torch.ops.entformer.entmax_rows_backward.default
+
+
+def _rows_shape(scores: Tensor, alpha: Tensor) -> Tensor:
+    return scores.new_empty(scores.shape)
+
+
+def _backward_shape(weights: Tensor, alpha: Tensor, grad_weights: Tensor, want_alpha: bool) -> tuple[Tensor, Tensor]:
+    rows = weights.shape[:-1] if want_alpha else (0,)
+    return weights.new_empty(weights.shape), weights.new_empty(rows, dtype=torch.float64)
+
+
+torch.library.register_fake("entformer::entmax_rows", _rows_shape, lib=_library)
+torch.library.register_fake("entformer::entmax_rows_backward", _backward_shape, lib=_library)
+
+
+# ---- derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _keep_weights(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output, inputs[1])
+
+
+def _rows_gradient(ctx: Any, grad_weights: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    weights, alpha = ctx.saved_tensors
+    want_alpha = ctx.needs_input_grad[1]
+    grad_scores, grad_alpha = entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
+    return grad_scores, grad_alpha if want_alpha else None
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.want_alpha = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _second_gradient(ctx: Any, grad_scores: Tensor, grad_alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    """The backward pass is a closed form in (weights, alpha, grad): differentiate the readable twin of it."""
+
+    def closed_form(weights: Tensor, alpha: Tensor, grad_weights: Tensor) -> tuple[Tensor, Tensor]:
+        return reference.entmax_rows_backward(weights, alpha, grad_weights, ctx.want_alpha)
+
+    pull_back = torch.func.vjp(closed_form, *ctx.saved_tensors)[1]
+    return *pull_back((grad_scores, grad_alpha)), None
+
+
+torch.library.register_autograd("entformer::entmax_rows", _rows_gradient, setup_context=_keep_weights, lib=_library)
+torch.library.register_autograd("entformer::entmax_rows_backward", _second_gradient, setup_context=_keep_inputs, lib=_library)
+
+
+# ---- vmap: a batch is only more rows -----------------------------------------------------------------------------------
+
+
+def _batch_first(batch_size: int, tensor: Tensor, batch_dim: int | None) -> Tensor:
+    return tensor.expand(batch_size, *tensor.shape) if batch_dim is None else tensor.movedim(batch_dim, 0)
+
+
+def _rows_batched(info: Any, in_dims: tuple[int | None, ...], scores: Tensor, alpha: Tensor) -> tuple[Tensor, int]:
+    tensors = (_batch_first(info.batch_size, t, d) for t, d in zip((scores, alpha), in_dims, strict=True))
+    return entmax_rows(*tensors), 0
+
+
+def _backward_batched(
+    info: Any, in_dims: tuple[int | None, ...], weights: Tensor, alpha: Tensor, grad: Tensor, want_alpha: bool
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
+    tensors = (_batch_first(info.batch_size, t, d) for t, d in zip((weights, alpha, grad), in_dims[:3], strict=True))
+    return entmax_rows_backward(*tensors, want_alpha), (0, 0 if want_alpha else None)
+
+
+torch.library.register_vmap("entformer::entmax_rows", _rows_batched, lib=_library)
+torch.library.register_vmap("entformer::entmax_rows_backward", _backward_batched, lib=_library)
+
+# As torch does for softmax: under autocast, normalise in float32.
+torch.library.register_autocast("entformer::entmax_rows", "cpu", torch.float32, lib=_library)
+torch.library.register_autocast("entformer::entmax_rows", "cuda", torch.float32, lib=_library)
