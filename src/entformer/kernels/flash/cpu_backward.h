@@ -1,0 +1,161 @@
+// Attention backward for all queries of one key head: only the support is touched where it is small.
+//
+// With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, delta = 0):
+//   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
+// Blocks whose rows all stored their support (FlashForward) start from it; the others compute their scores again, and those
+// with many non-zero weights go on as dense matrices. One task owns its dK and dV, so there are no races and one order of sums.
+#pragma once
+
+#include "cpu_forward.h"
+
+namespace {
+
+// dS in place of g, from packed weights; returns dL/dalpha of the row. `slopes` is scratch. Works in whole vectors.
+inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, float* g, int64_t count, float scale, float* slopes) {
+  double grad_alpha = 0.0;
+  if (m.in_double) grad_alpha = backward_row_double(p, g, g, count, m.e, want_alpha);
+  if (m.in_double || m.rela) {
+    for (int64_t i = 0; i < count; ++i) g[i] *= scale;
+    return grad_alpha;
+  }
+  const float e = (float)m.e;
+  const bool powers = want_alpha || m.shape == kGeneral;
+  double W = 0.0, WG = 0.0, A = 0.0, AG = 0.0;
+  for (int64_t block = 0; block < count; block += kShort) {
+    SupportBatch::Sums sums{};
+    for (int64_t i = block; i < count && i < block + kShort; i += VL) {
+      vf weight = i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f), grad = load(g + i), w;
+      if (powers) {
+        w = SupportBatch::add_vector(weight, grad, e, want_alpha, sums);
+      } else {
+        w = slope_of(m.shape, weight);
+        sums.w += w;
+        sums.wg += w == 0.0f ? vf{} : w * grad;
+      }
+      store(slopes + i, w);
+    }
+    W += hsum(sums.w), WG += hsum(sums.wg);
+    if (want_alpha) A += hsum(sums.a), AG += hsum(sums.ag);
+  }
+  const double delta = W == 0.0 ? 0.0 : WG / W;
+  for (int64_t i = 0; i < count; i += VL) {
+    vf w = load(slopes + i);
+    store(g + i, w == 0.0f ? vf{} : w * (load(g + i) - (float)delta) * scale);
+  }
+  return AG - delta * A;
+}
+
+struct HeadGradient {
+  FloatRows k, v;
+  float *grad_k, *grad_v;  // rows of padded D and E
+};
+
+// Rows of a block as floats: queries (unscaled) and dO, padded to whole vectors and zero beyond the block.
+inline void load_rows(const FlashProblem& p, const FlashView& view, const Block& block, int64_t width, int64_t tall, float* out) {
+  const int64_t padded = round_up(width, VL);
+  for (int64_t r = 0; r < tall; ++r) {
+    if (r < block.rows)
+      widen(view.data, p.dtype, block.b * view.batch + block.h * view.head + (block.first + r) * view.row, width, padded, 1.0f, out + r * padded);
+    else memset(out + r * padded, 0, (size_t)padded * sizeof(float));
+  }
+}
+
+inline double backward_block(const FlashBackward& a, const Block& block, const HeadGradient& head, const Workspace& w) {
+  const FlashProblem& p = a.problem;
+  const Mapping m = mapping_of(p, block.b, block.h);
+  const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
+  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first, seen = block.keys < p.Lk ? block.keys : p.Lk;
+  const bool want_alpha = a.grad_alpha != nullptr;
+  const float rescue = p.dropout > 0.0f ? 1.0f / (1.0f - p.dropout) : 1.0f;
+  float* queries = w.q + w.tall * p.D;
+  float* grad_out = queries + w.tall * Dp;
+  float* grad_q = grad_out + w.tall * Ep;
+  float* spare = w.weights + (w.ld + 2 * VL);
+  double grad_alpha = 0.0;
+
+  load_rows(p, p.q, block, p.D, tall, queries);
+  load_rows(p, a.grad_out, block, p.E, tall, grad_out);
+  int64_t nonzero = 0;
+  bool stored = true;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    nonzero += a.count[first_row + r];
+    stored = stored && a.count[first_row + r] <= p.kept;
+  }
+  if (!stored) {
+    load_queries(p, block, tall, w.q);
+    score_block(p, block, w.q, w.scores, w.ld, w.top);
+  }
+  const bool dense = !stored && (double)nonzero > kDenseShare * (double)(block.rows * block.keys);
+
+  if (dense) {
+    value_products(p, block, grad_out, Ep, w.grads, w.ld);
+    for (int64_t r = 0; r < tall; ++r) {
+      float* s = w.scores + r * w.ld;
+      float* g = w.grads + r * w.ld;
+      if (r >= block.rows) {
+        memset(s, 0, (size_t)block.keys * sizeof(float));
+        memset(g, 0, (size_t)block.keys * sizeof(float));
+        continue;
+      }
+      const int64_t row = first_row + r;
+      densify(m, s, block.keys, w.top[r], a.row_state[2 * row + 1], spare);
+      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) g[j] = survives(p, row, j) ? g[j] * rescue : 0.0f;
+      if (m.rela)
+        for (int64_t j = 0; j < block.keys; ++j) g[j] = s[j] > 0.0f ? g[j] : 0.0f;
+      grad_alpha += score_gradient(m, want_alpha, s, g, block.keys, p.scale, spare);
+      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
+    }
+    dense_product(w.grads, w.ld, block.rows, seen, head.k.data, head.k.stride, Dp, grad_q);
+    dense_transposed_add(w.grads, w.ld, seen, block.rows, queries, Dp, Dp, head.grad_k, Dp);
+    dense_transposed_add(w.scores, w.ld, seen, block.rows, grad_out, Ep, Ep, head.grad_v, Ep);
+  } else {
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t row = first_row + r;
+      int64_t count = a.count[row];
+      if (stored) {
+        memcpy(w.columns, a.columns + row * p.kept, (size_t)count * sizeof(int32_t));
+        memcpy(w.weights, a.weights + row * p.kept, (size_t)count * sizeof(float));
+      } else {
+        count = extract(m, w.scores + r * w.ld, block.keys, w.top[r], a.row_state[2 * row + 1], spare, w.columns, w.weights);
+      }
+      float* g = w.grads;
+      gather_dots(grad_out + r * Ep, w.columns, count, head.v.data, head.v.stride, Ep, g);
+      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i) g[i] = survives(p, row, w.columns[i]) ? g[i] * rescue : 0.0f;
+      grad_alpha += score_gradient(m, want_alpha, w.weights, g, count, p.scale, spare);
+      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i)
+        w.weights[i] = survives(p, row, w.columns[i]) ? w.weights[i] * rescue : 0.0f;
+      gather_rows(g, w.columns, count, head.k.data, head.k.stride, Dp, grad_q + r * Dp);
+      scatter_rows(g, w.columns, count, queries + r * Dp, Dp, head.grad_k, Dp);
+      scatter_rows(w.weights, w.columns, count, grad_out + r * Ep, Ep, head.grad_v, Ep);
+    }
+  }
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (a.row_state[2 * (first_row + r)] != a.row_state[2 * (first_row + r)])
+      for (int64_t c = 0; c < Dp; ++c) grad_q[r * Dp + c] = __builtin_nanf("");
+    narrow(grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
+  }
+  return grad_alpha;
+}
+
+bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
+  const FlashProblem& p = a.problem;
+  const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk), heads = p.B * p.G, group = p.H / p.G;
+  Scratch scratch((workspace_floats(p) + (size_t)(block_rows(p.Lk) + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2) * sizeof(float));
+  if (!scratch.data) return false;
+  const Workspace w = set_up(p, (float*)scratch.data);
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t chunk = task / heads, head = task % heads, b = head / p.G, g = head % p.G;
+    const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
+                                a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
+                                a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
+    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+      double grad_alpha = 0.0;
+      for (int64_t n = chunk * blocks / a.chunks; n < (chunk + 1) * blocks / a.chunks; ++n)
+        grad_alpha += backward_block(a, block_at(p, b, h, n), gradient, w);
+      if (a.grad_alpha) a.grad_alpha[(chunk * p.B + b) * p.H + h] = grad_alpha;
+    }
+  }
+  return true;
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+// Attention forward for one block of queries: scores, roots, support, output; nothing of size Lq x Lk is ever stored.
+#pragma once
+
+#include "cpu_weights.h"
+
+namespace {
+
+// Floats of scratch for one thread; `set_up` cuts them into a Workspace.
+inline size_t workspace_floats(const FlashProblem& p) {
+  const int64_t ld = padded_keys(p), run = ld + 2 * VL, tall = round_up(block_rows(p.Lk), TILE);
+  const int64_t wide = padded_d(p) + padded_e(p);
+  return (size_t)(2 * tall * ld + VL * 3 * run + 8 * run + tall * (2 * wide + 8));
+}
+inline Workspace set_up(const FlashProblem& p, float* at) {
+  Workspace w{};
+  w.ld = padded_keys(p);
+  w.tall = round_up(block_rows(p.Lk), TILE);
+  w.batch = 32768 / (w.ld + 1) < 1 ? 1 : 32768 / (w.ld + 1) < VL ? 32768 / (w.ld + 1) : VL;
+  const int64_t run = w.ld + 2 * VL;
+  w.scores = at;
+  w.grads = w.scores + w.tall * w.ld;
+  w.solver = w.grads + w.tall * w.ld;
+  w.weights = w.solver + VL * 3 * run;  // then a spare row of weights and one of doubles, see `extract`
+  w.columns = (int32_t*)(w.weights + 4 * run);
+  w.top = (float*)w.columns + run;
+  w.q = w.top + 8 * w.tall + 2 * run;
+  return w;
+}
+
+inline void forward_block(const FlashForward& a, const Block& block, const Workspace& w) {
+  const FlashProblem& p = a.problem;
+  const Mapping m = mapping_of(p, block.b, block.h);
+  const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
+  const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
+  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  float* lam = w.top + w.tall;
+  float* spare = w.weights + (w.ld + 2 * VL);
+  float* out = w.q + w.tall * p.D;
+  const float rescue = p.dropout > 0.0f ? 1.0f / (1.0f - p.dropout) : 1.0f;
+
+  load_queries(p, block, round_up(block.rows, TILE), w.q);
+  score_block(p, block, w.q, w.scores, w.ld, w.top);
+  solve_block(m, block, w, w.scores, w.top, lam);
+
+  // Two rows tell whether the block is dense.
+  int64_t probe = 0;
+  for (int half = 0; half < 2; ++half) {
+    const int64_t r = half * block.rows / 2;
+    probe += extract(m, w.scores + r * w.ld, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
+  }
+  const bool dense = probe > kDenseShare * 2.0 * block.keys;
+
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t row = first_row + r;
+    float* s = w.scores + r * w.ld;
+    int64_t count;
+    if (dense) {
+      count = densify(m, s, block.keys, w.top[r], lam[r], spare);
+      if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
+      if (count <= p.kept) extract_shape<kOne>(s, block.keys, 0.0f, 0.0f, 1.0f, 1.0f, true, w.columns, w.weights);
+    } else {
+      count = extract(m, s, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
+      if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
+    }
+    if (count <= p.kept) {
+      memcpy(a.columns + row * p.kept, w.columns, (size_t)count * sizeof(int32_t));
+      memcpy(a.weights + row * p.kept, w.weights, (size_t)count * sizeof(float));
+    }
+    if (dense) {
+      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
+    } else {
+      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i)
+        w.weights[i] = survives(p, row, w.columns[i]) ? w.weights[i] * rescue : 0.0f;
+      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
+    }
+    a.count[row] = (int32_t)count;
+    a.row_state[2 * row] = w.top[r];
+    a.row_state[2 * row + 1] = lam[r];
+  }
+  if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (w.top[r] != w.top[r])
+      for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
+    narrow(out + r * wide, p.dtype, (first_row + r) * p.E, p.E, a.out);
+  }
+}
+
+bool forward(const FlashForward& a, int64_t begin, int64_t end) {
+  const FlashProblem& p = a.problem;
+  Scratch scratch(workspace_floats(p) * sizeof(float));
+  if (!scratch.data) return false;
+  const Workspace w = set_up(p, (float*)scratch.data);
+  const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk);
+  for (int64_t task = begin; task < end; ++task)
+    forward_block(a, block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks), w);
+  return true;
+}
+
+}  // namespace

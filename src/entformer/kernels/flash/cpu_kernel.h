@@ -1,0 +1,86 @@
+// The arguments of the fused attention kernels and the table of functions that each instruction set fills in.
+//
+// Letters: B batch, H query heads, G key heads (H is a multiple of G), Lq queries, Lk keys, D and E the head sizes of
+// query/key and of value. Tensors are (B, H, L, D) with any strides but a last one of 1, counted in elements.
+#pragma once
+
+#include "../storage.h"
+
+struct FlashView {
+  const void* data;
+  int64_t batch, head, row;  // strides
+};
+
+struct FlashProblem {
+  EntformerDtype dtype;  // of q, k, v, out and their gradients; not float64
+  int64_t B, H, G, Lq, Lk, D, E;
+  FlashView q, k, v;
+  const double* alpha;  // (B, H)
+  int32_t rela;         // weights are max(score, 0) and alpha is not read
+  const uint8_t* mask;  // or null; True = may attend; strides below, 0 where broadcast
+  int64_t mask_batch, mask_head, mask_row;
+  const uint8_t* key_mask;  // (B, Lk) or null
+  const float* slopes;      // (B, H) or null: ALiBi adds -slope |i + causal_offset - j|
+  float scale;
+  int32_t causal;  // query i sees keys j <= i + causal_offset
+  int64_t causal_offset;
+  float dropout;  // probability of dropping a weight
+  uint64_t seed;
+  int64_t kept;  // how many support entries a row may store for backward
+
+  // Prepared once per (batch, key head) by `pack`; row counts padded to whole panels, row lengths to whole vectors.
+  float* k_panels;   // (B, G, panels, D, panel)
+  float* v_panels;   // the same of v, or null when no row needs it
+  float* k_rows;     // (B, G, Lk, D padded), or null
+  float* v_rows;     // (B, G, Lk, E padded)
+  float* key_bias;   // (B, Lk padded): 0, or -inf where masked or beyond Lk
+};
+
+struct FlashForward {
+  FlashProblem problem;
+  void* out;          // (B, H, Lq, E)
+  float* row_state;   // (B, H, Lq, 2): the row's maximum and its lam
+  int32_t* count;     // (B, H, Lq): support size
+  float* entropy;     // (B, H, Lq) or null
+  int32_t* columns;   // (B, H, Lq, kept)
+  float* weights;     // (B, H, Lq, kept)
+};
+
+struct FlashBackward {
+  FlashProblem problem;
+  FlashView grad_out;
+  const float* row_state;
+  const int32_t* count;
+  const int32_t* columns;
+  const float* weights;
+  int64_t chunks;      // the queries of a key head are cut in this many parts, whatever the number of threads
+  void* grad_q;        // (B, H, Lq, D)
+  float* grad_k;       // (chunks, B, G, Lk, D padded), zeroed by the caller
+  float* grad_v;       // (chunks, B, G, Lk, E padded), zeroed by the caller
+  double* grad_alpha;  // (chunks, B, H) or null
+};
+
+// CSR of the exact support; `offset` (B, H, Lq) says where each row begins.
+struct FlashSupport {
+  FlashProblem problem;
+  const float* row_state;
+  const int64_t* offset;
+  int32_t* columns;
+  float* weights;
+};
+
+struct FlashTable {
+  const char* name;
+  int64_t panel, vector;
+  int64_t (*block_rows)(int64_t Lk);                                     // queries per task
+  bool (*pack)(const FlashProblem&, int64_t begin, int64_t end);         // over B * G
+  bool (*forward)(const FlashForward&, int64_t begin, int64_t end);      // over B * H * blocks
+  bool (*backward)(const FlashBackward&, int64_t begin, int64_t end);    // over chunks * B * G
+  bool (*support)(const FlashSupport&, int64_t begin, int64_t end);      // over B * H * blocks
+};
+
+extern "C" {
+const FlashTable* entformer_flash_portable();
+const FlashTable* entformer_flash_avx2();
+const FlashTable* entformer_flash_avx512();
+}

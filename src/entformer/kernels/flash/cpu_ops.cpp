@@ -1,0 +1,228 @@
+// Fused attention as torch operators, on torch's own threads, against torch's stable ABI.
+//
+// In: tensors as kernels/flash/ops.py declares them.  Out: CPU implementations of entformer::flash_forward, flash_backward and
+// flash_support. This file sizes the buffers, cuts the work into tasks and calls the kernels of the instruction set in use.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "../isa.h"
+#include "cpu_kernel.h"
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+namespace {
+
+const FlashTable& table() {
+  const char* name = entformer_isa();
+#if defined(__x86_64__)
+  if (!strcmp(name, "avx512")) return *entformer_flash_avx512();
+  if (!strcmp(name, "avx2")) return *entformer_flash_avx2();
+#endif
+  (void)name;
+  return *entformer_flash_portable();
+}
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+EntformerDtype dtype_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return kFloat32;
+    case ScalarType::BFloat16: return kBFloat16;
+    case ScalarType::Half: return kFloat16;
+    default: STD_TORCH_CHECK(false, "the fused attention kernel takes float32, bfloat16 or float16"); return kFloat32;
+  }
+}
+
+// (B, H, L, D) with a last stride of 1; other strides may be anything, overlapping ones included.
+struct Rows {
+  Tensor held;
+  FlashView view;
+  explicit Rows(const Tensor& t) : held(t.size(3) == 1 || t.stride(3) == 1 ? t : torch::stable::contiguous(t)) {
+    view = {held.const_data_ptr(), held.stride(0), held.stride(1), held.stride(2)};
+  }
+};
+
+Tensor floats(const Tensor& like, std::vector<int64_t> sizes) { return torch::stable::new_empty(like, sizes, ScalarType::Float); }
+float* float_data(const Tensor& t) { return static_cast<float*>(t.mutable_data_ptr()); }
+
+template <class Args>
+void run(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t tasks) {
+  std::atomic<bool> ok{true};
+  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    if (!kernel(args, begin, end)) ok = false;
+  });
+  STD_TORCH_CHECK(ok, "the attention kernel could not get scratch memory");
+}
+
+// Everything forward, backward and support have in common: the problem and the prepared copies of k and v.
+struct Setup {
+  Rows q, k, v;
+  Tensor alpha;
+  std::optional<Tensor> mask, key_mask, slopes;
+  std::vector<Tensor> buffers;
+  FlashProblem p{};
+
+  float* buffer(std::vector<int64_t> sizes) {
+    buffers.push_back(floats(q.held, std::move(sizes)));
+    return float_data(buffers.back());
+  }
+
+  Setup(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alphas, const std::optional<Tensor>& allowed,
+        const std::optional<Tensor>& key_allowed, const std::optional<Tensor>& alibi, double scale, bool rela, bool causal,
+        int64_t causal_offset, double dropout, int64_t seed, int64_t kept)
+      : q(query), k(key), v(value), alpha(torch::stable::contiguous(alphas)) {
+    p.dtype = dtype_of(query);
+    p.B = query.size(0), p.H = query.size(1), p.Lq = query.size(2), p.D = query.size(3);
+    p.G = key.size(1), p.Lk = key.size(2), p.E = value.size(3);
+    p.q = q.view, p.k = k.view, p.v = v.view;
+    p.alpha = static_cast<const double*>(alpha.const_data_ptr());
+    p.rela = rela;
+    if (allowed) {
+      mask = allowed->stride(3) == 1 || p.Lk == 1 ? *allowed : torch::stable::contiguous(*allowed);
+      p.mask = static_cast<const uint8_t*>(mask->const_data_ptr());
+      p.mask_batch = mask->stride(0), p.mask_head = mask->stride(1), p.mask_row = mask->stride(2);
+    }
+    if (key_allowed) {
+      key_mask = torch::stable::contiguous(*key_allowed);
+      p.key_mask = static_cast<const uint8_t*>(key_mask->const_data_ptr());
+    }
+    if (alibi) {
+      slopes = torch::stable::contiguous(*alibi);
+      p.slopes = static_cast<const float*>(slopes->const_data_ptr());
+    }
+    p.scale = (float)scale;
+    p.causal = causal;
+    p.causal_offset = causal_offset;
+    p.dropout = (float)dropout;
+    p.seed = (uint64_t)seed;
+    p.kept = kept;
+  }
+
+  // Copies are made only of what the tensors themselves do not offer.
+  void prepare(bool k_panels, bool v_panels, bool k_rows, bool v_rows) {
+    const int64_t keys = round_up(p.Lk, table().panel), vector = table().vector;
+    const bool narrow = p.dtype != kFloat32;
+    p.key_bias = buffer({p.B, keys});
+    if (k_panels) p.k_panels = buffer({p.B, p.G, keys, p.D});
+    if (v_panels) p.v_panels = buffer({p.B, p.G, keys, p.E});
+    if (k_rows && (narrow || p.D % vector)) p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
+    if (v_rows && (narrow || p.E % vector)) p.v_rows = buffer({p.B, p.G, p.Lk, round_up(p.E, vector)});
+    run(table().pack, p, p.B * p.G);
+  }
+  int64_t blocks() const { return (p.Lq + table().block_rows(p.Lk) - 1) / table().block_rows(p.Lk); }
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& alpha, std::optional<Tensor> mask, std::optional<Tensor> key_mask,
+    std::optional<Tensor> slopes, double scale, bool rela, bool causal, int64_t causal_offset, double dropout, const Tensor& seed,
+    bool want_entropy, int64_t kept) {
+  Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout,
+              *static_cast<const int64_t*>(seed.const_data_ptr()), kept);
+  const FlashProblem& p = setup.p;
+  Tensor out = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.E});
+  Tensor state = floats(q, {p.B, p.H, p.Lq, 2});
+  Tensor count = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq}, ScalarType::Int);
+  Tensor entropy = floats(q, want_entropy ? std::vector<int64_t>{p.B, p.H, p.Lq} : std::vector<int64_t>{0});
+  Tensor columns = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, kept}, ScalarType::Int);
+  Tensor weights = floats(q, {p.B, p.H, p.Lq, kept});
+  if (p.B * p.H * p.Lq > 0) {
+    setup.prepare(true, false, false, true);
+    FlashForward args{p, out.mutable_data_ptr(), float_data(state), static_cast<int32_t*>(count.mutable_data_ptr()),
+                      want_entropy ? float_data(entropy) : nullptr, static_cast<int32_t*>(columns.mutable_data_ptr()), float_data(weights)};
+    run(table().forward, args, p.B * p.H * setup.blocks());
+  }
+  return {out, state, count, entropy, columns, weights};
+}
+
+// parts (chunks * B, G, L, padded) float -> (B, G, L, width) in the dtype of `like`, summed over chunks in order.
+Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width, const Tensor& like) {
+  const int64_t G = parts.size(1), L = parts.size(2), padded = parts.size(3);
+  const EntformerDtype dtype = dtype_of(like);
+  if (chunks == 1 && padded == width && dtype == kFloat32) return parts;
+  Tensor sum = torch::stable::new_empty(like, std::vector<int64_t>{B, G, L, width});
+  const float* from = float_data(parts);
+  void* to = sum.mutable_data_ptr();
+  torch::stable::parallel_for(0, B * G * L, 256, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(width);
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        float total = 0.0f;
+        for (int64_t c = 0; c < chunks; ++c) total += from[(c * B * G * L + r) * padded + i];
+        row[i] = total;
+      }
+      if (dtype == kFloat32) std::memcpy((float*)to + r * width, row.data(), width * sizeof(float));
+      else write_row(row.data(), dtype, r, width, to);
+    }
+  });
+  return sum;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> flash_backward(
+    const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& alpha, std::optional<Tensor> mask,
+    std::optional<Tensor> key_mask, std::optional<Tensor> slopes, const Tensor& state, const Tensor& count, const Tensor& columns,
+    const Tensor& weights, double scale, bool rela, bool causal, int64_t causal_offset, double dropout, const Tensor& seed, bool want_alpha) {
+  Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout,
+              *static_cast<const int64_t*>(seed.const_data_ptr()), columns.size(3));
+  const FlashProblem& p = setup.p;
+  const int64_t vector = table().vector, heads = p.B * p.G, Dp = round_up(p.D, vector), Ep = round_up(p.E, vector);
+  // Few heads are cut into parts so that eight threads find work; the number depends on shapes alone, so sums do not.
+  const int64_t chunks = heads > 0 && heads < 8 ? std::min<int64_t>((8 + heads - 1) / heads, std::max<int64_t>(setup.blocks(), 1)) : 1;
+  const int32_t* counts = static_cast<const int32_t*>(count.const_data_ptr());
+  bool recompute = false;
+  for (int64_t i = 0, n = count.numel(); i < n && !recompute; ++i) recompute = counts[i] > p.kept;
+
+  Tensor grad_q = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.D});
+  std::vector<int64_t> k_sizes{p.B, p.G, p.Lk, Dp}, v_sizes{p.B, p.G, p.Lk, Ep};
+  k_sizes[0] *= chunks, v_sizes[0] *= chunks;
+  Tensor grad_k = torch::stable::new_zeros(q, k_sizes, ScalarType::Float);
+  Tensor grad_v = torch::stable::new_zeros(q, v_sizes, ScalarType::Float);
+  std::vector<double> alpha_parts(want_alpha ? chunks * p.B * p.H : 0, 0.0);
+  Tensor grad_alpha = torch::stable::new_zeros(q, want_alpha ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
+  if (p.B * p.H * p.Lq > 0) {
+    setup.prepare(recompute, recompute, true, true);
+    Rows grad(grad_out);
+    FlashBackward args{p, grad.view, float_data(state), counts, static_cast<const int32_t*>(columns.const_data_ptr()), float_data(weights),
+                       chunks, grad_q.mutable_data_ptr(), float_data(grad_k), float_data(grad_v),
+                       want_alpha ? alpha_parts.data() : nullptr};
+    run(table().backward, args, chunks * heads);
+    double* total = static_cast<double*>(grad_alpha.mutable_data_ptr());
+    for (size_t i = 0; i < alpha_parts.size(); ++i) total[i % (p.B * p.H)] += alpha_parts[i];
+  }
+  return {grad_q, add_chunks(grad_k, chunks, p.B, p.D, q), add_chunks(grad_v, chunks, p.B, p.E, q), grad_alpha};
+}
+
+std::tuple<Tensor, Tensor> flash_support(const Tensor& q, const Tensor& k, const Tensor& alpha, std::optional<Tensor> mask,
+                                         std::optional<Tensor> key_mask, std::optional<Tensor> slopes, const Tensor& state,
+                                         const Tensor& crow, double scale, bool rela, bool causal, int64_t causal_offset) {
+  Setup setup(q, k, k, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, 0.0, 0, 0);
+  const FlashProblem& p = setup.p;
+  const int64_t* offset = static_cast<const int64_t*>(crow.const_data_ptr());  // (B * H * Lq + 1)
+  const int64_t total = offset[crow.numel() - 1];
+  Tensor columns = torch::stable::new_empty(q, std::vector<int64_t>{total}, ScalarType::Int);
+  Tensor weights = floats(q, {total});
+  if (total > 0) {
+    setup.prepare(true, false, false, false);
+    FlashSupport args{p, float_data(state), offset, static_cast<int32_t*>(columns.mutable_data_ptr()), float_data(weights)};
+    run(table().support, args, p.B * p.H * setup.blocks());
+  }
+  return {columns, weights};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(entformer, CPU, m) {
+  m.impl("flash_forward", TORCH_BOX(&flash_forward));
+  m.impl("flash_backward", TORCH_BOX(&flash_backward));
+  m.impl("flash_support", TORCH_BOX(&flash_support));
+}

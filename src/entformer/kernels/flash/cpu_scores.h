@@ -1,0 +1,196 @@
+// From q and packed k to a block of masked scores in cache, their row maxima, and the prepared copies of k and v.
+//
+// In: FlashProblem.  Out: scores (rows, Lk padded) = scale q k^T + ALiBi, -inf where a key may not be attended; top (rows).
+#pragma once
+
+#include <math.h>
+
+#include "cpu_kernel.h"
+#include "gemm.h"
+
+namespace {
+
+// A row of any float type, widened to float32 and padded with zeros to `padded`.
+inline void widen(const void* base, EntformerDtype dtype, int64_t at, int64_t n, int64_t padded, float scale, float* out) {
+  if (dtype == kFloat32) {
+    const float* in = (const float*)base + at;
+    for (int64_t i = 0; i < n; ++i) out[i] = in[i] * scale;
+  } else if (dtype == kBFloat16) {
+    const uint16_t* in = (const uint16_t*)base + at;
+    for (int64_t i = 0; i < n; ++i) out[i] = from_bf16(in[i]) * scale;
+  } else {
+    const _Float16* in = (const _Float16*)base + at;
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)in[i] * scale;
+  }
+  for (int64_t i = n; i < padded; ++i) out[i] = 0.0f;
+}
+inline void narrow(const float* in, EntformerDtype dtype, int64_t at, int64_t n, void* base) {
+  if (dtype == kFloat32) memcpy((float*)base + at, in, (size_t)n * sizeof(float));
+  else if (dtype == kBFloat16)
+    for (int64_t i = 0; i < n; ++i) ((uint16_t*)base)[at + i] = to_bf16(in[i]);
+  else
+    for (int64_t i = 0; i < n; ++i) ((_Float16*)base)[at + i] = (_Float16)in[i];
+}
+
+inline int64_t padded_keys(const FlashProblem& p) { return round_up(p.Lk, PANEL); }
+inline int64_t padded_d(const FlashProblem& p) { return round_up(p.D, VL); }
+inline int64_t padded_e(const FlashProblem& p) { return round_up(p.E, VL); }
+
+// Rows of k or v as floats: the tensor itself where it is float32 with whole vectors, else the prepared copy.
+struct FloatRows {
+  const float* data;
+  int64_t stride;
+};
+inline FloatRows rows_of(const FlashProblem& p, const FlashView& view, const float* copy, int64_t width, int64_t b, int64_t g) {
+  if (!copy) return {(const float*)view.data + b * view.batch + g * view.head, view.row};
+  const int64_t padded = round_up(width, VL);
+  return {copy + (b * p.G + g) * p.Lk * padded, padded};
+}
+
+bool pack(const FlashProblem& p, int64_t begin, int64_t end) {
+  const int64_t keys = padded_keys(p), longest = round_up(p.D > p.E ? p.D : p.E, VL);
+  Scratch scratch((size_t)(PANEL * longest) * sizeof(float));
+  if (!scratch.data) return false;
+  float* held = (float*)scratch.data;
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t b = task / p.G, g = task % p.G;
+    if (g == 0) {
+      for (int64_t j = 0; j < keys; ++j)
+        p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
+    }
+    for (int value = 0; value < 2; ++value) {
+      const FlashView& view = value ? p.v : p.k;
+      const int64_t width = value ? p.E : p.D, padded = round_up(width, VL);
+      float* panels = value ? p.v_panels : p.k_panels;
+      float* copy = value ? p.v_rows : p.k_rows;
+      if (copy) copy += task * p.Lk * padded;
+      if (!panels && !copy) continue;
+      for (int64_t first = 0; first < p.Lk; first += PANEL) {
+        const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
+        const int64_t at = b * view.batch + g * view.head + first * view.row;
+        const float* rows = (const float*)view.data + at;
+        int64_t stride = view.row;
+        if (copy || p.dtype != kFloat32) {
+          rows = copy ? copy + first * padded : held;
+          stride = padded;
+          for (int64_t j = 0; j < count; ++j) widen(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
+        }
+        if (panels) pack_panel(rows, stride, count, width, panels + task * keys * width + first * width);
+      }
+    }
+  }
+  return true;
+}
+
+// Queries per task: their scores should stay in the second-level cache.
+int64_t block_rows(int64_t Lk) {
+  const int64_t fit = 65536 / round_up(Lk, PANEL) / TILE * TILE;
+  return fit < TILE ? TILE : fit > 48 ? 48 : fit;
+}
+
+struct Block {
+  int64_t b, h, g, first, rows;  // rows = queries in this block
+  int64_t keys;                  // keys any of them may see, in whole panels
+};
+inline Block block_at(const FlashProblem& p, int64_t b, int64_t h, int64_t number) {
+  Block block{b, h, h / (p.H / p.G), number * block_rows(p.Lk), 0, padded_keys(p)};
+  block.rows = p.Lq - block.first < block_rows(p.Lk) ? p.Lq - block.first : block_rows(p.Lk);
+  if (p.causal) {
+    int64_t seen = block.first + block.rows + p.causal_offset;
+    seen = seen < 0 ? 0 : round_up(seen, PANEL);
+    block.keys = seen < block.keys ? seen : block.keys;
+  }
+  return block;
+}
+
+// What a row adds to its scores beside the product. Returns false when nothing does, for this panel.
+struct RowBias {
+  const FlashProblem& p;
+  const Block& block;
+  const float* key_bias;
+  bool keys_differ;  // some key of the batch is masked
+
+  vf add(vf s, int64_t row, int64_t j) const {
+    const int64_t i = block.first + row;
+    vi column;
+    for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
+    s += load(key_bias + j);
+    if (p.slopes) {
+      vf distance = __builtin_convertvector(column, vf) - (float)(i + p.causal_offset);
+      s -= p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
+    }
+    if (p.causal) {
+      const int64_t last = i + p.causal_offset;
+      s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);
+    }
+    if (p.mask && i < p.Lq) {
+      const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row;
+      vi allowed{};
+      for (int l = 0; l < VL; ++l) allowed[l] = j + l < p.Lk && may[j + l] ? -1 : 0;
+      s = allowed ? s : splat(-kInf);
+    }
+    return s;
+  }
+  bool needed(int64_t j) const {  // for the panel that begins at key j
+    return keys_differ || p.slopes || p.mask || j + PANEL > p.Lk || (p.causal && j + PANEL > block.first + p.causal_offset);
+  }
+};
+
+// q of a block, scaled, in rows of D floats; rows beyond the block are zero.
+inline void load_queries(const FlashProblem& p, const Block& block, int64_t tall, float* q) {
+  for (int64_t r = 0; r < tall; ++r) {
+    if (r < block.rows)
+      widen(p.q.data, p.dtype, block.b * p.q.batch + block.h * p.q.head + (block.first + r) * p.q.row, p.D, p.D, p.scale, q + r * p.D);
+    else memset(q + r * p.D, 0, (size_t)p.D * sizeof(float));
+  }
+}
+
+// scores (tall, ld), tall = block rows in whole tiles; top[r] = the row's maximum, or NaN.
+inline void score_block(const FlashProblem& p, const Block& block, const float* q, float* scores, int64_t ld, float* top) {
+  const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
+  const float* panels = p.k_panels + (block.b * p.G + block.g) * keys * p.D;
+  const float* key_bias = p.key_bias + block.b * keys;
+  const RowBias bias{p, block, key_bias, p.key_mask != nullptr};
+  vf best[64];
+  bool bad[64] = {};
+  for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
+  for (int64_t j = 0; j < block.keys; j += PANEL) {
+    const bool biased = bias.needed(j);
+    for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
+      const Tile<COLS> t = multiply<COLS>(p.D, q + r0 * p.D, p.D, 1, panels + j * p.D, PANEL);
+      for (int r = 0; r < TILE; ++r) {
+        for (int c = 0; c < COLS; ++c) {
+          vf s = t.at[r][c];
+          if (biased) s = bias.add(s, r0 + r, j + c * VL);
+          store(scores + (r0 + r) * ld + j + c * VL, s);
+          best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
+          bad[r0 + r] |= any_nan(s);
+        }
+      }
+    }
+  }
+  for (int64_t r = 0; r < block.rows; ++r) top[r] = bad[r] ? __builtin_nanf("") : hmax(best[r]);
+}
+
+// The same product for v: out (tall, ld) = x v^T, with no bias.
+inline void value_products(const FlashProblem& p, const Block& block, const float* x, int64_t x_stride, float* out, int64_t ld) {
+  const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
+  const float* panels = p.v_panels + (block.b * p.G + block.g) * keys * p.E;
+  for (int64_t j = 0; j < block.keys; j += PANEL)
+    for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
+      const Tile<COLS> t = multiply<COLS>(p.E, x + r0 * x_stride, x_stride, 1, panels + j * p.E, PANEL);
+      for (int r = 0; r < TILE; ++r)
+        for (int c = 0; c < COLS; ++c) store(out + (r0 + r) * ld + j + c * VL, t.at[r][c]);
+    }
+}
+
+// Whether this weight survives dropout: a hash of (seed, row, key), so that backward draws the same without storing it.
+inline bool survives(const FlashProblem& p, int64_t flat_row, int64_t j) {
+  uint64_t x = p.seed + 0x9e3779b97f4a7c15ull * (uint64_t)(flat_row * p.Lk + j + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  x ^= x >> 31;
+  return (float)(x >> 40) * 5.9604645e-8f >= p.dropout;  // 24 bits, uniform in [0, 1)
+}
+
+}  // namespace

@@ -1,0 +1,171 @@
+// One matrix product for all of attention, and the layouts it reads.
+//
+// tile(r, :) += sum_k a[r, k] b[k, :]   for TILE rows and PANEL columns kept in registers. `a` is read one number at a time with
+// any strides, `b` one row of PANEL floats at a time; which tensor plays which part is the caller's choice:
+//   scores = q k^T, dP = dO v^T : a = rows of q or dO, b = a panel of k or v (transposed once by pack_panel)
+//   out = p v, dQ = dS k        : a = rows of weights, b = rows of v or k
+//   dV = p^T dO, dK = dS^T q    : a = columns of weights, b = rows of dO or q
+#pragma once
+
+#include "../simd.h"
+
+namespace {
+
+// Accumulators TILE * COLS, one row of b, one broadcast: 6*4+4+1 of 32 registers with AVX-512, 6*2+2+1 of 16 with AVX2.
+constexpr int COLS = VL == 16 ? 4 : 2;
+constexpr int TILE = VL >= 8 ? 6 : 4;
+constexpr int64_t PANEL = COLS * VL;
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+template <int C>
+struct Tile {
+  vf at[TILE][C];
+};
+
+// C vectors wide; C = COLS is the full panel.
+template <int C>
+inline Tile<C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth) {
+  Tile<C> t{};
+  for (int64_t k = 0; k < depth; ++k, a += a_depth, b += b_depth) {
+    vf bs[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) bs[c] = load(b + c * VL);
+#pragma GCC unroll 6
+    for (int r = 0; r < TILE; ++r) {
+      vf ar = splat(a[r * a_row]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) t.at[r][c] += ar * bs[c];
+    }
+  }
+  return t;
+}
+
+// Calls use(tile, column) for tiles that cover `width` floats of b's rows: whole panels, then single vectors.
+template <class Use>
+inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth,
+                          const Use& use) {
+  int64_t at = 0;
+  for (; at + PANEL <= width; at += PANEL) use(multiply<COLS>(depth, a, a_row, a_depth, b + at, b_depth), at);
+  for (; at + 2 * VL <= width; at += 2 * VL) use(multiply<2>(depth, a, a_row, a_depth, b + at, b_depth), at);
+  for (; at < width; at += VL) use(multiply<1>(depth, a, a_row, a_depth, b + at, b_depth), at);
+}
+
+// out (rows, width) = weights (rows, depth) times b (depth, width). `weights` and `out` have room for whole tiles of rows.
+inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
+                          float* out) {
+  for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+    multiply_wide(width, depth, weights + r0 * ld, ld, 1, b, b_stride, [&](const auto& tile, int64_t at) {
+      for (int r = 0; r < TILE; ++r)
+        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) store(out + (r0 + r) * width + at + c * VL, tile.at[r][c]);
+    });
+}
+
+// out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
+inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b, int64_t b_stride,
+                                 int64_t width, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < columns; j += TILE)
+    multiply_wide(width, depth, weights + j, 1, ld, b, b_stride, [&](const auto& tile, int64_t at) {
+      for (int r = 0; r < TILE && j + r < columns; ++r)
+        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
+          float* to = out + (j + r) * out_stride + at + c * VL;
+          store(to, load(to) + tile.at[r][c]);
+        }
+    });
+}
+
+#if defined(__AVX512F__)
+// 16 x 16 floats in place: at stage s, rows i and i+s exchange their off-diagonal blocks of s columns.
+inline void transpose16(__m512* row) {
+  for (int s = 1; s < 16; s *= 2) {
+    alignas(64) int32_t keep[16], take[16];
+    for (int l = 0; l < 16; ++l) {
+      keep[l] = l & s ? 16 + l - s : l;
+      take[l] = l & s ? 16 + l : l + s;
+    }
+    const __m512i low = _mm512_load_si512(keep), high = _mm512_load_si512(take);
+    for (int i = 0; i < 16; ++i) {
+      if (i & s) continue;
+      const __m512 a = row[i], b = row[i + s];
+      row[i] = _mm512_permutex2var_ps(a, low, b);
+      row[i + s] = _mm512_permutex2var_ps(a, high, b);
+    }
+  }
+}
+#endif
+
+// Rows (count <= PANEL of them, `depth` long, `stride` apart) -> panel[depth][PANEL]; missing rows become zeros.
+inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t depth, float* panel) {
+  int64_t k = 0;
+#if defined(__AVX512F__)
+  for (; k + 16 <= depth; k += 16) {
+    for (int64_t j = 0; j < PANEL; j += 16) {
+      __m512 block[16];
+      for (int64_t i = 0; i < 16; ++i)
+        block[i] = j + i < count ? _mm512_loadu_ps(rows + (j + i) * stride + k) : _mm512_setzero_ps();
+      transpose16(block);
+      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * PANEL + j, block[i]);
+    }
+  }
+#endif
+  for (; k < depth; ++k)
+    for (int64_t j = 0; j < PANEL; ++j) panel[k * PANEL + j] = j < count ? rows[j * stride + k] : 0.0f;
+}
+
+// out[0:width] = sum_n weight[n] * rows[index[n]], width a whole number of vectors.
+template <int WIDE>
+inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
+  vf sum[WIDE] = {};
+  for (int64_t n = 0; n < count; ++n) {
+    const float* row = rows + index[n] * stride;
+    vf w = splat(weight[n]);
+#pragma GCC unroll 4
+    for (int c = 0; c < WIDE; ++c) sum[c] += w * load(row + c * VL);
+  }
+  for (int c = 0; c < WIDE; ++c) store(out + c * VL, sum[c]);
+}
+inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
+                        float* out) {
+  int64_t at = 0;
+  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4>(weight, index, count, rows + at, stride, out + at);
+  for (; at < width; at += VL) gather_columns<1>(weight, index, count, rows + at, stride, out + at);
+}
+
+// rows[index[n]] += weight[n] * x
+template <int WIDE>
+inline void scatter_columns(const float* weight, const int32_t* index, int64_t count, const float* x, float* rows, int64_t stride) {
+  vf held[WIDE];
+  for (int c = 0; c < WIDE; ++c) held[c] = load(x + c * VL);
+  for (int64_t n = 0; n < count; ++n) {
+    float* row = rows + index[n] * stride;
+    vf w = splat(weight[n]);
+#pragma GCC unroll 4
+    for (int c = 0; c < WIDE; ++c) store(row + c * VL, load(row + c * VL) + w * held[c]);
+  }
+}
+inline void scatter_rows(const float* weight, const int32_t* index, int64_t count, const float* x, int64_t width, float* rows,
+                         int64_t stride) {
+  int64_t at = 0;
+  for (; at + 4 * VL <= width; at += 4 * VL) scatter_columns<4>(weight, index, count, x + at, rows + at, stride);
+  for (; at < width; at += VL) scatter_columns<1>(weight, index, count, x + at, rows + at, stride);
+}
+
+// out[n] = <x, rows[index[n]]>, VL of them at a time so that one reduction serves VL products. Writes whole vectors.
+inline void gather_dots(const float* x, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
+                        float* out) {
+  for (int64_t first = 0; first < count; first += VL) {
+    vf sums[VL];
+    const int64_t here = count - first < VL ? count - first : VL;
+    for (int64_t n = 0; n < VL; ++n) {
+      vf sum{};
+      if (n < here) {
+        const float* row = rows + index[first + n] * stride;
+        for (int64_t at = 0; at < width; at += VL) sum += load(x + at) * load(row + at);
+      }
+      sums[n] = sum;
+    }
+    store(out + first, sum_each(sums));
+  }
+}
+
+}  // namespace
