@@ -3,7 +3,8 @@
 The library is compiled once per (sources, compiler, CPU, torch) into a user cache and reused by every later process:
 `$ENTFORMER_CACHE`, else `$XDG_CACHE_HOME/entformer`, else `~/.cache/entformer`. A lock keeps two processes from building at
 once, a rename makes the result appear whole or not at all, and a checksum beside it is verified before loading, so a
-truncated or stale file is rebuilt instead of crashing the process. `ENTFORMER_NATIVE=0` switches the kernels off.
+truncated or stale file is rebuilt instead of crashing the process. `ENTFORMER_NATIVE=0` switches the kernels off;
+`ENTFORMER_CXXFLAGS` adds compiler flags (for sanitizers).
 
 Run as a module (`python -m entformer.kernels.native`) it builds and reports; `make install` does that.
 """
@@ -138,9 +139,14 @@ def _key() -> str:
     digest = hashlib.sha256()
     for name in (*BINDINGS, *KERNELS, *HEADERS):
         digest.update((HERE / name).read_bytes())
-    for part in (torch.__version__, platform.machine(), sys.platform, " ".join(COMMON_FLAGS), os.environ.get("CXX", "")):
+    flags = [*COMMON_FLAGS, *_extra_flags()]
+    for part in (torch.__version__, platform.machine(), sys.platform, " ".join(flags), os.environ.get("CXX", "")):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:20]
+
+
+def _extra_flags() -> list[str]:
+    return os.environ.get("ENTFORMER_CXXFLAGS", "").split()
 
 
 def _cached(folder: Path) -> Path | None:
@@ -200,12 +206,12 @@ def _compile(cxx: str, scratch: Path) -> Path:
     objects, running = [], []
     for number, (source, flags) in enumerate(jobs):
         target = scratch / f"{number}.o"
-        command = [cxx, *COMMON_FLAGS, *flags, "-c", str(HERE / source), "-o", str(target)]
+        command = [cxx, *COMMON_FLAGS, *flags, *_extra_flags(), "-c", str(HERE / source), "-o", str(target)]
         running.append((command, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
         objects.append(str(target))
     outputs = [(command, process.communicate()[0], process.returncode) for command, process in running]
     library = scratch / "kernels.so"
-    link = [cxx, "-shared", *objects, "-o", str(library), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
+    link = [cxx, "-shared", *_extra_flags(), *objects, "-o", str(library), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
     if all(code == 0 for _, _, code in outputs):
         done = subprocess.run(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         outputs.append((link, done.stdout, done.returncode))

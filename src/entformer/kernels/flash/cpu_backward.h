@@ -50,16 +50,6 @@ struct HeadGradient {
   float *grad_k, *grad_v;  // rows of padded D and E
 };
 
-// Rows of a block as floats: queries (unscaled) and dO, padded to whole vectors and zero beyond the block.
-inline void load_rows(const FlashProblem& p, const FlashView& view, const Block& block, int64_t width, int64_t tall, float* out) {
-  const int64_t padded = round_up(width, VL);
-  for (int64_t r = 0; r < tall; ++r) {
-    if (r < block.rows)
-      widen(view.data, p.dtype, block.b * view.batch + block.h * view.head + (block.first + r) * view.row, width, padded, 1.0f, out + r * padded);
-    else memset(out + r * padded, 0, (size_t)padded * sizeof(float));
-  }
-}
-
 inline double backward_block(const FlashBackward& a, const Block& block, const HeadGradient& head, const Workspace& w) {
   const FlashProblem& p = a.problem;
   const Mapping m = mapping_of(p, block.b, block.h);
@@ -67,14 +57,14 @@ inline double backward_block(const FlashBackward& a, const Block& block, const H
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first, seen = block.keys < p.Lk ? block.keys : p.Lk;
   const bool want_alpha = a.grad_alpha != nullptr;
   const float rescue = p.dropout > 0.0f ? 1.0f / (1.0f - p.dropout) : 1.0f;
-  float* queries = w.q + w.tall * p.D;
+  float* queries = w.q + w.tall * Dp;
   float* grad_out = queries + w.tall * Dp;
   float* grad_q = grad_out + w.tall * Ep;
   float* spare = w.weights + (w.ld + 2 * VL);
   double grad_alpha = 0.0;
 
-  load_rows(p, p.q, block, p.D, tall, queries);
-  load_rows(p, a.grad_out, block, p.E, tall, grad_out);
+  load_rows(p, p.q, block, p.D, 1.0f, tall, queries);
+  load_rows(p, a.grad_out, block, p.E, 1.0f, tall, grad_out);
   int64_t nonzero = 0;
   bool stored = true;
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -82,7 +72,7 @@ inline double backward_block(const FlashBackward& a, const Block& block, const H
     stored = stored && a.count[first_row + r] <= p.kept;
   }
   if (!stored) {
-    load_queries(p, block, tall, w.q);
+    load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
     score_block(p, block, w.q, w.scores, w.ld, w.top);
   }
   const bool dense = !stored && (double)nonzero > kDenseShare * (double)(block.rows * block.keys);

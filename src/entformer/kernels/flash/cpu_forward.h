@@ -35,10 +35,10 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
   float* lam = w.top + w.tall;
   float* spare = w.weights + (w.ld + 2 * VL);
-  float* out = w.q + w.tall * p.D;
+  float* out = w.q + w.tall * padded_d(p);
   const float rescue = p.dropout > 0.0f ? 1.0f / (1.0f - p.dropout) : 1.0f;
 
-  load_queries(p, block, round_up(block.rows, TILE), w.q);
+  load_rows(p, p.q, block, p.D, p.scale, round_up(block.rows, TILE), w.q);
   score_block(p, block, w.q, w.scores, w.ld, w.top);
   solve_block(m, block, w, w.scores, w.top, lam);
 

@@ -19,7 +19,7 @@ bool support(const FlashSupport& a, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; ++task) {
     const Block block = block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks);
     const Mapping m = mapping_of(p, block.b, block.h);
-    load_queries(p, block, round_up(block.rows, TILE), w.q);
+    load_rows(p, p.q, block, p.D, p.scale, round_up(block.rows, TILE), w.q);
     score_block(p, block, w.q, w.scores, w.ld, w.top);
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;

@@ -29,7 +29,7 @@ struct FlashProblem {
   int64_t kept;  // how many support entries a row may store for backward
 
   // Prepared once per (batch, key head) by `pack`; row counts padded to whole panels, row lengths to whole vectors.
-  float* k_panels;   // (B, G, panels, D, panel)
+  float* k_panels;   // (B, G, panels, D, panel), or null when the queries are too few to be worth it
   float* v_panels;   // the same of v, or null when no row needs it
   float* k_rows;     // (B, G, Lk, D padded), or null
   float* v_rows;     // (B, G, Lk, E padded)

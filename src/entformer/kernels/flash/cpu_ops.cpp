@@ -109,14 +109,14 @@ struct Setup {
     p.kept = kept;
   }
 
-  // Copies are made only of what the tensors themselves do not offer.
-  void prepare(bool k_panels, bool v_panels, bool k_rows, bool v_rows) {
+  // Copies are made only of what the tensors themselves do not offer. For a few queries k is read as it lies.
+  void prepare(bool scores, bool v_panels, bool k_rows, bool v_rows) {
     const int64_t keys = round_up(p.Lk, table().panel), vector = table().vector;
-    const bool narrow = p.dtype != kFloat32;
+    const bool narrow = p.dtype != kFloat32, few = p.Lq * (p.H / p.G) <= 3;
     p.key_bias = buffer({p.B, keys});
-    if (k_panels) p.k_panels = buffer({p.B, p.G, keys, p.D});
+    if (scores && !few) p.k_panels = buffer({p.B, p.G, keys, p.D});
     if (v_panels) p.v_panels = buffer({p.B, p.G, keys, p.E});
-    if (k_rows && (narrow || p.D % vector)) p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
+    if ((k_rows || (scores && few)) && (narrow || p.D % vector)) p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
     if (v_rows && (narrow || p.E % vector)) p.v_rows = buffer({p.B, p.G, p.Lk, round_up(p.E, vector)});
     run(table().pack, p, p.B * p.G);
   }

@@ -103,7 +103,9 @@ inline Block block_at(const FlashProblem& p, int64_t b, int64_t h, int64_t numbe
   return block;
 }
 
-// What a row adds to its scores beside the product. Returns false when nothing does, for this panel.
+typedef uint8_t Bytes __attribute__((vector_size(VL)));
+
+// What a row adds to its scores beside the product.
 struct RowBias {
   const FlashProblem& p;
   const Block& block;
@@ -123,11 +125,11 @@ struct RowBias {
       const int64_t last = i + p.causal_offset;
       s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);
     }
-    if (p.mask && i < p.Lq) {
-      const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row;
-      vi allowed{};
-      for (int l = 0; l < VL; ++l) allowed[l] = j + l < p.Lk && may[j + l] ? -1 : 0;
-      s = allowed ? s : splat(-kInf);
+    if (p.mask && i < p.Lq && j < p.Lk) {
+      const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row + j;
+      Bytes bytes{};
+      memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
+      s = __builtin_convertvector(bytes, vi) != 0 ? s : splat(-kInf);
     }
     return s;
   }
@@ -136,28 +138,54 @@ struct RowBias {
   }
 };
 
-// q of a block, scaled, in rows of D floats; rows beyond the block are zero.
-inline void load_queries(const FlashProblem& p, const Block& block, int64_t tall, float* q) {
+// Rows of q or dO of a block as floats, padded to whole vectors and times `scale`; rows beyond the block are zero.
+inline void load_rows(const FlashProblem& p, const FlashView& view, const Block& block, int64_t width, float scale, int64_t tall, float* out) {
+  const int64_t padded = round_up(width, VL);
+  const int64_t first = block.b * view.batch + block.h * view.head + block.first * view.row;
   for (int64_t r = 0; r < tall; ++r) {
-    if (r < block.rows)
-      widen(p.q.data, p.dtype, block.b * p.q.batch + block.h * p.q.head + (block.first + r) * p.q.row, p.D, p.D, p.scale, q + r * p.D);
-    else memset(q + r * p.D, 0, (size_t)p.D * sizeof(float));
+    if (r < block.rows) widen(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
+    else memset(out + r * padded, 0, (size_t)padded * sizeof(float));
+  }
+}
+
+// The same scores for a few queries, from k as it lies: transposing k would cost more than the products.
+inline void score_few(const FlashProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores, int64_t ld, float* top) {
+  const FloatRows k = rows_of(p, p.k, p.k_rows, p.D, block.b, block.g);
+  const int64_t wide = padded_d(p);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    vf best = splat(-kInf);
+    bool bad = false;
+    for (int64_t j = 0; j < block.keys; j += VL) {
+      vf sums[VL];
+      for (int64_t n = 0; n < VL; ++n) {
+        vf sum{};
+        if (j + n < p.Lk)
+          for (int64_t at = 0; at < wide; at += VL) sum += load(q + r * wide + at) * load(k.data + (j + n) * k.stride + at);
+        sums[n] = sum;
+      }
+      vf s = bias.add(sum_each(sums), r, j);
+      store(scores + r * ld + j, s);
+      best = vmax(s, best);
+      bad |= any_nan(s);
+    }
+    top[r] = bad ? __builtin_nanf("") : hmax(best);
   }
 }
 
 // scores (tall, ld), tall = block rows in whole tiles; top[r] = the row's maximum, or NaN.
 inline void score_block(const FlashProblem& p, const Block& block, const float* q, float* scores, int64_t ld, float* top) {
   const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
+  const RowBias bias{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr};
+  if (!p.k_panels) return score_few(p, block, bias, q, scores, ld, top);
+  const int64_t wide = padded_d(p);
   const float* panels = p.k_panels + (block.b * p.G + block.g) * keys * p.D;
-  const float* key_bias = p.key_bias + block.b * keys;
-  const RowBias bias{p, block, key_bias, p.key_mask != nullptr};
   vf best[64];
   bool bad[64] = {};
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
   for (int64_t j = 0; j < block.keys; j += PANEL) {
     const bool biased = bias.needed(j);
     for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
-      const Tile<COLS> t = multiply<COLS>(p.D, q + r0 * p.D, p.D, 1, panels + j * p.D, PANEL);
+      const Tile<COLS> t = multiply<COLS>(p.D, q + r0 * wide, wide, 1, panels + j * p.D, PANEL);
       for (int r = 0; r < TILE; ++r) {
         for (int c = 0; c < COLS; ++c) {
           vf s = t.at[r][c];

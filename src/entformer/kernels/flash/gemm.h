@@ -75,22 +75,33 @@ inline void dense_transposed_add(const float* weights, int64_t ld, int64_t colum
 }
 
 #if defined(__AVX512F__)
-// 16 x 16 floats in place: at stage s, rows i and i+s exchange their off-diagonal blocks of s columns.
-inline void transpose16(__m512* row) {
-  for (int s = 1; s < 16; s *= 2) {
-    alignas(64) int32_t keep[16], take[16];
-    for (int l = 0; l < 16; ++l) {
-      keep[l] = l & s ? 16 + l - s : l;
-      take[l] = l & s ? 16 + l : l + s;
+// 16 x 16 floats in place: at stage S, rows i and i+S exchange their off-diagonal blocks of S columns.
+template <int S>
+inline void transpose_stage(__m512* row) {
+  struct Lanes {
+    int32_t keep[16], take[16];
+    constexpr Lanes() : keep{}, take{} {
+      for (int l = 0; l < 16; ++l) {
+        keep[l] = l & S ? 16 + l - S : l;
+        take[l] = l & S ? 16 + l : l + S;
+      }
     }
-    const __m512i low = _mm512_load_si512(keep), high = _mm512_load_si512(take);
-    for (int i = 0; i < 16; ++i) {
-      if (i & s) continue;
-      const __m512 a = row[i], b = row[i + s];
-      row[i] = _mm512_permutex2var_ps(a, low, b);
-      row[i + s] = _mm512_permutex2var_ps(a, high, b);
-    }
+  };
+  alignas(64) static constexpr Lanes lanes;
+  const __m512i keep = _mm512_load_si512(lanes.keep), take = _mm512_load_si512(lanes.take);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if (i & S) continue;
+    const __m512 a = row[i], b = row[i + S];
+    row[i] = _mm512_permutex2var_ps(a, keep, b);
+    row[i + S] = _mm512_permutex2var_ps(a, take, b);
   }
+}
+inline void transpose16(__m512* row) {
+  transpose_stage<1>(row);
+  transpose_stage<2>(row);
+  transpose_stage<4>(row);
+  transpose_stage<8>(row);
 }
 #endif
 
@@ -101,9 +112,11 @@ inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t
   for (; k + 16 <= depth; k += 16) {
     for (int64_t j = 0; j < PANEL; j += 16) {
       __m512 block[16];
+#pragma GCC unroll 16
       for (int64_t i = 0; i < 16; ++i)
         block[i] = j + i < count ? _mm512_loadu_ps(rows + (j + i) * stride + k) : _mm512_setzero_ps();
       transpose16(block);
+#pragma GCC unroll 16
       for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * PANEL + j, block[i]);
     }
   }

@@ -81,8 +81,9 @@ struct Root {
 
 // The root for one row of any length; the sums run in double over short float blocks.
 template <Shape shape>
-Root<float> solve_one(const Row& row) {
-  float lam = 0.0f, beyond = 0.0f;
+Root<float> solve_one(const Row& row, float lam, double tolerance) {
+  const float e = shape == kHalf ? 0.5f : shape == kOne ? 1.0f : row.e;
+  float beyond = 0.0f;
   for (int step = 0; step < 64; ++step) {
     double S = 0.0, W = 0.0;
     for (int64_t block = 0; block < row.padded; block += 64 * VL) {
@@ -92,13 +93,13 @@ Root<float> solve_one(const Row& row) {
       W += hsum(sums.w);
     }
     beyond = 0.0f;
-    if (S - 1.0 <= kSettled) break;
-    const double gain = shape == kOne ? S - 1.0 : S * -expm1(-(double)row.e * log(S)) / row.e;
+    if (S - 1.0 <= tolerance) break;
+    const double gain = shape == kOne ? S - 1.0 : S * -expm1(-(double)e * log(S)) / e;
     const float next = lam + (float)(gain / W);
     if (next <= lam) break;
     beyond = next - lam;
     lam = next;
-    if (row.e <= 0.5f && S - 1.0 < kLastStep) break;
+    if (e <= 0.5f && S - 1.0 < kLastStep) break;
   }
   return {lam, beyond};
 }
@@ -253,8 +254,14 @@ inline void Row::start(const float* scores, int64_t n, float maximum, double exc
 template <Shape shape>
 void solve(Row* rows, int count) {
   for (int r = count - 1; r >= 0; --r) {
+    rows[r].lam = 0.0f;
     if (rows[r].padded <= kShort) continue;
-    const Root<float> root = solve_one<shape>(rows[r]);
+    if (shape == kGeneral) {  // the bound explained below
+      rows[r].lam = (rows[r].e <= 0.5f ? solve_one<kHalf>(rows[r], 0.0f, kRough) : solve_one<kOne>(rows[r], 0.0f, kRough)).lam;
+      keep_above(rows[r], rows[r].lam - rows[r].inv_e);
+      if (rows[r].padded <= kShort) continue;
+    }
+    const Root<float> root = solve_one<shape>(rows[r], rows[r].lam, kSettled);
     rows[r].lam = root.lam;
     rows[r].beyond = root.beyond;
     swap(rows[r], rows[--count]);
@@ -267,8 +274,10 @@ void solve(Row* rows, int count) {
     int wide = 0;  // rows with e <= 1/2 come first
     for (int r = 0; r < count; ++r)
       if (rows[r].e <= 0.5f && wide++ != r) swap(rows[wide - 1], rows[r]);
-    vf half = wide ? solve_together<kHalf>(rows, wide, vf{}, kRough).lam : vf{};
-    vf one = wide < count ? solve_together<kOne>(rows + wide, count - wide, vf{}, kRough).lam : vf{};
+    vf from_half{}, from_one{};
+    for (int r = 0; r < count; ++r) (r < wide ? from_half[r] : from_one[r - wide]) = rows[r].lam;
+    vf half = wide ? solve_together<kHalf>(rows, wide, from_half, kRough).lam : vf{};
+    vf one = wide < count ? solve_together<kOne>(rows + wide, count - wide, from_one, kRough).lam : vf{};
     for (int r = 0; r < count; ++r) {
       start[r] = r < wide ? half[r] : one[r - wide];
       keep_above(rows[r], start[r] - rows[r].inv_e);
