@@ -67,40 +67,98 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from entformer.errors import ArgumentError, EntformerError, ImplUnavailable
-    from entformer.kernels.impl import SlowPathWarning
-    from entformer.kernels.rows.api import entmax
+    from entformer.errors import (
+        ArgumentError as ArgumentError,
+    )
+    from entformer.errors import (
+        EntformerError as EntformerError,
+    )
+    from entformer.errors import (
+        ImplUnavailable as ImplUnavailable,
+    )
+    from entformer.kernels.impl import SlowPathWarning as SlowPathWarning
+    from entformer.kernels.rows.api import entmax as entmax
     from entformer.losses import (
-        Entmax15Loss,
-        EntmaxBisectLoss,
-        EntmaxLoss,
-        NormmaxBisectLoss,
-        SparsemaxBisectLoss,
-        SparsemaxLoss,
-        entmax15_loss,
-        entmax_bisect_loss,
-        entmax_loss,
-        normmax_bisect_loss,
-        sparsemax_bisect_loss,
-        sparsemax_loss,
+        Entmax15Loss as Entmax15Loss,
+    )
+    from entformer.losses import (
+        EntmaxBisectLoss as EntmaxBisectLoss,
+    )
+    from entformer.losses import (
+        EntmaxLoss as EntmaxLoss,
+    )
+    from entformer.losses import (
+        NormmaxBisectLoss as NormmaxBisectLoss,
+    )
+    from entformer.losses import (
+        SparsemaxBisectLoss as SparsemaxBisectLoss,
+    )
+    from entformer.losses import (
+        SparsemaxLoss as SparsemaxLoss,
+    )
+    from entformer.losses import (
+        entmax15_loss as entmax15_loss,
+    )
+    from entformer.losses import (
+        entmax_bisect_loss as entmax_bisect_loss,
+    )
+    from entformer.losses import (
+        entmax_loss as entmax_loss,
+    )
+    from entformer.losses import (
+        normmax_bisect_loss as normmax_bisect_loss,
+    )
+    from entformer.losses import (
+        sparsemax_bisect_loss as sparsemax_bisect_loss,
+    )
+    from entformer.losses import (
+        sparsemax_loss as sparsemax_loss,
     )
     from entformer.mappings import (
-        budget_bisect,
-        entmax15,
-        entmax_bisect,
-        entmax_support,
-        log_entmax,
-        normmax_bisect,
-        sparsemax,
-        sparsemax_bisect,
+        budget_bisect as budget_bisect,
     )
-    from entformer.nn.alpha import AlphaChooser, EntmaxAlpha, LearnedAlpha
+    from entformer.mappings import (
+        entmax15 as entmax15,
+    )
+    from entformer.mappings import (
+        entmax_bisect as entmax_bisect,
+    )
+    from entformer.mappings import (
+        entmax_support as entmax_support,
+    )
+    from entformer.mappings import (
+        log_entmax as log_entmax,
+    )
+    from entformer.mappings import (
+        normmax_bisect as normmax_bisect,
+    )
+    from entformer.mappings import (
+        sparsemax as sparsemax,
+    )
+    from entformer.mappings import (
+        sparsemax_bisect as sparsemax_bisect,
+    )
+    from entformer.nn.alpha import AlphaChooser as AlphaChooser
+    from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
+    from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
     from entformer.nn.mappings import (
-        BudgetBisect,
-        Entmax,
-        Entmax15,
-        EntmaxBisect,
-        NormmaxBisect,
-        Sparsemax,
-        SparsemaxBisect,
+        BudgetBisect as BudgetBisect,
+    )
+    from entformer.nn.mappings import (
+        Entmax as Entmax,
+    )
+    from entformer.nn.mappings import (
+        Entmax15 as Entmax15,
+    )
+    from entformer.nn.mappings import (
+        EntmaxBisect as EntmaxBisect,
+    )
+    from entformer.nn.mappings import (
+        NormmaxBisect as NormmaxBisect,
+    )
+    from entformer.nn.mappings import (
+        Sparsemax as Sparsemax,
+    )
+    from entformer.nn.mappings import (
+        SparsemaxBisect as SparsemaxBisect,
     )

@@ -7,8 +7,6 @@ that is not the one meant for the device, says so once per process.
 import warnings
 from typing import Literal
 
-import torch
-
 from entformer.errors import ArgumentError, ImplUnavailable
 from entformer.kernels import native
 
@@ -22,8 +20,6 @@ class SlowPathWarning(UserWarning):
     """`impl="auto"` had to use the reference implementation."""
 
 
-# Loading the library compiles, locks and reads files: the tracer must take the answer, not the way to it.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def resolve(impl: str, device_type: str) -> str:
     """The implementation that will run: `"reference"` or `"cpu"`."""
     if impl not in IMPLS:
@@ -44,6 +40,11 @@ def resolve(impl: str, device_type: str) -> str:
         raise ImplUnavailable(f"impl='cpu' cannot run here: {why_not}")
     _say_once(f"entformer uses its slow reference implementation: {why_not} Run `entformer doctor` for details.")
     return "reference"
+
+
+# Loading the library compiles, locks and reads files: the tracer must take the answer, not the way to it. This is what
+# torch.compiler.assume_constant_result does; called here, it would import the whole compiler with us.
+resolve.__dict__["_dynamo_marked_constant"] = True
 
 
 def _say_once(message: str) -> None:

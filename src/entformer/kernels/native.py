@@ -211,7 +211,16 @@ def _compile(cxx: str, scratch: Path) -> Path:
         objects.append(str(target))
     outputs = [(command, process.communicate()[0], process.returncode) for command, process in running]
     library = scratch / "kernels.so"
-    link = [cxx, "-shared", *_extra_flags(), *objects, "-o", str(library), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
+    link = [
+        cxx,
+        "-shared",
+        *_extra_flags(),
+        *objects,
+        "-o",
+        str(library),
+        f"-L{Path(torch.__file__).parent / 'lib'}",
+        "-ltorch_cpu",
+    ]
     if all(code == 0 for _, _, code in outputs):
         done = subprocess.run(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         outputs.append((link, done.stdout, done.returncode))

@@ -99,7 +99,7 @@ def attention(
         how = (scale, rela, is_causal, causal_offset)
         masks = (mask, key_mask, slopes)
         kept = min(64, max(16, (keys + 1) // 2))
-        out, state, count, entropy, _columns, _weights = ops.flash_forward(
+        out, state, count, entropy, _columns, _weights = ops.FlashFunction.apply(  # type: ignore[no-untyped-call]
             q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept
         )
         stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
@@ -206,17 +206,21 @@ def _alpha_per_head(alpha: float | Tensor, normalizer: str, q: Tensor) -> Tensor
         return torch.full(q.shape[:2], float(alpha), dtype=dtype, device=q.device)
     if not alpha.is_floating_point():
         raise ArgumentError(f"alpha must be a floating-point tensor or a number, not {alpha.dtype}.")
-    if _can_look_at(alpha) and bool((alpha < 1.0).any()):
+    if _surely_below_one(alpha):
         raise ArgumentError(
             f"alpha must be at least 1 in attention, the smallest given is {float(alpha.detach().min()):g}; use 1 + sigmoid(a)."
         )
     return _per_head(alpha, q, "alpha").to(dtype)
 
 
-def _can_look_at(alpha: Tensor) -> bool:
-    """Whether reading values is cheap and possible: not while tracing or under vmap, and not where it would stall a GPU."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(alpha)
-    return alpha.device.type == "cpu" and not torch.compiler.is_compiling() and not wrapped
+def _surely_below_one(alpha: Tensor) -> bool:
+    """Looked at only where that is possible and cheap: not while tracing, not under vmap, not on a GPU it would stall."""
+    if torch.compiler.is_compiling() or alpha.device.type != "cpu":
+        return False
+    try:
+        return bool((alpha < 1.0).any())
+    except RuntimeError:  # a batched tensor of torch.func.vmap has no single truth value
+        return False
 
 
 def _masks(

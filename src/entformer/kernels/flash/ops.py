@@ -69,26 +69,87 @@ torch.library.register_fake("entformer::flash_backward", _backward_shapes, lib=_
 torch.library.register_fake("entformer::flash_support", _support_shapes, lib=_library)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, alpha, mask, key_mask, slopes, *how, dropout, seed, _want_entropy, _kept = inputs
-    _out, state, count, _entropy, columns, weights = output
-    ctx.mark_non_differentiable(state, count, _entropy, columns, weights)
-    ctx.save_for_backward(q, k, v, alpha, mask, key_mask, slopes, state, count, columns, weights, seed)
-    ctx.how = (*how, dropout)
+class FlashFunction(torch.autograd.Function):
+    """flash_forward with its gradient; the tensors kept are the inputs, two numbers a row and the short supports."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = flash_forward(*inputs)
+        return outputs
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        q, k, v, alpha, mask, key_mask, slopes, *how, dropout, seed, _want_entropy, _kept = inputs
+        _out, state, count, entropy, columns, weights = output
+        ctx.mark_non_differentiable(state, count, entropy, columns, weights)
+        ctx.save_for_backward(q, k, v, alpha, mask, key_mask, slopes, state, count, columns, weights, seed)
+        ctx.how = (*how, dropout)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, *_others: Tensor) -> tuple[Any, ...]:
+        *tensors, seed = ctx.saved_tensors
+        want_alpha = ctx.needs_input_grad[3]
+        grads = FlashBackwardFunction.apply(grad_out, *tensors, *ctx.how, seed, want_alpha)  # type: ignore[no-untyped-call]
+        return *grads[:3], grads[3] if want_alpha else None, *([None] * 11)
 
 
-def _gradient(ctx: Any, grad_out: Tensor, *_others: Tensor) -> tuple[Any, ...]:
-    *tensors, seed = ctx.saved_tensors
-    *how, dropout = ctx.how
-    want_alpha = ctx.needs_input_grad[3]
-    grads = flash_backward(grad_out, *tensors, *how, dropout, seed, want_alpha)
-    grad_q, grad_k, grad_v, grad_alpha = grads
-    return grad_q, grad_k, grad_v, grad_alpha if want_alpha else None, *([None] * 11)
+class FlashBackwardFunction(torch.autograd.Function):
+    """flash_backward, which has no gradient of its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        grads: tuple[Tensor, ...] = flash_backward(*inputs)
+        return grads
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> tuple[Any, ...]:
+        raise ImplUnavailable("fused attention has no second derivatives; use impl='reference' where you need them.")
 
 
-def _no_second_gradient(ctx: Any, *_grads: Tensor) -> tuple[Any, ...]:
-    raise ImplUnavailable("fused attention has no second derivatives; use impl='reference' where you need them.")
+for _name, _rule in (("flash_forward", FlashFunction), ("flash_backward", FlashBackwardFunction)):
+    torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
-torch.library.register_autograd("entformer::flash_forward", _gradient, setup_context=_keep, lib=_library)
-torch.library.register_autograd("entformer::flash_backward", _no_second_gradient, lib=_library)
+# ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------
+
+
+def _folded(info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]) -> list[Any]:
+    """Every tensor (N, B, ...) -> (N * B, ...); numbers, and the seed, as they are. Dropout so draws N * B different masks."""
+
+    def fold(value: Any, batch_dim: int | None) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        first = value.expand(info.batch_size, *value.shape) if batch_dim is None else value.movedim(batch_dim, 0)
+        return first.flatten(0, 1)
+
+    if any(
+        isinstance(value, Tensor) and value.dim() == 1 and dim is not None for value, dim in zip(inputs, in_dims, strict=True)
+    ):
+        raise ImplUnavailable("vmap over attention with dropout is not fused; use impl='reference' there.")
+    return [fold(value, dim) for value, dim in zip(inputs, in_dims, strict=True)]
+
+
+def _unfolded(info: Any, outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+    empty = [output.dim() == 1 for output in outputs]  # an output nobody asked for has shape (0,)
+    mapped = tuple(o if e else o.unflatten(0, (info.batch_size, -1)) for o, e in zip(outputs, empty, strict=True))
+    return mapped, tuple(None if e else 0 for e in empty)
+
+
+def _forward_batched(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return _unfolded(info, flash_forward(*_folded(info, in_dims, inputs)))
+
+
+def _backward_batched(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return _unfolded(info, flash_backward(*_folded(info, in_dims, inputs)))
+
+
+torch.library.register_vmap("entformer::flash_forward", _forward_batched, lib=_library)
+torch.library.register_vmap("entformer::flash_backward", _backward_batched, lib=_library)

@@ -13,7 +13,9 @@ from entformer.errors import ArgumentError
 from entformer.kernels.impl import Impl, resolve
 from entformer.kernels.rows import ops, reference
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_NARROW = (torch.float16, torch.bfloat16)
+_DTYPES = (*_NARROW, torch.float32, torch.float64)
+_AUTOCAST = ("cpu", "cuda")
 
 
 def entmax(
@@ -47,6 +49,8 @@ def entmax(
         raise ArgumentError(f"entmax takes a floating-point tensor of scores, not {kind}; convert it first, e.g. x.float().")
     if x.dim() == 0:
         return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
+    if x.dtype in _NARROW and x.device.type in _AUTOCAST and torch.is_autocast_enabled(x.device.type):
+        x = x.float()  # as torch does for softmax
     dim = _checked_dim(dim, x, "dim")
     row_alpha = _alpha_per_row(alpha, x, dim, alpha_dim)  # shape of x with `dim` removed
     scores = x if mask is None else torch.where(_checked_mask(mask, x), x, -math.inf)
@@ -54,7 +58,7 @@ def entmax(
     if resolve(impl, x.device.type) == "reference" or _forward_mode_active():
         weights = reference.entmax_rows(scores, row_alpha)
     else:
-        weights = ops.entmax_rows(scores, row_alpha)
+        weights = ops.RowsFunction.apply(scores, row_alpha)  # type: ignore[no-untyped-call]
     return weights.movedim(-1, dim)
 
 

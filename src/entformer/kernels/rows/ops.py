@@ -39,36 +39,60 @@ torch.library.register_fake("entformer::entmax_rows_backward", _backward_shape, 
 
 
 # ---- derivatives -------------------------------------------------------------------------------------------------------
+# torch.func asks for autograd.Functions, torch.library for the same two rules under the operators' names: one text serves both.
 
 
-def _keep_weights(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(output, inputs[1])
+class RowsFunction(torch.autograd.Function):
+    """entmax_rows with its gradient; backward needs the weights and alpha only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: Tensor) -> Tensor:
+        weights: Tensor = entmax_rows(scores, alpha)
+        return weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output, inputs[1])
+        ctx.set_materialize_grads(False)  # a loss that has no gradient for the weights must not pay for one
+
+    @staticmethod
+    def backward(ctx: Any, grad_weights: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        if grad_weights is None:
+            return None, None
+        weights, alpha = ctx.saved_tensors
+        want_alpha = ctx.needs_input_grad[1]
+        grad_scores, grad_alpha = RowsBackwardFunction.apply(weights, alpha, grad_weights, want_alpha)  # type: ignore[no-untyped-call]
+        return grad_scores, grad_alpha if want_alpha else None
 
 
-def _rows_gradient(ctx: Any, grad_weights: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    weights, alpha = ctx.saved_tensors
-    want_alpha = ctx.needs_input_grad[1]
-    grad_scores, grad_alpha = entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
-    return grad_scores, grad_alpha if want_alpha else None
+class RowsBackwardFunction(torch.autograd.Function):
+    """entmax_rows_backward; its own gradient differentiates the readable closed form in (weights, alpha, grad)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights: Tensor, alpha: Tensor, grad_weights: Tensor, want_alpha: bool) -> tuple[Tensor, Tensor]:
+        grads: tuple[Tensor, Tensor] = entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
+        return grads
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.want_alpha = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad_scores: Tensor, grad_alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        def closed_form(weights: Tensor, alpha: Tensor, grad_weights: Tensor) -> tuple[Tensor, Tensor]:
+            return reference.entmax_rows_backward(weights, alpha, grad_weights, ctx.want_alpha)
+
+        pull_back = torch.func.vjp(closed_form, *ctx.saved_tensors)[1]
+        return *pull_back((grad_scores, grad_alpha)), None
 
 
-def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.want_alpha = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _second_gradient(ctx: Any, grad_scores: Tensor, grad_alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-    """The backward pass is a closed form in (weights, alpha, grad): differentiate the readable twin of it."""
-
-    def closed_form(weights: Tensor, alpha: Tensor, grad_weights: Tensor) -> tuple[Tensor, Tensor]:
-        return reference.entmax_rows_backward(weights, alpha, grad_weights, ctx.want_alpha)
-
-    pull_back = torch.func.vjp(closed_form, *ctx.saved_tensors)[1]
-    return *pull_back((grad_scores, grad_alpha)), None
-
-
-torch.library.register_autograd("entformer::entmax_rows", _rows_gradient, setup_context=_keep_weights, lib=_library)
-torch.library.register_autograd("entformer::entmax_rows_backward", _second_gradient, setup_context=_keep_inputs, lib=_library)
+for _name, _rule in (("entmax_rows", RowsFunction), ("entmax_rows_backward", RowsBackwardFunction)):
+    torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
 # ---- vmap: a batch is only more rows -----------------------------------------------------------------------------------
@@ -92,7 +116,3 @@ def _backward_batched(
 
 torch.library.register_vmap("entformer::entmax_rows", _rows_batched, lib=_library)
 torch.library.register_vmap("entformer::entmax_rows_backward", _backward_batched, lib=_library)
-
-# As torch does for softmax: under autocast, normalise in float32.
-torch.library.register_autocast("entformer::entmax_rows", "cpu", torch.float32, lib=_library)
-torch.library.register_autocast("entformer::entmax_rows", "cuda", torch.float32, lib=_library)

@@ -39,6 +39,7 @@ def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
         total_slope = slope.sum(-1, keepdim=True)
         c = c + (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
     weights, _ = _deformed_exp(u - c, e, allowed)
+    weights = torch.where(top.isnan(), s * top, weights)  # NaN stays in its row, in the gradient too
     return weights.to(scores.dtype)
 
 

@@ -1,0 +1,1 @@
+"""The command line: one thin file per verb. Only this room prints and exits; importing it does not import torch."""

@@ -1,0 +1,110 @@
+"""The `entformer` command. In: arguments. Out: an exit code, 0 fine, 1 something failed, 2 the user can mend it.
+
+This file holds the table of verbs and their options; each verb's work is in its own file, imported when it runs, so that
+`entformer --help` is there at once and does not wait for torch.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from entformer import __version__
+from entformer.errors import EntformerError
+
+app = typer.Typer(
+    help="Adaptively sparse attention: alpha-entmax with learned alpha, as fast as softmax.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench_app = typer.Typer(help="Measure speed against torch.softmax and the entmax package.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+
+def main() -> None:
+    """Run the command line. One sentence on stderr when something goes wrong; the traceback only with --debug."""
+    warnings.formatwarning = _one_sentence
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    # --debug may stand anywhere, also after the verb, where people add it when a command has just failed.
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        app(args=arguments, prog_name="entformer")
+    except Exception as problem:
+        if debug:
+            raise
+        expected = isinstance(problem, EntformerError)
+        what = str(problem) if expected else f"{type(problem).__name__}: {problem}"
+        advice = "" if expected else " (run again with --debug for the traceback)"
+        print(f"entformer: {' '.join(what.split())}{advice}", file=sys.stderr)
+        sys.exit(2 if expected else 1)
+
+
+def _one_sentence(message: Warning | str, *_: object, **__: object) -> str:
+    return f"warning: {message}\n"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"entformer {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def top(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+) -> None:
+    """Adaptively sparse attention: alpha-entmax with learned alpha, as fast as softmax."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure demo.png; made if it is missing.")] = Path("entformer-demo"),
+) -> None:
+    """See what alpha-entmax does to one row of scores, watch alpha being learned, and time the kernels. Takes seconds."""
+    from entformer.cli.demo import run
+
+    run(out)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Show what runs on this machine and why, and test it. Exit code 1 if the self-test fails."""
+    from entformer.cli.doctor import run
+
+    raise typer.Exit(run(as_json=as_json))
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure speed against torch.softmax and the entmax package."""
+
+
+@bench_app.command("rows")
+def bench_rows(
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write all results here; - is standard output.")
+    ] = None,
+    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw time against row length here.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few seconds: two lengths, few rounds, rough figures.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads for torch and the kernels; as many as torch takes if not given.")
+    ] = None,
+) -> None:
+    """Race entmax of rows against torch.softmax, forward and backward, n = 32 to 8192. Takes a few minutes."""
+    from entformer.cli.bench import run_rows
+
+    run_rows(json_file=json_file, png_file=png_file, quick=quick, threads=threads)
+
+
+if __name__ == "__main__":
+    main()

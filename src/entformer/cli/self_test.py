@@ -1,0 +1,105 @@
+"""The two-second check behind `entformer doctor`. In: the instruction sets to try. Out: a `SelfTest` with the largest errors.
+
+Every instruction set runs rows of odd lengths, partly masked, and is held against the readable reference in float64:
+weights, gradient to the scores, gradient to alpha. Where there are no C++ kernels the reference is held against torch.softmax.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from entformer.kernels import native
+from entformer.kernels.impl import Impl
+from entformer.kernels.rows.api import entmax
+
+# float32 rounding in sums of a few hundred terms stays below 2e-6; a wrong kernel is off by 1e-2 and more.
+TOLERANCE = 1e-5
+ALPHAS = (1.0, 1.0001, 1.25, 1.5, 1.9, 2.0)
+LENGTHS = (1, 7, 64, 333)
+ROWS = 17
+QUANTITIES = ("weights", "gradient to scores", "gradient to alpha")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTest:
+    """What was compared, and the largest errors, each relative to the largest number compared where that is above 1."""
+
+    compared: str
+    instruction_sets: tuple[str, ...]
+    cases: int
+    largest_error: dict[str, float]
+    tolerance: float
+    passed: bool
+    seconds: float
+
+
+def self_test(instruction_sets: Sequence[str]) -> SelfTest:
+    """Run the check; with no instruction sets, the check of the reference."""
+    start = time.perf_counter()
+    cases = list(_kernels_against_reference(instruction_sets) if instruction_sets else _reference_against_softmax())
+    largest = {what: _worst([case[index] for case in cases]) for index, what in enumerate(QUANTITIES)}
+    return SelfTest(
+        compared="cpu kernels against the reference" if instruction_sets else "the reference against torch.softmax",
+        instruction_sets=tuple(instruction_sets),
+        cases=len(cases),
+        largest_error=largest,
+        tolerance=TOLERANCE,
+        passed=all(error <= TOLERANCE for error in largest.values()),  # false for NaN
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _kernels_against_reference(instruction_sets: Sequence[str]) -> Iterator[list[float]]:
+    before = native.isa()
+    try:
+        for n in LENGTHS:
+            scores, mask, grad = _rows(n)
+            for alpha in ALPHAS:
+                truth = _outcome(scores.double(), mask, grad.double(), alpha, "reference")
+                for name in instruction_sets:
+                    native.set_isa(name)
+                    yield _errors(_outcome(scores, mask, grad, alpha, "cpu"), truth)
+    finally:
+        native.set_isa(before)
+
+
+def _reference_against_softmax() -> Iterator[list[float]]:
+    for n in LENGTHS:
+        scores, mask, grad = _rows(n)
+        found = _outcome(scores, mask, grad, 1.0, "reference")
+        leaf = scores.double().requires_grad_()
+        p = torch.softmax(leaf.masked_fill(~mask, -math.inf), -1).nan_to_num()  # a fully masked row is zeros by contract
+        (grad_scores,) = torch.autograd.grad(p, leaf, grad.double())
+        p = p.detach()
+        slope = -0.5 * torch.where(p > 0, p * p.clamp(min=1e-300).log() ** 2, 0.0)  # dp/dalpha at alpha = 1 and fixed c
+        grad_alpha = (slope * (grad - (p * grad).sum(-1, keepdim=True))).sum(-1, keepdim=True)
+        yield _errors(found, (p, grad_scores.nan_to_num(), grad_alpha))
+
+
+def _rows(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (ROWS, n), a mask with one row masked throughout, and a gradient of the weights."""
+    generator = torch.Generator().manual_seed(n)
+    scores = 2.0 * torch.randn(ROWS, n, generator=generator)
+    mask = torch.rand(ROWS, n, generator=generator) > 0.2
+    mask[0] = False
+    return scores, mask, torch.randn(ROWS, n, generator=generator)
+
+
+def _outcome(scores: Tensor, mask: Tensor, grad: Tensor, alpha: float, impl: Impl) -> tuple[Tensor, ...]:
+    """Weights, gradient to the scores and gradient to alpha, one alpha a row."""
+    scores = scores.clone().requires_grad_()
+    alphas = torch.full((ROWS, 1), alpha, dtype=torch.float64, requires_grad=True)
+    weights = entmax(scores, alphas, mask=mask, impl=impl)
+    return weights.detach(), *torch.autograd.grad(weights, (scores, alphas), grad)
+
+
+def _errors(found: tuple[Tensor, ...], truth: tuple[Tensor, ...]) -> list[float]:
+    return [float((a - b).abs().max()) / max(1.0, float(b.abs().max())) for a, b in zip(found, truth, strict=True)]
+
+
+def _worst(errors: list[float]) -> float:
+    return math.nan if any(math.isnan(error) for error in errors) else max(errors)

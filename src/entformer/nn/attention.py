@@ -1,0 +1,353 @@
+"""Multi-head attention with the face of torch.nn.MultiheadAttention. In: query, key, value. Out: (output, weights or None).
+
+    q, k, v = linear maps of the inputs, split into H heads              parameters and state_dict keys are torch's
+    q       = factor(x, n) q                                             ssmax and asentmax only (scaling.py)
+    heads   = weights(q k^T / sqrt(head size)) v                         fused, see kernels/flash
+    output  = W_o norm(concatenated heads) + b_o                         norm: ReLA only (rela.py)
+
+MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this key.** Everywhere else in entformer, as in
+scaled_dot_product_attention, True = may attend. A floating-point mask is added to the scores.
+"""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entformer.errors import ArgumentError
+from entformer.kernels.flash.api import Attention, attention
+from entformer.kernels.impl import Impl
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.masks import dense_weights, masks_of_torch
+from entformer.nn.normalizers import Normalizer, normalizer_of
+from entformer.nn.rela import RelaNorm
+from entformer.nn.scaling import row_length
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(nn.Module):
+    """torch.nn.MultiheadAttention whose heads may be sparse, each with its own learned alpha.
+
+    The positional arguments, `forward` and the state_dict keys are torch's. With `normalizer="softmax"` its state dicts load
+    strictly and outputs agree; other normalisers may own more parameters (`alpha.pre_alpha`, `norm.*`, `scaling.*`), so use
+    `from_torch`, or `load_state_dict(..., strict=False)`, which reports exactly these as missing.
+
+    Args:
+        embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
+        normalizer: "entmax", "softmax", "entmax15", "sparsemax", "rela", "ssmax" or "asentmax"; see `nn/normalizers.py`.
+        alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
+        alpha_tied: learn one alpha per "head", or one for the "layer".
+        alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
+        rela_norm: the norm "rela" needs: "gated", "init", "plain", or "none".
+        rela_per_head: that norm for each head alone, not over the concatenated heads.
+        scaling: a module (x, n) -> factors of the queries, in place of the one the normaliser brings.
+        impl: as in `entformer.attention`.
+    """
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        normalizer: str = "entmax",
+        alpha: float | str | None = None,
+        alpha_tied: str = "head",
+        alpha_init: float | str = "random",
+        rela_norm: str = "gated",
+        rela_per_head: bool = False,
+        scaling: nn.Module | None = None,
+        impl: Impl = "auto",
+    ) -> None:
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+            raise ArgumentError(f"embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}.")
+        if not 0.0 <= dropout < 1.0:
+            raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
+        if alpha_tied not in ("head", "layer"):
+            raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
+        self.embed_dim = embed_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.dropout = dropout
+        self.batch_first = batch_first
+        self.add_zero_attn = add_zero_attn
+        self.normalizer = normalizer
+        self.impl: Impl = impl
+        # torch.nn.TransformerEncoderLayer reads this to see whether it may skip our forward and compute softmax by itself.
+        self._qkv_same_embed_dim = False
+
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        packed = self.kdim == embed_dim and self.vdim == embed_dim
+        shapes = {
+            "in_proj_weight": (3 * embed_dim, embed_dim) if packed else None,
+            "q_proj_weight": None if packed else (embed_dim, embed_dim),
+            "k_proj_weight": None if packed else (embed_dim, self.kdim),
+            "v_proj_weight": None if packed else (embed_dim, self.vdim),
+            "in_proj_bias": (3 * embed_dim,) if bias else None,
+            "bias_k": (1, 1, embed_dim) if add_bias_kv else None,
+            "bias_v": (1, 1, embed_dim) if add_bias_kv else None,
+        }
+        for name, shape in shapes.items():
+            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape, **place)))
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self._reset_projections()
+
+        traits = normalizer_of(normalizer)
+        self.alpha = _alpha_of(traits, alpha, num_heads, alpha_tied == "layer", alpha_init)
+        self.norm: nn.Module | None = None
+        if traits.needs_output_norm and rela_norm != "none":
+            self.norm = RelaNorm(embed_dim, num_heads, variant=rela_norm, per_head=rela_per_head)
+        if scaling is None and traits.scaling is not None:
+            scaling = traits.scaling(embed_dim, num_heads)
+        self.scaling = scaling
+        for own in (self.alpha, self.norm, self.scaling):
+            if isinstance(own, nn.Module):
+                own.to(device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """Start again: projections as torch does, then what the normaliser owns."""
+        self.out_proj.reset_parameters()
+        self._reset_projections()
+        for own in (self.alpha, self.norm, self.scaling):
+            if isinstance(own, nn.Module) and callable(reset := getattr(own, "reset_parameters", None)):
+                reset()
+
+    def _reset_projections(self) -> None:
+        """torch's starting values, drawn in its order: one seed gives both modules the same weights."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+        for extra in (self.bias_k, self.bias_v):
+            if extra is not None:
+                nn.init.xavier_normal_(extra)
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
+        """A copy of a torch module with our options: `MultiheadAttention.from_torch(layer.self_attn, normalizer="entmax")`."""
+        ours = cls(
+            module.embed_dim,
+            module.num_heads,
+            module.dropout,
+            module.in_proj_bias is not None,
+            module.bias_k is not None,
+            module.add_zero_attn,
+            module.kdim,
+            module.vdim,
+            module.batch_first,
+            module.out_proj.weight.device,
+            module.out_proj.weight.dtype,
+            **options,
+        )
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                ours.get_parameter(name).copy_(parameter).requires_grad_(parameter.requires_grad)
+        return ours.train(module.training)
+
+    @property
+    def alphas(self) -> Tensor | None:
+        """The alpha of each head now, (H,); None for ReLA, which has none."""
+        if isinstance(self.alpha, LearnedAlpha):
+            return self.alpha.alpha
+        return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=self.out_proj.weight.device)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend. Without `need_weights` nothing of size Lq x Lk is stored; set it False unless you read the weights.
+
+        Args:
+            query, key, value: (Lq, B, E) and (Lk, B, E), (B, L, E) with `batch_first`, (L, E) for one sequence.
+            key_padding_mask: (B, Lk) or (Lk,). **True = ignore this key**; floating point is added to the scores.
+            need_weights: return the weights too, as numbers: before dropout, and no gradient flows through them.
+            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
+                unless it holds nothing but 0 and -inf).
+            average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
+            is_causal: query i sees keys j <= i. As in torch this says what `attn_mask` is, which is then not looked at;
+                unlike torch, `attn_mask` may be left out.
+            cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries see all it holds
+                (masks must be as long), and with `is_causal` query i is at position i + its length before. With key and
+                value None, attend to what it holds: a memory projected once.
+
+        A query that may attend to nothing gets zeros before the output map, where torch gives NaN.
+        """
+        batched = self._check_inputs(query, key, value, is_causal)
+        x = self._batch_first(query)  # (B, Lq, E)
+        q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
+        offset = 0
+        if cache is not None:
+            offset = cache.length
+            k, v = cache.views() if k is None or v is None else cache.append(k, v)
+        if k is None or v is None:
+            raise ArgumentError("key and value may be None only with a cache that holds a memory.")
+        extra = (self.bias_k is not None) + self.add_zero_attn
+        if extra:  # at the front, where causal rows of any offset see them
+            k, v = self._with_extra_keys(k, v)
+            offset += extra
+        batch, heads, queries, _ = q.shape
+        keys = k.shape[2]
+        masks = masks_of_torch(
+            None if is_causal else attn_mask,
+            key_padding_mask,
+            batch=batch,
+            heads=heads,
+            queries=queries,
+            keys=keys - extra,
+            extra=extra,
+        )
+        if self.scaling is not None:
+            length = row_length(
+                queries,
+                keys,
+                causal_offset=offset if is_causal else None,
+                key_mask=masks.keys,
+                mask=masks.visible(),
+                device=q.device,
+            )
+            q = (q * self.scaling(x, length)[..., None]).to(q.dtype)
+        out = attention(
+            q,
+            k,
+            v,
+            alpha=self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha,
+            normalizer=normalizer_of(self.normalizer).kernel,
+            attn_mask=masks.one_mask(),
+            key_padding_mask=masks.keys,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=is_causal,
+            causal_offset=offset,
+            return_support=need_weights,
+            impl=self.impl,
+        )
+        weights = None
+        if isinstance(out, Attention):
+            if out.support is not None:
+                weights = dense_weights(out.support, (batch, heads, queries, keys), extra, average_attn_weights).to(q.dtype)
+            out = out.output
+        joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
+        result = self.out_proj(joined if self.norm is None else self.norm(joined))
+        if not batched:
+            return result[0], None if weights is None else weights[0]
+        return result if self.batch_first else result.transpose(0, 1), weights
+
+    def _check_inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None, is_causal: bool) -> bool:
+        """Whether there is a batch dimension."""
+        if query.is_nested:
+            raise ArgumentError(
+                "nested tensors are not taken; build TransformerEncoder with enable_nested_tensor=False, or set its "
+                "use_nested_tensor to False."
+            )
+        if (key is None) != (value is None):
+            raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
+        if key is None and is_causal:
+            raise ArgumentError("is_causal needs key and value: a memory has no order the queries share.")
+        sizes = (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim))
+        for name, t, size in sizes:
+            if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
+                raise ArgumentError(
+                    f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
+                    f"and size {size} in the last."
+                )
+        if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
+            raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
+        batch_dim = 0 if self.batch_first else 1
+        if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
+            raise ArgumentError(
+                f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch size, dimension {batch_dim} "
+                f"as batch_first={self.batch_first}."
+            )
+        return query.dim() == 3
+
+    def _batch_first(self, t: Tensor) -> Tensor:
+        """(B, L, size) of an input in any layout."""
+        return t[None] if t.dim() == 2 else t if self.batch_first else t.transpose(0, 1)
+
+    def _project(
+        self, x: Tensor, query: Tensor, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Heads of q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
+        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+        if packed is not None and query is key and key is value:
+            q, k, v = F.linear(x, packed, bias).chunk(3, -1)
+            return self._heads(q), self._heads(k), self._heads(v)
+        w_q, w_k, w_v = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if packed is None else packed.chunk(3)
+        b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
+        q = F.linear(x, w_q, b_q)  # type: ignore[arg-type]  # either packed or all three weights are there
+        if key is None or value is None:
+            return self._heads(q), None, None
+        if packed is not None and key is value:
+            k, v = F.linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
+        else:
+            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]
+            v = F.linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
+        return self._heads(q), self._heads(k), self._heads(v)
+
+    def _heads(self, t: Tensor) -> Tensor:
+        """(B, L, E) -> (B, H, L, head size), a view."""
+        heads: Tensor = t.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return heads
+
+    def _with_extra_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The learned key and value (add_bias_kv) and the zero ones (add_zero_attn), before the others."""
+        parts: list[list[Tensor]] = [[], []]
+        for part, learned, t in zip(parts, (self.bias_k, self.bias_v), (k, v), strict=True):
+            if learned is not None:
+                part.append(self._heads(learned).to(t.dtype).expand(t.shape[0], -1, -1, -1))
+            if self.add_zero_attn:
+                part.append(t.new_zeros((*t.shape[:2], 1, t.shape[3])))
+            part.append(t)
+        return torch.cat(parts[0], 2), torch.cat(parts[1], 2)
+
+    def extra_repr(self) -> str:
+        alpha = "" if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else f", alpha={self.alpha}"
+        return f"{self.embed_dim}, {self.num_heads}, normalizer={self.normalizer}{alpha}, batch_first={self.batch_first}"
+
+
+def _alpha_of(
+    normalizer: Normalizer, wish: float | str | None, heads: int, tied: bool, init: float | str
+) -> LearnedAlpha | float | None:
+    if wish is None:
+        wish = normalizer.alpha
+    elif not normalizer.learns_alpha:
+        raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; leave alpha out, or choose "entmax".')
+    if wish == "learned":
+        return LearnedAlpha(heads, tied=tied, init=init)
+    if isinstance(wish, str):
+        raise ArgumentError(f'alpha={wish!r} is not known; give "learned" or a number of at least 1.')
+    if wish is not None and not 1.0 <= wish < float("inf"):
+        raise ArgumentError(f"alpha={wish} must be a finite number of at least 1; 1 is softmax.")
+    return wish

@@ -1,0 +1,60 @@
+"""The names by which attention knows how scores become weights, and what is true of each. In: a name. Out: its traits.
+
+A new normaliser is one entry here: the kernel that computes it, its alpha, and the modules it brings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from entformer.errors import ArgumentError
+from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
+
+__all__ = ["NORMALIZERS", "Normalizer", "normalizer_of"]
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """What is true of one normaliser, whatever the scores."""
+
+    name: str
+    kernel: str  # the name `attention` knows it by
+    alpha: float | Literal["learned"] | None  # the alpha it has unless told otherwise; None: it has none
+    learns_alpha: bool = False  # another alpha may be chosen, or learned
+    sums_to_one: bool = True
+    exact_zeros: bool = True
+    can_be_null: bool = False  # a row may have no weight at all although keys are allowed
+    needs_output_norm: bool = False  # the size of its output grows with the number of keys
+    scaling: Callable[[int, int], nn.Module] | None = None  # (embed_dim, num_heads) -> factors of the queries
+
+    @property
+    def uses_length(self) -> bool:
+        """The weights depend on how many keys there are, not on their scores alone."""
+        return self.scaling is not None
+
+
+def _ssmax_scaling(embed_dim: int, num_heads: int) -> nn.Module:
+    return SSMaxScaling(num_heads)  # does not look at the layer's input
+
+
+NORMALIZERS: dict[str, Normalizer] = {
+    entry.name: entry
+    for entry in (
+        Normalizer("softmax", kernel="softmax", alpha=1.0, exact_zeros=False),
+        Normalizer("entmax15", kernel="entmax15", alpha=1.5),
+        Normalizer("sparsemax", kernel="sparsemax", alpha=2.0),
+        Normalizer("entmax", kernel="entmax", alpha="learned", learns_alpha=True),
+        Normalizer("rela", kernel="rela", alpha=None, sums_to_one=False, can_be_null=True, needs_output_norm=True),
+        Normalizer("ssmax", kernel="softmax", alpha=1.0, exact_zeros=False, scaling=_ssmax_scaling),
+        Normalizer("asentmax", kernel="entmax", alpha=1.5, learns_alpha=True, scaling=ASEntmaxScaling),
+    )
+}
+
+
+def normalizer_of(name: str) -> Normalizer:
+    """The entry of this name."""
+    if name not in NORMALIZERS:
+        raise ArgumentError(f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
+    return NORMALIZERS[name]

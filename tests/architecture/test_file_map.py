@@ -1,0 +1,102 @@
+"""The documents tell the truth: files and names they mention exist, links lead somewhere, examples give what they say."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "entformer"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE_BY_COMMANDS = ("entformer-demo/", "bench-results/", ".venv")
+ENDINGS = (".py", ".cpp", ".h", ".md", ".toml", ".png", ".yaml", ".svg")
+
+
+def quoted(text: str) -> list[str]:
+    """Everything in single backticks outside code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def find(path: str) -> Path | None:
+    """A path as documents write it: from the root of the repository or from the package."""
+    return next((base / path for base in (ROOT, PACKAGE) if (base / path).exists()), None)
+
+
+def missing_names(text: str) -> list[str]:
+    """The `file::name` mentions whose file is missing or does not define the name."""
+    missing = []
+    for mention in quoted(text):
+        path, separator, name = mention.partition("::")
+        if not separator or not path.endswith(ENDINGS):
+            continue
+        file = find(path)
+        if file is None or not defines(file, name):
+            missing.append(mention)
+    return missing
+
+
+def defines(file: Path, name: str) -> bool:
+    source, name = file.read_text(encoding="utf-8"), re.escape(name)
+    if file.suffix == ".py":
+        return re.search(rf"^\s*(?:(?:async )?def|class) {name}\b|^{name}\b[^=\n]*=", source, re.MULTILINE) is not None
+    # C++: a function, a type or a constant; the name followed by its parameters, body or value, with a type before it.
+    return re.search(rf"^[^\n/#]*\b\w[\w&*<>:]*\s+{name}\s*[({{=]", source, re.MULTILINE) is not None
+
+
+def missing_files(text: str) -> list[str]:
+    """Paths in backticks or in relative links that lead nowhere."""
+    paths = [mention for mention in quoted(text) if re.fullmatch(r"[\w.\-/*]+", mention)]
+    paths = [path for path in paths if path.endswith(ENDINGS) or re.fullmatch(r"(?:[\w.\-]+/)+[\w.\-]*", path)]
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", link)]
+    links += [link for link in re.findall(r'(?:src|href|srcset)="([^"]+)"', text) if not re.match(r"[a-z]+:|#", link)]
+    return [path for path in paths + links if not path.startswith(MADE_BY_COMMANDS) and not _leads_somewhere(path)]
+
+
+def _leads_somewhere(path: str) -> bool:
+    if "*" in path:
+        return any(ROOT.glob(path)) or any(PACKAGE.glob(path))
+    return find(path) is not None or (ROOT / "docs" / path).exists()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_and_name_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert missing_names(text) == []
+    assert missing_files(text) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_make_target_and_verb_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make ([a-z]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    main = (PACKAGE / "cli" / "main.py").read_text(encoding="utf-8")
+    for verb in re.findall(r"`entformer ([a-z]+)", text):
+        assert re.search(rf'^def {verb}\(|name="{verb}"', main, re.MULTILINE), f"entformer {verb}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_examples_give_what_they_say(document: Path) -> None:
+    result = doctest.testfile(str(document), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def test_the_journey_meets_every_kernel_file() -> None:
+    """A new file of the row operator must find its place on the page."""
+    journey = (ROOT / "docs" / "journey.md").read_text(encoding="utf-8")
+    files = [path.name for path in (PACKAGE / "kernels" / "rows").iterdir() if path.suffix in (".py", ".cpp", ".h")]
+    assert [name for name in files if name not in journey and name != "__init__.py"] == []
+
+
+@pytest.mark.parametrize(
+    "mention", ["kernels/rows/api.py::entmaxx", "kernels/rows/nowhere.py::entmax", "kernels/rows/cpu_kernel.cpp::row_bottom"]
+)
+def test_a_wrong_name_is_caught(mention: str) -> None:
+    assert missing_names(f"see `{mention}`") == [mention]
+
+
+@pytest.mark.parametrize("text", ["`docs/nothing.md`", "[a page](docs/nothing.md)", '<img src="docs/nothing.png">', "`rooms/`"])
+def test_a_wrong_path_is_caught(text: str) -> None:
+    assert len(missing_files(text)) == 1

@@ -1,0 +1,86 @@
+"""Fixtures every tier shares: each implementation, each instruction set, and memory that is never clean by luck."""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from entformer.kernels import native
+
+M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
+FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
+
+
+def _need_kernels() -> None:
+    """A machine without a compiler cannot test the kernels; a machine with one must, so a broken build fails the tests."""
+    why_not = native.load()
+    if why_not is None:
+        return
+    if native.compiler() is None:
+        pytest.skip(f"the C++ kernels are not here: {why_not}")
+    pytest.fail(f"the C++ kernels are not here although there is a compiler: {why_not}")
+
+
+@pytest.fixture
+def kernels() -> None:
+    """The C++ kernels are loaded."""
+    _need_kernels()
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def impl(request: pytest.FixtureRequest) -> str:
+    """Each implementation by name."""
+    name: str = request.param
+    if name == "cpu":
+        _need_kernels()
+    return name
+
+
+@pytest.fixture(params=["avx512", "avx2", "portable"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set in turn, forced."""
+    _need_kernels()
+    before = native.isa()
+    name: str = request.param
+    if not native.set_isa(name):
+        pytest.skip(f"this CPU cannot run {name}")
+    yield name
+    native.set_isa(before)
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory is full of NaN, so an element that a kernel forgets to write, or reads too early, shows.
+
+    glibc can fill every block it hands out, scratch inside the kernels included. Elsewhere torch fills its own tensors.
+    """
+    c_library = ctypes.CDLL(None)
+    if hasattr(c_library, "mallopt"):
+        c_library.mallopt(M_PERTURB, FILL_WITH_NANS)
+        yield
+        c_library.mallopt(M_PERTURB, 0)
+    else:
+        before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        yield
+        torch.use_deterministic_algorithms(before[0])
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from threads, and on a busy machine every barrier waits for a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The test sets torch's number of threads itself; it is put back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

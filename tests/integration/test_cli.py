@@ -1,0 +1,197 @@
+"""The command line as a user runs it: help, exit codes, files written, standard output that a program can read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS = {(): "demo", ("demo",): "--out", ("doctor",): "--json", ("bench",): "rows", ("bench", "rows"): "--quick"}
+
+
+def entformer(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "entformer.cli.main", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("verb", "word"), VERBS.items(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+def test_help(verb: tuple[str, ...], word: str) -> None:
+    done = entformer(*verb, "--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert word in done.stdout
+
+
+def test_version() -> None:
+    done = entformer("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("entformer")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("dance",), ("demo", "--loud"), ("bench",), ("bench", "rows", "--threads", "0"), ("bench", "rows", "--threads", "two")],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
+    done = entformer(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("demo", "--out", "file/below"), ("bench", "rows", "--json", "file/below.json"), ("bench", "rows", "--png", "folder")],
+    ids=" ".join,
+)
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    done = entformer(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("entformer: ")
+    assert arguments[-1].split("/")[0] in done.stderr
+
+
+BROKEN = """
+import sys, entformer.cli.main as m, entformer.cli.doctor as d
+d.examine = lambda: 1 / 0
+sys.argv = ["entformer", *{}]
+m.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "traceback"), [(["doctor"], False), (["--debug", "doctor"], True), (["doctor", "--debug"], True)]
+)
+def test_a_failure_is_exit_1_and_a_traceback_only_on_request(arguments: list[str], traceback: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN.format(arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert ("Traceback" in done.stderr) is traceback
+    if not traceback:
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_doctor_reports_and_passes() -> None:
+    done = entformer("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "self-test" in done.stdout
+    assert "passed" in done.stdout
+
+
+def test_doctor_json_is_for_programs() -> None:
+    done = entformer("doctor", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["self_test"]["passed"] is True
+    assert set(found["self_test"]["largest_error"]) == {"weights", "gradient to scores", "gradient to alpha"}
+    for devices in found["operators"].values():
+        service = devices["cpu"]
+        assert service["serves"] in ("cpu", "reference")
+        assert {service["serves"], *service["why_not"]} == {"cpu", "reference", "triton"}
+    if found["library"]:
+        assert found["instruction_sets"][found["instruction_set"]] is True
+
+
+OPERATORS = """
+import torch, entformer.kernels.rows.ops, entformer.kernels.flash.ops
+print(*[name for name in torch._C._dispatch_get_all_op_names() if name.startswith("entformer::")])
+"""
+
+
+def test_doctor_knows_every_operator_with_kernels() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPERATORS + "from entformer.cli.doctor import OPERATORS; print(*OPERATORS)"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    registered, reported = done.stdout.splitlines()
+    assert sorted(registered.split()) == sorted(reported.split())
+
+
+def test_doctor_without_kernels_says_why() -> None:
+    done = entformer("doctor", "--json", ENTFORMER_NATIVE="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    service = json.loads(done.stdout)["operators"]["entformer::entmax_rows"]["cpu"]
+    assert service["serves"] == "reference"
+    assert "ENTFORMER_NATIVE=0" in service["why_not"]["cpu"]
+
+
+# The kernels are asked for by name, so the lie must come from below: weights a little off.
+LYING = """
+import sys, entformer.cli.main as m, entformer.cli.self_test as s
+honest = s.entmax
+s.entmax = lambda *a, impl, **k: honest(*a, impl=impl, **k) * (1.0 if impl == "reference" else 1.001)
+s._reference_against_softmax = lambda: [[1.0, 1.0, 1.0]]
+sys.argv = ["entformer", "doctor"]
+m.main()
+"""
+
+
+def test_doctor_finds_a_wrong_kernel() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LYING],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+
+
+def test_demo_shows_and_draws(tmp_path: Path) -> None:
+    done = entformer("demo", "--out", "new/folder", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 10" in done.stdout  # sparsemax leaves two keys
+    assert "→ 1.73" in done.stdout  # the hidden alpha was found
+    picture = (tmp_path / "new" / "folder" / "demo.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+
+
+def test_demo_without_kernels_warns_in_one_sentence(tmp_path: Path) -> None:
+    done = entformer("demo", "--out", str(tmp_path), ENTFORMER_NATIVE="0")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("warning: entformer uses its slow reference implementation")
+
+
+def test_bench_rows_writes_table_json_and_png(tmp_path: Path) -> None:
+    done = entformer("bench", "rows", "--quick", "--threads", "1", "--json", "rows.json", "--png", "rows.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "softmax" in done.stdout
+    report = json.loads((tmp_path / "rows.json").read_text())
+    assert report["signature"]["threads"] == 1
+    assert {"torch", "cpu", "implementation"} <= set(report["signature"])
+    settings = {(r["n"], r["direction"], r["alpha"]) for r in report["results"]}
+    assert len(settings) == len(report["results"]) == 2 * 2 * 5
+    assert all(r["ours"] > 0 and r["ours_low"] <= r["ours"] <= r["ours_high"] for r in report["results"])
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_rows_json_to_standard_output_is_pure() -> None:
+    done = entformer("bench", "rows", "--quick", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["benchmark"] == "rows"
+    assert "softmax" in done.stderr  # the table is still there for the eye

@@ -1,0 +1,126 @@
+"""The learned alpha: bounds, starts, ties, state dicts, and the two names that circulate in other projects."""
+
+import math
+
+import pytest
+import torch
+
+from entformer.errors import ArgumentError
+from entformer.mappings import entmax
+from entformer.nn import AlphaChooser, EntmaxAlpha, LearnedAlpha
+
+
+def test_random_start_is_the_papers() -> None:
+    heads = 5000
+    module = LearnedAlpha(heads, generator=torch.Generator().manual_seed(3))
+    again = LearnedAlpha(heads, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(module.pre_alpha, again.pre_alpha)
+    # Standard normal: mean and deviation of 5000 draws lie within 5 standard errors.
+    assert abs(module.pre_alpha.mean().item()) < 5.0 / math.sqrt(heads)
+    assert abs(module.pre_alpha.std().item() - 1.0) < 5.0 / math.sqrt(2 * heads)
+    torch.testing.assert_close(module(), 1.0 + torch.sigmoid(module.pre_alpha))
+
+
+@pytest.mark.parametrize(("low", "high", "start"), [(1.0, 2.0, 1.5), (1.0, 2.0, 1.001), (1.0, 4.0, 3.9), (0.5, 1.5, 1.0)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_start_at_a_given_alpha(low: float, high: float, start: float, tied: bool) -> None:
+    module = LearnedAlpha(3, tied=tied, init=start, low=low, high=high)
+    assert module().shape == (3,)
+    torch.testing.assert_close(module(), torch.full((3,), start))
+    assert torch.equal(module.alpha, module())
+    assert list(module.state_dict()) == ["pre_alpha"]
+    assert module.pre_alpha.shape == ((1,) if tied else (3,))
+
+
+@pytest.mark.parametrize("start", [1.0, 2.0, 0.9, 2.5, math.nan, -math.inf])
+def test_start_must_lie_inside_the_bounds(start: float) -> None:
+    with pytest.raises(ArgumentError, match=r"strictly between low=1.0 and high=2.0"):
+        LearnedAlpha(2, init=start)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ArgumentError, match="num_heads=0"):
+        LearnedAlpha(0)
+    with pytest.raises(ArgumentError, match=r"low=2.0 must be below high=1.0"):
+        LearnedAlpha(2, low=2.0, high=1.0)
+    with pytest.raises(ArgumentError, match="init='normal'"):
+        LearnedAlpha(2, init="normal")
+
+
+@pytest.mark.parametrize("pre_alpha", [-200.0, -30.0, 30.0, 200.0])
+def test_alpha_stays_in_bounds_and_usable_wherever_training_drives_it(pre_alpha: float) -> None:
+    module = LearnedAlpha(2)
+    torch.nn.init.constant_(module.pre_alpha, pre_alpha)
+    alpha = module()
+    assert ((alpha >= 1.0) & (alpha <= 2.0)).all()
+    weights = entmax(torch.tensor([[0.3, 1.0, -2.0]] * 2), alpha, alpha_dim=0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2))
+    (grad,) = torch.autograd.grad(weights[0, 1], module.pre_alpha)
+    assert grad.isfinite().all()
+
+
+def test_every_head_gets_its_own_gradient_and_tied_heads_share() -> None:
+    scores = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    free, tied = LearnedAlpha(3, init=1.4), LearnedAlpha(3, tied=True, init=1.4)
+    for module in (free, tied):
+        entmax(scores, module(), alpha_dim=1).square().sum().backward()
+    assert free.pre_alpha.grad is not None
+    assert tied.pre_alpha.grad is not None
+    assert (free.pre_alpha.grad != 0.0).all()
+    torch.testing.assert_close(tied.pre_alpha.grad, free.pre_alpha.grad.sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_parameters_give_float32_alphas(dtype: torch.dtype) -> None:
+    module = LearnedAlpha(2, init=1.002).to(dtype)
+    assert module().dtype == torch.float32
+    torch.testing.assert_close(module(), torch.full((2,), 1.002), rtol=0.0, atol=5e-5)  # pre_alpha holds 3 digits or so
+    module().sum().backward()
+    assert module.pre_alpha.grad is not None
+    assert module.pre_alpha.grad.dtype == dtype
+
+
+def test_reset_and_print() -> None:
+    module = LearnedAlpha(2, init=1.25)
+    torch.nn.init.zeros_(module.pre_alpha)
+    module.reset_parameters()
+    torch.testing.assert_close(module(), torch.full((2,), 1.25))
+    assert "num_heads=2" in repr(module)
+    assert "init=1.25" in repr(module)
+
+
+# ---- AlphaChooser and EntmaxAlpha ----------------------------------------------------------------------------------------
+
+
+def test_alpha_chooser() -> None:
+    chooser = AlphaChooser(4)
+    chooser.load_state_dict({"pre_alpha": torch.tensor([-9.0, -1.0, 0.0, 2.0])})
+    torch.testing.assert_close(chooser(), 1.0 + torch.sigmoid(torch.tensor([-9.0, -1.0, 0.0, 2.0])))
+    chooser().sum().backward()
+    assert (chooser.pre_alpha.grad != 0.0).all()  # type: ignore[union-attr]  # no clamp at 1.01 to stop it
+
+
+@pytest.mark.parametrize("dim", [-1, -2, 3])
+def test_entmax_alpha(dim: int) -> None:
+    scores = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    module = EntmaxAlpha(3, dim=dim)
+    assert list(module.state_dict()) == ["alpha_chooser.pre_alpha"]
+    weights = module(scores)
+    for head, alpha in enumerate(module.alpha_chooser.alpha.tolist()):
+        torch.testing.assert_close(weights[:, head], entmax(scores[:, head], alpha, dim=dim if dim < 0 else dim - 1))
+
+
+def test_entmax_alpha_takes_a_mask() -> None:
+    mask = torch.tensor([True, True, False, True, False])
+    weights = EntmaxAlpha(head_count=3)(torch.zeros(2, 3, 4, 5), mask)
+    assert (weights[..., ~mask] == 0.0).all()
+    torch.testing.assert_close(weights[..., mask], torch.full((2, 3, 4, 3), 1 / 3))
+
+
+def test_entmax_alpha_loads_alphas_stored_as_such() -> None:
+    stored = torch.tensor([1.2, 1.5, 1.9])
+    model = torch.nn.Sequential(EntmaxAlpha(3))
+    model.load_state_dict({"0.alpha_chooser": stored, "0.alpha": stored})
+    torch.testing.assert_close(model[0].alpha_chooser(), stored)
+    with pytest.raises(ArgumentError, match="strictly between 1 and 2"):
+        model.load_state_dict({"0.alpha_chooser": torch.tensor([0.9, 1.5, 1.9])})

@@ -1,0 +1,177 @@
+"""The cache of keys and values, and decoding with it: token by token equals all at once, for every normaliser."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.normalizers import NORMALIZERS
+
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the same float32 sums in another order
+EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 37  # longer than the cache's first buffer twice over
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- the cache alone -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [[1] * 20, [3, 1, 40, 2], [17], [0, 5, 0]])
+@pytest.mark.parametrize("capacity", [1, 4, 64])
+def test_append_gives_all_so_far(pieces: list[int], capacity: int, poisoned_memory: None) -> None:
+    cache = KeyValueCache(capacity)
+    k, v = random(2, 3, sum(pieces), 4), random(2, 3, sum(pieces), 5, seed=1)
+    end = 0
+    for piece in pieces:
+        start, end = end, end + piece
+        keys, values = cache.append(k[:, :, start:end], v[:, :, start:end])
+        assert torch.equal(keys, k[:, :, :end])
+        assert torch.equal(values, v[:, :, :end])
+        assert cache.length == len(cache) == end
+
+
+def test_growth_is_by_doubling() -> None:
+    """Each buffer is moved rarely: its places in memory over 1000 appends are few, so the copying is O(L) in all."""
+    cache, moves, before = KeyValueCache(), 0, 0
+    for _ in range(1000):
+        keys, _ = cache.append(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2))
+        moves += keys.data_ptr() != before
+        before = keys.data_ptr()
+    assert moves <= 7  # 16, 32, ... 1024
+
+
+def test_append_does_not_keep_the_given_tensor() -> None:
+    cache, k = KeyValueCache(), torch.ones(1, 1, 2, 2)
+    cache.append(k, k)
+    k.zero_()
+    assert cache.views()[0].eq(1.0).all()
+
+
+@pytest.mark.parametrize("index", [[1, 0, 2], [2, 2, 0], [0], [0, 0, 1, 1, 2, 2]])
+def test_reorder(index: list[int]) -> None:
+    cache = KeyValueCache(4)
+    k, v = random(3, 2, 3, 4), random(3, 2, 3, 4, seed=1)
+    cache.append(k, v)
+    cache.reorder(torch.tensor(index))
+    keys, values = cache.views()
+    assert torch.equal(keys, k[index])
+    assert torch.equal(values, v[index])
+    new = random(len(index), 2, 6, 4, seed=2)
+    keys, _ = cache.append(new, new)
+    assert torch.equal(keys, torch.cat([k[index], new], 2))
+
+
+def test_mistakes_are_named() -> None:
+    cache, k = KeyValueCache(), torch.ones(2, 3, 1, 4)
+    with pytest.raises(ArgumentError, match="the cache is empty"):
+        cache.views()
+    with pytest.raises(ArgumentError, match="nothing to reorder"):
+        cache.reorder(torch.tensor([0]))
+    with pytest.raises(ArgumentError, match="capacity=0"):
+        KeyValueCache(0)
+    with pytest.raises(ArgumentError, match=r"torch.no_grad\(\)"):
+        cache.append(k.clone().requires_grad_(), k)
+    cache.append(k, k)
+    for keys, values in ((k[0], k[0]), (k, k[:, :, :0]), (k[:1], k[:1]), (k[..., :2], k)):
+        with pytest.raises(ArgumentError, match=r"must be \(B, heads|do not fit the cache's batch"):
+            cache.append(keys, values)
+    with pytest.raises(ArgumentError, match=r"torch.float64.*the cache torch.float32"):
+        cache.append(k.double(), k.double())
+    with pytest.raises(ArgumentError, match="vector of batch positions"):
+        cache.reorder(torch.tensor([True, False]))
+    assert cache.length == 1
+
+
+# ---- decoding ------------------------------------------------------------------------------------------------------------
+
+
+def full(module: MultiheadAttention, x: Tensor, padding: Tensor | None = None) -> Tensor:
+    out: Tensor = module(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)[0]
+    return out
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("pieces", [[1] * LENGTH, [5, 1, 1, 20, 10]], ids=["token by token", "in chunks"])
+@pytest.mark.parametrize("extras", [False, True], ids=["", "extra keys"])
+@torch.no_grad()
+def test_decoding_equals_the_full_causal_computation(name: str, pieces: list[int], extras: bool) -> None:
+    torch.manual_seed(0)
+    module = MultiheadAttention(EMBED, HEADS, add_bias_kv=extras, add_zero_attn=extras, normalizer=name, batch_first=True)
+    x = random(BATCH, LENGTH, EMBED)
+    padding = torch.arange(LENGTH) < torch.tensor([[0], [6]])  # on the left, as prompts of different lengths have it
+    expected, expected_weights = module(x, x, x, key_padding_mask=padding, is_causal=True)
+    cache, outputs = KeyValueCache(), []
+    for piece in x.split(pieces, 1):
+        now = cache.length + piece.shape[1]
+        out, weights = module(piece, piece, piece, key_padding_mask=padding[:, :now], is_causal=True, cache=cache)
+        outputs.append(out)
+        rows = expected_weights[:, now - piece.shape[1] : now]
+        torch.testing.assert_close(weights[..., :now], rows[..., :now], **CLOSE)
+        torch.testing.assert_close(weights[..., now:], rows[..., LENGTH:], **CLOSE)  # the extra keys stand at the end
+    assert cache.length == LENGTH
+    torch.testing.assert_close(torch.cat(outputs, 1), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@torch.inference_mode()
+def test_one_query_sees_all_keys_with_or_without_the_causal_hint(name: str) -> None:
+    module = MultiheadAttention(EMBED, HEADS, normalizer=name)
+    x = random(9, BATCH, EMBED)
+    expected = full(module, x)
+    cache = KeyValueCache()
+    module(x[:8], x[:8], x[:8], is_causal=True, cache=cache)
+    out, _ = module(x[8:], x[8:], x[8:], cache=cache)
+    torch.testing.assert_close(out, expected[8:], **CLOSE)
+
+
+@torch.no_grad()
+def test_decoding_without_a_batch() -> None:
+    module = MultiheadAttention(EMBED, HEADS)
+    x = random(5, EMBED)
+    cache = KeyValueCache()
+    outputs = [module(token, token, token, need_weights=False, is_causal=True, cache=cache)[0] for token in x.split(1)]
+    torch.testing.assert_close(torch.cat(outputs), full(module, x), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["entmax", "asentmax", "rela"])
+@torch.no_grad()
+def test_beam_search_reorders(name: str) -> None:
+    """Beams that exchange their past decode as the sequences that they have become."""
+    module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
+    past, now = random(3, 4, EMBED), random(4, 1, EMBED, seed=1)
+    index = torch.tensor([2, 0, 0, 1])
+    cache = KeyValueCache()
+    module(past, past, past, is_causal=True, cache=cache)
+    cache.reorder(index)
+    out, _ = module(now, now, now, is_causal=True, cache=cache)
+    torch.testing.assert_close(out, full(module, torch.cat([past[index], now], 1))[:, -1:], **CLOSE)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@torch.no_grad()
+def test_memory_projected_once(name: str) -> None:
+    """Cross attention while decoding: the memory's keys and values are made at the first step and used at all."""
+    module = MultiheadAttention(EMBED, HEADS, kdim=5, vdim=5, normalizer=name, batch_first=True)
+    x, memory = random(BATCH, 3, EMBED), random(BATCH, 7, 5, seed=1)
+    padding = torch.arange(7) >= torch.tensor([[7], [4]])
+    expected, _ = module(x, memory, memory, key_padding_mask=padding)
+    cache = KeyValueCache()
+    out, _ = module(x[:, :1], memory, memory, key_padding_mask=padding, cache=cache)
+    outputs = [out] + [module(x[:, i : i + 1], None, None, key_padding_mask=padding, cache=cache)[0] for i in (1, 2)]
+    assert cache.length == 7
+    torch.testing.assert_close(torch.cat(outputs, 1), expected, **CLOSE)
+
+
+def test_training_with_a_cache_is_refused() -> None:
+    module = MultiheadAttention(EMBED, HEADS)
+    x = random(5, EMBED)
+    with pytest.raises(ArgumentError, match="keeps no gradients"):
+        module(x, x, x, cache=KeyValueCache())
+    with torch.no_grad(), pytest.raises(ArgumentError, match="the cache is empty"):
+        module(x, None, None, cache=KeyValueCache())

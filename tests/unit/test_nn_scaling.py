@@ -1,0 +1,208 @@
+"""Length-aware scaling of queries: the formulas by hand, how keys are counted, and what they reduce to inside attention."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.kernels.rows.api import entmax
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling, row_length
+
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
+EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 7
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- counting keys -------------------------------------------------------------------------------------------------------
+
+LEFT = torch.tensor([[True] * 6, [False, False, True, True, True, True]])  # (2, 6), True = may attend
+SOME = torch.tensor([[True, False, True, True, False, True]] * 4).logical_and(torch.tensor([[True], [True], [False], [True]]))
+
+
+@pytest.mark.parametrize("causal_offset", [None, 0, 2, 5, -2])
+@pytest.mark.parametrize("key_mask", [None, LEFT], ids=["", "padding"])
+@pytest.mark.parametrize("mask", [None, SOME[None, None], SOME.expand(2, 3, 4, 6), SOME[None, None, :1]])
+def test_row_length_is_one_more_than_the_keys_seen(
+    causal_offset: int | None, key_mask: Tensor | None, mask: Tensor | None
+) -> None:
+    length = row_length(4, 6, causal_offset=causal_offset, key_mask=key_mask, mask=mask).expand(2, 3, 4)
+    for b in range(2):
+        for h in range(3):
+            for i in range(4):
+                seen = 0
+                for j in range(6):
+                    allowed = causal_offset is None or j <= i + causal_offset
+                    allowed &= key_mask is None or bool(key_mask[b, j])
+                    allowed &= mask is None or bool(mask.expand(2, 3, 4, 6)[b, h, i, j])
+                    seen += allowed
+                assert length[b, h, i] == seen + 1
+
+
+def test_row_length_of_decoding_goes_on_where_the_past_ended() -> None:
+    whole = row_length(9, 9, causal_offset=0)
+    assert whole.flatten().tolist() == list(range(2, 11))  # the published log(i + 2), i from 0
+    assert row_length(1, 6, causal_offset=5).item() == whole[0, 0, 5]
+
+
+# ---- the formulas --------------------------------------------------------------------------------------------------------
+
+
+def test_ssmax_by_hand() -> None:
+    module = SSMaxScaling(HEADS)
+    with torch.no_grad():
+        module.s.copy_(torch.tensor([0.5, 1.0, -2.0]))
+    length = torch.tensor([[2, 3, 10], [5, 5, 1000]])
+    factor = module(torch.zeros(BATCH, 3, EMBED), length)
+    assert factor.shape == (BATCH, HEADS, 3)
+    for b, h, i in ((0, 0, 0), (0, 2, 1), (1, 1, 2), (1, 2, 0)):
+        assert factor[b, h, i].item() == pytest.approx(module.s[h].item() * math.log(length[b, i].item()), rel=1e-6)
+
+
+def test_ssmax_keeps_a_peak_while_softmax_loses_it() -> None:
+    """One score 3 among scores -2, s = 0.43: the example of figure 1 in Nakanishi (2025)."""
+    for n, scaled, plain in ((16, 0.963, 0.908), (256, 0.998, 0.368), (4096, 0.9999, 0.035), (65536, 1.0, 0.0023)):
+        scores = torch.full((n,), -2.0)
+        scores[0] = 3.0
+        module = SSMaxScaling(1, init=0.43, spread=0.0)
+        factor = module(torch.zeros(1, 1, 1), torch.tensor([[n]])).flatten()
+        # The expected figures are rounded to what is written; half a unit in their last place.
+        assert torch.softmax(factor * scores, 0)[0].item() == pytest.approx(scaled, abs=5e-4)
+        assert torch.softmax(scores, 0)[0].item() == pytest.approx(plain, abs=5e-4)
+
+
+@pytest.mark.parametrize(("delta", "rho"), [(1.0, 2.0), (0.0, 1.0), (0.5, 3.0)])
+def test_asentmax_by_hand(delta: float, rho: float) -> None:
+    torch.manual_seed(0)
+    module = ASEntmaxScaling(EMBED, HEADS, delta=delta, rho=rho, init="paper").double()
+    nn.init.normal_(module.beta.bias)
+    nn.init.normal_(module.gamma.bias)
+    x, length = random(BATCH, LENGTH, EMBED).double(), torch.arange(2, 2 + LENGTH)[None]
+    factor = module(x, length)
+    assert factor.shape == (BATCH, HEADS, LENGTH)
+    state = module.state_dict()
+    for b, h, i in ((0, 0, 0), (1, 2, 6), (0, 1, 3)):
+        beta = math.log1p(math.exp(float(state["beta.weight"][h] @ x[b, i] + state["beta.bias"][h])))
+        gamma = rho * math.tanh(float(state["gamma.weight"][h] @ x[b, i] + state["gamma.bias"][h]))
+        assert factor[b, h, i].item() == pytest.approx(delta + beta * math.log(2 + i) ** gamma, rel=1e-12)
+
+
+def test_starts() -> None:
+    torch.manual_seed(0)
+    x, length = random(BATCH, LENGTH, 512), torch.arange(2, 2 + LENGTH)[None]
+    identity = ASEntmaxScaling(512, HEADS)
+    torch.testing.assert_close(identity(x, length), torch.full((BATCH, HEADS, LENGTH), 1.05))
+    paper = ASEntmaxScaling(512, HEADS, init="paper")
+    for projection in (paper.beta, paper.gamma):
+        assert not projection.bias.any()
+        assert projection.weight.std().item() == pytest.approx(0.02, rel=0.1)  # 1536 draws: 5 standard errors
+    assert paper(x, length).std() > 0.1
+    s = SSMaxScaling(4000).s
+    assert s.mean().item() == pytest.approx(1.0, abs=1e-3)  # 6 standard errors
+    assert s.std().item() == pytest.approx(0.01, rel=0.07)
+    with pytest.raises(ArgumentError, match="init='zeros'"):
+        ASEntmaxScaling(4, 2, init="zeros")
+
+
+@pytest.mark.parametrize("init", ["identity", "paper"])
+def test_asentmax_projections_get_gradients_from_the_start(init: str) -> None:
+    torch.manual_seed(0)
+    module = ASEntmaxScaling(EMBED, HEADS, init=init)
+    module(random(BATCH, LENGTH, EMBED), torch.arange(4, 4 + LENGTH)[None]).square().sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize(
+    "module", [SSMaxScaling(HEADS), ASEntmaxScaling(EMBED, HEADS, init="paper")], ids=["ssmax", "asentmax"]
+)
+def test_shapes_short_rows_and_low_precision(module: nn.Module) -> None:
+    x = random(BATCH, 3, EMBED)
+    short = module(x, torch.tensor([[0, 1, 2]]))  # a row without keys, or with none but its own, counts as 2
+    assert short.isfinite().all()
+    assert torch.equal(module(x, torch.tensor([[2, 2, 2]])), short)
+    per_head = torch.tensor([[2, 3, 4], [5, 6, 7], [8, 9, 9]])[None]
+    factor = module(x, per_head)
+    for h in range(HEADS):
+        assert torch.equal(factor[:, h], module(x, per_head[:, h])[:, h])
+    with pytest.raises(ArgumentError, match=r"\(B, L\) or \(B, H, L\)"):
+        module(x, torch.tensor([2, 3, 4]))
+    half = module.to(torch.bfloat16)(x.to(torch.bfloat16), per_head)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, factor, rtol=0.1, atol=0.0)  # bfloat16 parameters and products, 8 bits
+    module.float()
+
+
+# ---- inside attention ----------------------------------------------------------------------------------------------------
+
+
+def twins(**options: Any) -> tuple[MultiheadAttention, MultiheadAttention]:
+    """Attention with these options, and plain attention with the same projections."""
+    torch.manual_seed(0)
+    scaled = MultiheadAttention(EMBED, HEADS, batch_first=True, **options)
+    plain_name = {"ssmax": "softmax", "asentmax": "entmax15"}[options["normalizer"]]
+    plain = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer=plain_name)
+    plain.load_state_dict({k: v for k, v in scaled.state_dict().items() if not k.startswith("scaling.")})
+    return scaled, plain
+
+
+def scale_queries(module: MultiheadAttention, factor: float) -> None:
+    with torch.no_grad():
+        module.in_proj_weight[:EMBED] *= factor  # type: ignore[index]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_beta_asentmax_is_entmax(causal: bool) -> None:
+    scaled, plain = twins(normalizer="asentmax")
+    nn.init.constant_(scaled.scaling.beta.bias, -1e4)  # type: ignore[union-attr, arg-type]  # softplus gives exactly 0
+    x = random(BATCH, LENGTH, EMBED)
+    torch.testing.assert_close(scaled(x, x, x, is_causal=causal)[0], plain(x, x, x, is_causal=causal)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_identity_start_is_entmax_of_scores_times_1_05(causal: bool) -> None:
+    scaled, plain = twins(normalizer="asentmax")
+    scale_queries(plain, 1.05)
+    x = random(BATCH, LENGTH, EMBED)
+    torch.testing.assert_close(scaled(x, x, x, is_causal=causal)[0], plain(x, x, x, is_causal=causal)[0], **CLOSE)
+
+
+def test_ssmax_is_softmax_of_scores_times_log_n() -> None:
+    scaled, plain = twins(normalizer="ssmax")
+    nn.init.constant_(scaled.scaling.s, 0.7)  # type: ignore[union-attr, arg-type]
+    scale_queries(plain, 0.7 * math.log(LENGTH + 1))
+    x = random(BATCH, LENGTH, EMBED)
+    torch.testing.assert_close(scaled(x, x, x)[0], plain(x, x, x)[0], **CLOSE)
+
+
+def test_asentmax_weights_by_hand() -> None:
+    torch.manual_seed(1)
+    scaling = ASEntmaxScaling(EMBED, HEADS, init="paper")
+    module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="asentmax", scaling=scaling)
+    assert module.scaling is scaling
+    x = 3.0 * random(BATCH, LENGTH, EMBED)
+    q, k, _ = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (x @ module.state_dict()["in_proj_weight"].T).chunk(3, -1))
+    factor = scaling(x, torch.arange(2, 2 + LENGTH)[None])  # query i sees i + 1 keys; n = i + 2
+    scores = factor[..., None] * (q @ k.transpose(-1, -2)) / (EMBED / HEADS) ** 0.5
+    expected = entmax(scores, 1.5, mask=torch.ones(LENGTH, LENGTH).tril().bool())
+    _, weights = module(x, x, x, is_causal=True, average_attn_weights=False)
+    torch.testing.assert_close(weights, expected.detach(), **CLOSE)
+
+
+@torch.no_grad()
+def test_any_scaling_goes_with_any_normalizer() -> None:
+    module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="entmax", scaling=SSMaxScaling(HEADS))
+    x = random(BATCH, LENGTH, EMBED)
+    cache = KeyValueCache()
+    steps = [module(t, t, t, is_causal=True, cache=cache)[0] for t in x.split(1, 1)]
+    torch.testing.assert_close(torch.cat(steps, 1), module(x, x, x, is_causal=True)[0], **CLOSE)
+    assert set(module.state_dict()) > {"scaling.s", "alpha.pre_alpha"}
