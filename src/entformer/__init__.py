@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "entformer.errors": ("ArgumentError", "EntformerError", "ImplUnavailable"),
     "entformer.kernels.impl": ("SlowPathWarning",),
+    "entformer.kernels.flash.api": ("Attention", "RowStats", "Support", "attention"),
     "entformer.kernels.rows.api": ("entmax",),
     "entformer.mappings": (
         "budget_bisect",
@@ -40,6 +41,11 @@ _HOMES = {
         "sparsemax_loss",
     ),
     "entformer.nn.alpha": ("AlphaChooser", "EntmaxAlpha", "LearnedAlpha"),
+    "entformer.nn.attention": ("MultiheadAttention",),
+    "entformer.nn.cache": ("KeyValueCache",),
+    "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
+    "entformer.nn.rela": ("RelaNorm",),
+    "entformer.nn.scaling": ("ASEntmaxScaling", "SSMaxScaling"),
     "entformer.nn.mappings": (
         "BudgetBisect",
         "Entmax",
@@ -76,6 +82,10 @@ if TYPE_CHECKING:
     from entformer.errors import (
         ImplUnavailable as ImplUnavailable,
     )
+    from entformer.kernels.flash.api import Attention as Attention
+    from entformer.kernels.flash.api import RowStats as RowStats
+    from entformer.kernels.flash.api import Support as Support
+    from entformer.kernels.flash.api import attention as attention
     from entformer.kernels.impl import SlowPathWarning as SlowPathWarning
     from entformer.kernels.rows.api import entmax as entmax
     from entformer.losses import (
@@ -141,6 +151,8 @@ if TYPE_CHECKING:
     from entformer.nn.alpha import AlphaChooser as AlphaChooser
     from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
     from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
+    from entformer.nn.attention import MultiheadAttention as MultiheadAttention
+    from entformer.nn.cache import KeyValueCache as KeyValueCache
     from entformer.nn.mappings import (
         BudgetBisect as BudgetBisect,
     )
@@ -162,3 +174,8 @@ if TYPE_CHECKING:
     from entformer.nn.mappings import (
         SparsemaxBisect as SparsemaxBisect,
     )
+    from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
+    from entformer.nn.normalizers import Normalizer as Normalizer
+    from entformer.nn.rela import RelaNorm as RelaNorm
+    from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
+    from entformer.nn.scaling import SSMaxScaling as SSMaxScaling

@@ -213,6 +213,27 @@ def test_backward_on_the_same_weights(dtype: torch.dtype, n: int, isa: str) -> N
     close(out[1].unsqueeze(-1), right[1].unsqueeze(-1), 4.0 * units * a.sum(-1, keepdim=True) * size + SMALLEST[dtype], "alpha")
 
 
+@functools.cache
+def distances_of(alpha: float) -> tuple[Tensor, Tensor]:
+    """4000 rows of 40 scores, and 1 + e (s - c) for each: above 0 in the support, below 0 outside."""
+    x = 2.0 * torch.randn(4000, 40, generator=torch.Generator().manual_seed(round(1000 * alpha)))
+    top = entmax(x.double(), alpha, impl="reference").amax(-1, keepdim=True)
+    return x, top ** (alpha - 1.0) + (alpha - 1.0) * (x.double() - x.double().amax(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.49, 1.499, 1.5, 1.6, 1.9, 2.0, 2.5])
+def test_zeros_are_exactly_outside_the_support(alpha: float, isa: str) -> None:
+    """160,000 entries, some within 1e-5 of the edge; only within 16 units of float32 may rounding decide."""
+    x, distance = distances_of(alpha)
+    weights = entmax(x, alpha, impl="cpu")
+    unit = 16.0 * torch.finfo(torch.float32).eps * alpha  # 1 + e |s - c| < 1 + 1 near the edge, times e
+    false = (weights > 0) & (distance < -unit)
+    # Far inside, but with a weight that float32 cannot hold: q^(1/e) underflows for q < 1e-38^e.
+    missing = (weights == 0) & (distance > max(unit, 3e-38 ** (alpha - 1.0)))
+    assert not false.any(), f"{int(false.sum())} weights up to {weights[false].max()} down to {distance[false].min()} outside"
+    assert not missing.any(), f"{int(missing.sum())} zeros up to {distance[missing].max()} inside the support"
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_reference_rounds_its_float64_answer(dtype: torch.dtype) -> None:
     """So the tests above may ask it in float64 only."""

@@ -219,9 +219,7 @@ def test_numbers_are_alphas(impl: str) -> None:
     assert torch.equal(entmax(x, impl=impl), entmax(x, 1.5, impl=impl))
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (1,), (1, 1), (1, 1, 1), (4, 1), (3, 1, 1), (1, 4, 1), (3, 4, 1)], ids=str
-)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1), (4, 1), (3, 1, 1), (1, 4, 1), (3, 4, 1)], ids=str)
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_alphas_broadcast_with_dim_reduced_to_one(shape: tuple[int, ...], dim: int, impl: str) -> None:
     x = scores(3, 4, 5).movedim(-1, dim)  # the row of five lies along `dim`

@@ -68,12 +68,15 @@ def test_masks_that_mean_the_same_give_the_same(name: str) -> None:
     padding = torch.tensor([[False, False, True, False, True, False, False], [False, True, False, False, False, False, True]])
     added = torch.zeros(KEYS, KEYS).masked_fill(later, -torch.inf)
     dense = added.clone().requires_grad_()  # not looked into, so it stays an addition
+    padded = torch.zeros(BATCH, KEYS).masked_fill(padding, -torch.inf).requires_grad_()
     expected, _ = module(x, x, x, is_causal=True, key_padding_mask=padding, need_weights=False)
     merged = (later | padding[:, None]).repeat_interleave(HEADS, 0)
     for arguments in (
         {"attn_mask": later, "key_padding_mask": padding},
         {"attn_mask": added, "key_padding_mask": padding},
         {"attn_mask": dense, "key_padding_mask": padding},
+        {"attn_mask": later, "key_padding_mask": padded},
+        {"attn_mask": dense, "key_padding_mask": padded},
         {"attn_mask": merged},
     ):
         torch.testing.assert_close(module(x, x, x, need_weights=False, **arguments)[0], expected, **CLOSE)

@@ -99,7 +99,7 @@ def attention(
         how = (scale, rela, is_causal, causal_offset)
         masks = (mask, key_mask, slopes)
         kept = min(64, max(16, (keys + 1) // 2))
-        out, state, count, entropy, _columns, _weights = ops.FlashFunction.apply(  # type: ignore[no-untyped-call]
+        out, state, count, entropy, _columns, _weights = ops.forward_with_gradient(
             q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept
         )
         stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
@@ -201,7 +201,7 @@ def _alpha_per_head(alpha: float | Tensor, normalizer: str, q: Tensor) -> Tensor
     if fixed is not None:
         return torch.full(q.shape[:2], fixed, dtype=dtype, device=q.device)
     if not isinstance(alpha, Tensor):
-        if not (math.isfinite(alpha) and alpha >= 1.0):
+        if not 1.0 <= alpha < math.inf:
             raise ArgumentError(f"alpha={alpha} must be a finite number of at least 1 in attention; 1 is softmax.")
         return torch.full(q.shape[:2], float(alpha), dtype=dtype, device=q.device)
     if not alpha.is_floating_point():

@@ -10,39 +10,32 @@
 
 namespace {
 
-// dS in place of g, from packed weights; returns dL/dalpha of the row. `slopes` is scratch. Works in whole vectors.
-inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, float* g, int64_t count, float scale, float* slopes) {
-  double grad_alpha = 0.0;
-  if (m.in_double) grad_alpha = backward_row_double(p, g, g, count, m.e, want_alpha);
-  if (m.in_double || m.rela) {
+// dS, times scale, in place of g, from packed weights; returns dL/dalpha of the row. `spare` holds two runs of scratch.
+inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, float* g, int64_t count, float scale, float* spare) {
+  if (m.rela || m.in_double) {
+    const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, want_alpha) : 0.0;
     for (int64_t i = 0; i < count; ++i) g[i] *= scale;
     return grad_alpha;
   }
-  const float e = (float)m.e;
-  const bool powers = want_alpha || m.shape == kGeneral;
-  double W = 0.0, WG = 0.0, A = 0.0, AG = 0.0;
-  for (int64_t block = 0; block < count; block += kShort) {
-    SupportBatch::Sums sums{};
-    for (int64_t i = block; i < count && i < block + kShort; i += VL) {
-      vf weight = i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f), grad = load(g + i), w;
-      if (powers) {
-        w = SupportBatch::add_vector(weight, grad, e, want_alpha, sums);
-      } else {
-        w = slope_of(m.shape, weight);
-        sums.w += w;
-        sums.wg += w == 0.0f ? vf{} : w * grad;
-      }
-      store(slopes + i, w);
-    }
-    W += hsum(sums.w), WG += hsum(sums.wg);
-    if (want_alpha) A += hsum(sums.a), AG += hsum(sums.ag);
+  if (count == 0) return 0.0;
+  const int64_t padded = round_up(count, VL);
+  const PackedRow row{spare, g, spare + padded, count, (float)m.e};
+  for (int64_t i = 0; i < count; i += VL) store(spare + i, i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f));
+  vf W, WG;
+  if (want_alpha || m.shape == kGeneral) {
+    row.measure(want_alpha, W, WG);
+  } else {
+    W = row.sum_blocks([&](int64_t i) {
+      vf w = slope_of(m.shape, load(spare + i));
+      store(spare + i, w);
+      return w;
+    });
+    WG = row.sum_blocks([&](int64_t i) { return load(spare + i) * load(g + i); });
   }
-  const double delta = W == 0.0 ? 0.0 : WG / W;
-  for (int64_t i = 0; i < count; i += VL) {
-    vf w = load(slopes + i);
-    store(g + i, w == 0.0f ? vf{} : w * (load(g + i) - (float)delta) * scale);
-  }
-  return AG - delta * A;
+  const float total = hsum(W), delta = total == 0.0f ? 0.0f : hsum(WG) / total;
+  const float grad_alpha = hsum(row.conclude(want_alpha, delta));
+  for (int64_t i = 0; i < count; i += VL) store(g + i, load(g + i) * scale);
+  return grad_alpha;
 }
 
 struct HeadGradient {

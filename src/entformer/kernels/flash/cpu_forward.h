@@ -62,10 +62,12 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
       count = extract(m, s, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
     }
-    if (count <= p.kept) {
-      memcpy(a.columns + row * p.kept, w.columns, (size_t)count * sizeof(int32_t));
-      memcpy(a.weights + row * p.kept, w.weights, (size_t)count * sizeof(float));
-    }
+    // What the support does not fill is zero: outputs of an operator should not depend on what memory held before.
+    const int64_t stored = count <= p.kept ? count : 0;
+    memcpy(a.columns + row * p.kept, w.columns, (size_t)stored * sizeof(int32_t));
+    memcpy(a.weights + row * p.kept, w.weights, (size_t)stored * sizeof(float));
+    memset(a.columns + row * p.kept + stored, 0, (size_t)(p.kept - stored) * sizeof(int32_t));
+    memset(a.weights + row * p.kept + stored, 0, (size_t)(p.kept - stored) * sizeof(float));
     if (dense) {
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
     } else {

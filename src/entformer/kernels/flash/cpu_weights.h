@@ -50,7 +50,8 @@ struct Workspace {
 };
 
 // lam of every row of a block whose maximum is finite.
-inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, const float* top, float* lam) {
+inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, float* top, float* lam) {
+  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r) top[r] = __builtin_nanf("");  // a broken alpha breaks its head
   Row rows[VL];
   int count = 0;
   auto flush = [&]() {

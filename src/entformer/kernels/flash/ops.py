@@ -118,6 +118,12 @@ for _name, _rule in (("flash_forward", FlashFunction), ("flash_backward", FlashB
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
+def forward_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
+    """flash_forward as the door calls it: torch.func needs the Function, the tracer the operator."""
+    outputs = flash_forward(*inputs) if torch.compiler.is_compiling() else FlashFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+    return tuple(outputs)
+
+
 # ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------
 
 

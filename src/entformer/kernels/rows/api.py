@@ -88,7 +88,7 @@ def _alpha_per_row(alpha: float | Tensor, x: Tensor, dim: int, alpha_dim: int | 
     work = reference.work_dtype(x.device)
     rows = x.shape[:dim] + x.shape[dim + 1 :]
     if not isinstance(alpha, Tensor):
-        if not math.isfinite(alpha):
+        if not -math.inf < alpha < math.inf:
             raise ArgumentError(
                 f"alpha={alpha} is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices."
             )

@@ -41,95 +41,117 @@ inline vf slope_of(Shape shape, vf p) {  // p^(1-e) where that needs no power
   return p > 0.0f ? splat(1.0f) : p;
 }
 
+// The slopes w = p^(1-e) of a vector of weights and, on request, a = dp/dalpha; both 0 where p is.
+inline vf slopes_and_alpha(vf p, float e, bool want_alpha, vf& a) {
+  vi inside = p > 0.0f;
+  p = inside ? p : splat(1.0f);  // ln 1 = 0 makes `a` vanish
+  vf log_p = vlog(p), t = -e * log_p, grown = vexp(t);
+  if (want_alpha) {
+    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720 + t * (1.0f / 5040)))));
+    vf at_least = vmax(t, splat(0.25f));
+    vf psi = t < 0.25f ? series : (grown - 1.0f - t) / (at_least * at_least);
+    a = -p * (log_p * log_p) * psi;
+  }
+  return inside ? p * grown : vf{};
+}
+
+// The gradient of one row from its packed support, in three runs of whole vectors:
+//   measure   weight -> slope, `effect` = a, grad -> grad - pivot; returns the sums of w and w (g - pivot)
+//   conclude  grad -> dS = w (g - delta); returns the sum of a (g - delta)
+// Any pivot of the size of the gradients will do: it takes out a common offset before anything is summed.
+struct PackedRow {
+  float *weight, *grad, *effect;
+  int64_t count;
+  float e;
+
+  // Lane by lane for a short row. A long one is summed block by block in double; its total comes in lane 0.
+  template <class Step>
+  vf sum_blocks(const Step& step) const {
+    double total = 0.0;
+    for (int64_t block = 0; block < count; block += kShort) {
+      vf sum{};
+      for (int64_t i = block; i < count && i < block + kShort; i += VL) sum += step(i);
+      if (count <= kShort) return sum;
+      total += hsum(sum);
+    }
+    vf sum{};
+    sum[0] = (float)total;
+    return sum;
+  }
+
+  void measure(bool want_alpha, vf& W, vf& WG) const {
+    const float pivot = grad[0];
+    W = sum_blocks([&](int64_t i) {
+      vf p = load(weight + i), a{}, w = slopes_and_alpha(p, e, want_alpha, a);
+      if (want_alpha) store(effect + i, a);
+      store(weight + i, w);
+      store(grad + i, load(grad + i) - pivot);
+      return w;
+    });
+    WG = sum_blocks([&](int64_t i) { return load(weight + i) * load(grad + i); });
+  }
+  vf conclude(bool want_alpha, float delta) const {
+    return sum_blocks([&](int64_t i) {
+      vf centred = load(grad + i) - delta;
+      store(grad + i, load(weight + i) * centred);
+      return want_alpha ? load(effect + i) * centred : vf{};
+    });
+  }
+};
+
 // Up to VL rows of any alpha in [1, 2] at once: each row's support is packed, worked on there, and put back in place.
 struct SupportBatch {
   struct Support {
     const float *p, *g;
     float* out;
     double* grad_alpha;
-    float *weight, *grad;  // packed; `weight` becomes the slope, then the gradient
-    int64_t count;
-    float e;
+    PackedRow packed;
   };
   Support rows[VL];
   int size = 0;
 
+  // `scratch` holds three runs of n + 2 VL floats.
   void add(const float* p, const float* g, float* out, double* grad_alpha, int64_t n, double e, float* scratch) {
-    Support row{p, g, out, grad_alpha, scratch, scratch + n + 2 * VL, 0, (float)e};
-    bool has_nan = false;
+    const int64_t run = n + 2 * VL;
+    float *weight = scratch, *grad = scratch + run;
+    int64_t count = 0;
+    bool has_nan = e != e;
     for (int64_t i = 0; i < n; i += VL) {
       vf weights = i + VL <= n ? load(p + i) : load_tail(p + i, n - i, 0.0f);
       has_nan |= any_nan(weights);
       const uint32_t bits = bits_greater(weights, vf{});
-      compress(row.weight + row.count, weights, bits);
-      row.count += compress(row.grad + row.count, i + VL <= n ? load(g + i) : load_tail(g + i, n - i, 0.0f), bits);
+      compress(weight + count, weights, bits);
+      count += compress(grad + count, i + VL <= n ? load(g + i) : load_tail(g + i, n - i, 0.0f), bits);
     }
     if (has_nan) {
       for (int64_t i = 0; i < n; ++i) out[i] = __builtin_nanf("");
       if (grad_alpha) *grad_alpha = __builtin_nan("");
       return;
     }
-    store(row.weight + row.count, vf{});
-    store(row.grad + row.count, vf{});
-    rows[size++] = row;
-  }
-
-  struct Sums {
-    vf w, wg, a, ag;
-  };
-
-  // Adds one vector of weights p and gradients g, 0 where p is; returns the slopes w.
-  static inline vf add_vector(vf p, vf g, float e, bool want_alpha, Sums& sums) {
-    vi inside = p > 0.0f;
-    p = inside ? p : splat(1.0f);  // ln 1 = 0: the alpha term vanishes
-    vf log_p = vlog(p), t = -e * log_p, grown = vexp(t);
-    vf w = inside ? p * grown : vf{};  // p^(1-e)
-    g = inside ? g : vf{};
-    sums.w += w;
-    sums.wg += w * g;
-    if (want_alpha) {
-      vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720 + t * (1.0f / 5040)))));
-      vf at_least = vmax(t, splat(0.25f));
-      vf psi = t < 0.25f ? series : (grown - 1.0f - t) / (at_least * at_least);
-      vf a = -p * (log_p * log_p) * psi;
-      sums.a += a;
-      sums.ag += a * g;
-    }
-    return w;
-  }
-
-  template <bool want_alpha>
-  static inline void accumulate(const Support& row, int64_t begin, int64_t end, Sums& sums) {
-    for (int64_t i = begin; i < end; i += VL)
-      store(row.weight + i, add_vector(load(row.weight + i), load(row.grad + i), row.e, want_alpha, sums));
+    store(weight + count, vf{});
+    store(grad + count, vf{});
+    Support& row = rows[size++];
+    row.p = p;
+    row.g = g;
+    row.out = out;
+    row.grad_alpha = grad_alpha;
+    row.packed.weight = weight;
+    row.packed.grad = grad;
+    row.packed.effect = grad + run;
+    row.packed.count = count;
+    row.packed.e = (float)e;
   }
 
   template <bool want_alpha>
   void run(int64_t n) {
-    vf W_of[VL] = {}, WG_of[VL] = {}, A_of[VL] = {}, AG_of[VL] = {};
-    for (int r = 0; r < size; ++r) {
-      double W = 0.0, WG = 0.0, A = 0.0, AG = 0.0;  // of the blocks of a long row but the last
-      Sums sums{};
-      for (int64_t block = 0; block < rows[r].count; block += kShort) {
-        const int64_t end = block + kShort < rows[r].count ? block + kShort : rows[r].count;
-        accumulate<want_alpha>(rows[r], block, end, sums);
-        if (rows[r].count <= kShort) break;
-        W += hsum(sums.w), WG += hsum(sums.wg), A += hsum(sums.a), AG += hsum(sums.ag);
-        sums = Sums{};
-      }
-      W_of[r] = sums.w, WG_of[r] = sums.wg, A_of[r] = sums.a, AG_of[r] = sums.ag;
-      if (rows[r].count > kShort) W_of[r][0] = (float)W, WG_of[r][0] = (float)WG, A_of[r][0] = (float)A, AG_of[r][0] = (float)AG;
-    }
+    vf W_of[VL] = {}, WG_of[VL] = {}, A_of[VL] = {};
+    for (int r = 0; r < size; ++r) rows[r].packed.measure(want_alpha, W_of[r], WG_of[r]);
     vf W = sum_each(W_of), delta = W == 0.0f ? vf{} : sum_each(WG_of) / W;
-    vf grad_alpha = want_alpha ? sum_each(AG_of) - delta * sum_each(A_of) : vf{};
+    for (int r = 0; r < size; ++r) A_of[r] = rows[r].packed.conclude(want_alpha, delta[r]);
+    vf grad_alpha = want_alpha ? sum_each(A_of) : vf{};
     for (int r = 0; r < size; ++r) {
-      const Support& row = rows[r];
-      if (want_alpha) *row.grad_alpha = grad_alpha[r];
-      for (int64_t i = 0; i < row.count; i += VL)
-        store(row.weight + i, load(row.weight + i) * (load(row.grad + i) - delta[r]));
-    }
-    for (int r = 0; r < size; ++r) {
-      const float* packed = rows[r].weight;
+      if (want_alpha) *rows[r].grad_alpha = grad_alpha[r];
+      const float* packed = rows[r].packed.grad;
       for (int64_t i = 0; i < n; i += VL) {
         const bool whole = i + VL <= n;
         const uint32_t bits = bits_greater(whole ? load(rows[r].p + i) : load_tail(rows[r].p + i, n - i, 0.0f), vf{});

@@ -28,7 +28,7 @@ void special_row(const T* s, T* p, int64_t n, bool has_nan, T top) {
 template <class T>
 void double_row(const T* s, T* p, int64_t n, double e, double* u) {
   double top = -INFINITY;
-  bool has_nan = false;
+  bool has_nan = e != e;
   for (int64_t i = 0; i < n; ++i) {
     has_nan |= s[i] != s[i];
     if (s[i] > top) top = s[i];

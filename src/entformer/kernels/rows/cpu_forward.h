@@ -338,7 +338,8 @@ struct RowBatch {
 
   void add(const float* s, float* p, int64_t n, double e, float* scratch) {
     const float top = row_top(s, n);
-    if (!(top - top == 0.0f)) return special_row(s, p, n, top != top, top);
+    const bool broken = top != top || e != e;  // NaN in the scores or in alpha
+    if (broken || !(top - top == 0.0f)) return special_row(s, p, n, broken, top);
     if (fabs(e) < kSoftmaxBelow) return softmax_row(s, p, n, top);
     if (e > 1.0 || e < 0.0) return double_row(s, p, n, e, (double*)scratch);
     Row& row = e == 0.5 ? half[halves++] : e == 1.0 ? one[ones++] : general[generals++];

@@ -67,7 +67,7 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
     }
     return true;
   }
-  const int64_t most = batch_rows(n), run = n + 2 * VL, stride = (narrow ? 5 : 2) * run;
+  const int64_t most = batch_rows(n), run = n + 2 * VL, stride = (narrow ? 6 : 3) * run;
   Scratch scratch((size_t)(most * stride) * sizeof(float));
   if (!scratch.data) return false;
   for (int64_t first = begin; first < end; first += most) {
@@ -82,7 +82,7 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
       float* out = (float*)a.grad_scores + row * n;
       double* grad_alpha = want ? a.grad_alpha + row : nullptr;
       if (narrow) {
-        float* copies = packed + 2 * run;
+        float* copies = packed + 3 * run;
         read_row(a.weights, a.dtype, row, n, copies);
         read_row(a.grad_weights, a.dtype, row, n, copies + run);
         p = copies, g = copies + run, out = copies + 2 * run;
@@ -103,7 +103,7 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
     if (want) batch.run<true>(n);
     else batch.run<false>(n);
     for (int64_t r = 0; narrow && r < count; ++r)
-      write_row((float*)scratch.data + r * stride + 4 * run, a.dtype, first + r, n, a.grad_scores);
+      write_row((float*)scratch.data + r * stride + 5 * run, a.dtype, first + r, n, a.grad_scores);
   }
   return true;
 }

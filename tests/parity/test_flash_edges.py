@@ -1,0 +1,228 @@
+"""Fused attention where a tolerance matrix does not reach: NaN, infinity, dead rows, masked garbage, the support, float masks.
+
+In: small attention problems on every instruction set. Out: what the contract says about them, and that `reference`, by
+gradcheck in float64, is worth comparing with.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from entformer.kernels.flash.api import Attention, attention
+from entformer.kernels.impl import Impl
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+INF = math.inf
+ALPHAS = [1.0, 1.01, 1.25, 1.5, 2.0, 2.5]
+HOW: list[dict[str, Any]] = [*({"alpha": a} for a in ALPHAS), {"normalizer": "rela"}]
+EVERY_WAY = pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
+
+
+def problem(batch: int, heads: int, queries: int, keys: int, size: int, logits: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    seed = torch.Generator().manual_seed(batch + 7 * heads + queries + keys + size)
+    q, k, v = (torch.randn(batch, heads, n, size, generator=seed) for n in (queries, keys, keys))
+    return logits * q, k, v
+
+
+def output(*args: Tensor, **how: Any) -> Tensor:
+    out = attention(*args, **how)
+    assert isinstance(out, Tensor)
+    return out
+
+
+# Of well-conditioned problems with logits of size 1: scores are exact to 1e-6, weights too, and slopes to some times that.
+CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("lengths", [(7, 5), (65, 130)])
+def test_nan_in_a_query_stays_in_its_row(how: dict[str, Any], lengths: tuple[int, int], isa: str) -> None:
+    q, k, v = problem(2, 2, *lengths, 16)
+    hit = torch.zeros(2, 2, lengths[0], dtype=torch.bool)
+    hit[1, 0, 3] = True
+    grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(0)).masked_fill(hit[..., None], 0.0)
+
+    def run(q: Tensor) -> tuple[Tensor, ...]:
+        leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+        out = output(*leaves, **how, impl="cpu")
+        return out.detach(), *torch.autograd.grad(out, leaves, grad)
+
+    clean, dirty = run(q), run(q.masked_fill(hit[..., None] & (torch.arange(16) == 5), math.nan))
+    assert dirty[0][hit].isnan().all()
+    for ours, right in zip(dirty[:2], clean[:2], strict=True):  # output and gradient to the queries
+        torch.testing.assert_close(ours[~hit], right[~hit], **CLOSE)
+    for ours, right in zip(dirty[2:], clean[2:], strict=True):  # the other heads have nothing to do with that row
+        torch.testing.assert_close(ours[0], right[0], **CLOSE)
+        torch.testing.assert_close(ours[1, 1], right[1, 1], **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_keys_of_plus_infinity_share_the_mass(alpha: float, dtype: torch.dtype, isa: str) -> None:
+    q, k, v = (t.to(dtype) for t in problem(1, 2, 13, 70, 8))
+    q[..., 0] = torch.where(torch.arange(13) % 2 == 0, 1.0, -1.0)  # scores of +inf and -inf by turns
+    k[:, :, [3, 40], 0] = INF
+    out = output(q, k, v, alpha=alpha, impl="cpu")
+    shared = v[:, :, [3, 40]].double().mean(2)  # (B, H, E)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(out[:, :, ::2].double(), shared[:, :, None].expand(-1, -1, 7, -1), rtol=eps, atol=eps)
+    right = output(q, k, v, alpha=alpha, impl="reference")
+    torch.testing.assert_close(out, right, rtol=4 * eps, atol=max(eps, 1e-5))  # as CLOSE
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("garbage", [math.nan, INF, -INF])
+@pytest.mark.parametrize("kind", ["padding", "boolean", "causal"])
+def test_what_a_masked_key_holds_does_not_matter(kind: str, garbage: float, how: dict[str, Any], isa: str) -> None:
+    q, k, v = problem(2, 2, 9, 70, 16)
+    masked = torch.arange(70) >= 9
+    masks: dict[str, dict[str, Any]] = {
+        "padding": {"key_padding_mask": ~masked.expand(2, -1)},
+        "boolean": {"attn_mask": ~masked.expand(9, -1)},
+        "causal": {"is_causal": True},
+    }
+    clean = output(q, k, v, **how, **masks[kind], impl="cpu")
+    dirty = torch.where(masked[:, None], garbage, k)
+    for impl in ("cpu", "reference"):
+        torch.testing.assert_close(output(q, dirty, v, **how, **masks[kind], impl=impl), clean, **CLOSE)
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("keys", [5, 300])
+def test_queries_that_see_nothing_give_zeros(how: dict[str, Any], dtype: torch.dtype, keys: int, isa: str) -> None:
+    q, k, v = (t.to(dtype).requires_grad_() for t in problem(2, 2, 11, keys, 16))
+    if "alpha" in how:
+        how = {"alpha": torch.full((2, 2), how["alpha"], requires_grad=True)}
+    mask = torch.rand(2, 2, 11, keys, generator=torch.Generator().manual_seed(1)) < 0.7
+    mask[0, 0, 4], mask[0, 1, 10] = False, False
+    padding = torch.ones(2, keys, dtype=torch.bool)
+    padding[1] = False  # a batch without a key
+    out = output(q, k, v, **how, attn_mask=mask, key_padding_mask=padding, impl="cpu")
+    grads = torch.autograd.grad(out, (q, k, v, *(t for t in how.values() if isinstance(t, Tensor))), torch.ones_like(out))
+    for t in (out, *grads):
+        assert (t[1] == 0.0).all()
+        assert t.isfinite().all()
+    for t in (out, grads[0]):
+        assert (t[0, 0, 4] == 0.0).all()
+        assert (t[0, 1, 10] == 0.0).all()
+    assert (out[0, 0, 5] != 0.0).any()
+
+
+def test_rela_may_find_nothing(isa: str) -> None:
+    """A row of negative scores is not masked, but has no weight either."""
+    q, k, v = problem(1, 2, 6, 40, 8)
+    q, k, v = (t.requires_grad_() for t in (-q.abs(), k.abs(), v))
+    out = output(q, k, v, normalizer="rela", impl="cpu")
+    assert (out == 0.0).all()
+    assert all((g == 0.0).all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+def weights_of(answer: Attention, keys: int) -> Tensor:
+    """Dense weights (rows, Lk) from the support, after checking that it is a well-formed CSR."""
+    assert answer.support is not None
+    crow, col, weight = answer.support
+    assert (crow.dtype, col.dtype, weight.dtype) == (torch.int64, torch.int32, torch.float32)
+    assert crow[0] == 0
+    assert crow[-1] == len(col) == len(weight)
+    counts = crow.diff()
+    row = torch.arange(counts.numel()).repeat_interleave(counts)
+    assert ((0 <= col) & (col < keys)).all()
+    assert (torch.diff(row * keys + col) > 0).all(), "columns ascend within a row, none twice"
+    assert (weight > 0.0).all()
+    full = torch.zeros(counts.numel(), keys, dtype=torch.float64)
+    full[row, col.long()] = weight.double()
+    return full
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("logits", [1.0, 4.0, 20.0])
+@pytest.mark.parametrize("lengths", [(65, 65), (13, 300)])
+def test_support_and_statistics(lengths: tuple[int, int], logits: float, how: dict[str, Any], isa: str) -> None:
+    """At 20 and alpha near 1, weights run below the smallest float32: those are not in the support, and nobody overruns it."""
+    queries, keys = lengths
+    q, k, v = problem(2, 2, queries, keys, 16, logits)
+    mask = torch.rand(2, 1, queries, keys, generator=torch.Generator().manual_seed(2)) < 0.9
+    mask[0, 0, 2] = False
+    answers = {}
+    for impl in ("cpu", "reference"):
+        answer = attention(q, k, v, **how, attn_mask=mask, return_stats=True, return_support=True, impl=impl)
+        assert isinstance(answer, Attention)
+        answers[impl] = answer
+    ours, right = (weights_of(answers[impl], keys) for impl in ("cpu", "reference"))
+    # Scores of size `logits` are exact to about 1e-6 times that; beyond alpha = 2 a weight at the edge moves by the 2/3rd power.
+    rough = how.get("alpha", 1.0) > 2.0
+    close = {"rtol": 1e-4, "atol": 1e-3 if rough else 3e-6 * logits}
+    torch.testing.assert_close(ours, right, **close)
+    assert (ours.reshape(2, 2, queries, keys)[~mask.expand(2, 2, -1, -1)] == 0.0).all()
+
+    cpu, reference = answers["cpu"].stats, answers["reference"].stats
+    assert cpu is not None
+    assert reference is not None
+    assert cpu.support_size.shape == cpu.entropy.shape == cpu.logsumexp.shape == (2, 2, queries)
+    assert torch.equal(cpu.support_size.flatten().long(), (ours > 0.0).sum(-1))
+    own_entropy = -torch.xlogy(ours, ours).sum(-1)
+    torch.testing.assert_close(cpu.entropy.flatten().double(), own_entropy, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(cpu.entropy, reference.entropy, rtol=1e-3, atol=1e-2 if rough else 3e-5 * logits)
+    if "alpha" in how:  # ReLA has no such number
+        torch.testing.assert_close(cpu.logsumexp, reference.logsumexp, rtol=1e-5, atol=1e-5 * logits)
+    rebuilt = (ours.reshape(2, 2, queries, keys) @ v.double()).float()
+    torch.testing.assert_close(answers["cpu"].output, rebuilt, rtol=1e-5, atol=1e-5 * float(rebuilt.abs().max()))
+
+
+BIASES = {"(Lq, Lk)": (17, 33), "(H, Lq, Lk)": (2, 17, 33), "(B, 1, 1, Lk)": (3, 1, 1, 33), "(B, H, Lq, Lk)": (3, 2, 17, 33)}
+
+
+@pytest.mark.parametrize("shape", BIASES.values(), ids=BIASES)
+@EVERY_WAY
+def test_float_mask_has_a_gradient(shape: tuple[int, ...], how: dict[str, Any]) -> None:
+    """impl="auto" takes the dense path, in float32 and with the row kernels."""
+    seed = torch.Generator().manual_seed(4)
+    q, k, v = problem(3, 2, 17, 33, 16)
+    bias = torch.randn(shape, generator=seed)
+    bias[..., 5] = -INF
+    padding = torch.arange(33) < torch.tensor([[33], [20], [7]])
+    grad = torch.randn(q.shape, generator=seed)
+
+    def run(impl: Impl) -> tuple[Tensor, ...]:
+        leaves = [t.detach().clone().requires_grad_() for t in (q, k, v, bias)]
+        more = dict(how)
+        if "alpha" in how:
+            more["alpha"] = torch.full((2,), how["alpha"], requires_grad=True)
+            leaves.append(more["alpha"])
+        out = output(*leaves[:3], attn_mask=leaves[3], key_padding_mask=padding, is_causal=True, **more, causal_offset=9, impl=impl)
+        return out.detach(), *torch.autograd.grad(out, leaves, grad)
+
+    for ours, right in zip(run("auto"), run("reference"), strict=True):
+        assert ours.shape == right.shape
+        assert right.abs().sum() > 0.0
+        torch.testing.assert_close(ours, right, **CLOSE)
+
+
+@pytest.mark.parametrize("extra", ["plain", "masks", "alibi", "dropout"])
+@EVERY_WAY
+def test_gradcheck_of_the_reference(how: dict[str, Any], extra: str) -> None:
+    seed = torch.Generator().manual_seed(6)
+    shapes = [(1, 2, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2), (2, 3, 4)]  # q, k, v, bias
+    leaves = [torch.randn(shape, generator=seed, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    if "alpha" in how:
+        leaves.append(torch.full((1, 2), how["alpha"], dtype=torch.float64, requires_grad=True))
+    more: dict[str, dict[str, Any]] = {
+        "plain": {"scale": 0.7},
+        "masks": {"is_causal": True, "causal_offset": -1, "key_padding_mask": torch.tensor([True, True, False, True])},
+        "alibi": {"alibi_slopes": torch.rand(1, 2, generator=seed, dtype=torch.float64)},
+        "dropout": {"dropout_p": 0.4},
+    }
+
+    def run(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *alpha: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        named = {"alpha": alpha[0]} if alpha else how
+        return output(q, k, v, attn_mask=bias, enable_gqa=True, impl="reference", **named, **more[extra])
+
+    if how.get("alpha") == 1.0:  # the finite difference would step below 1, which the door refuses: check just above
+        leaves[-1] = (leaves[-1].detach() + 1e-5).requires_grad_()
+    assert torch.autograd.gradcheck(run, leaves, eps=1e-6, atol=1e-6, rtol=1e-4)

@@ -1,0 +1,277 @@
+"""The door to attention: what it refuses and in which words, and that it means what scaled_dot_product_attention means.
+
+In: arguments good and bad. Out: one clear sentence for each mistake; torch's own numbers where the two share a meaning.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as torch_attention
+
+from entformer.errors import ArgumentError, ImplUnavailable
+from entformer.kernels.flash.api import Attention, attention
+from entformer.kernels.impl import Impl
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def good() -> dict[str, Any]:
+    return {"query": normal(2, 4, 5, 8), "key": normal(2, 4, 7, 8), "value": normal(2, 4, 7, 6)}
+
+
+def call(**arguments: Any) -> Tensor:
+    out = attention(**arguments)
+    assert isinstance(out, Tensor)
+    return out
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"dropout_p": 1.0}, r"dropout_p=1.0 must be at least 0 and below 1\."),
+    ({"dropout_p": -0.1}, r"dropout_p=-0.1 must be at least 0 and below 1\."),
+    ({"query": torch.ones(2, 4, 5, 8, dtype=torch.long)}, r"query must be a floating-point tensor \(\.\.\., heads, length, size\)"),
+    ({"key": [1.0, 2.0]}, r"key must be a floating-point tensor"),
+    ({"value": torch.ones(6)}, r"value must be a floating-point tensor"),
+    ({"key": torch.ones(4, 7, 8)}, r"query and key must agree in device and number of dimensions\."),
+    ({"value": torch.ones(2, 4, 7, 6, device="meta")}, r"query and value must agree in device and number of dimensions\."),
+    ({"key": normal(2, 4, 7, 8).double()}, r"must have one dtype, not torch.float32, torch.float64 and torch.float32\."),
+    ({"key": normal(2, 4, 7, 9)}, r"shapes do not fit: query \(2, 4, 5, 8\), key \(2, 4, 7, 9\), value \(2, 4, 7, 6\)\."),
+    ({"value": normal(2, 4, 8, 6)}, r"shapes do not fit: .*value \(2, 4, 8, 6\)\."),
+    ({"query": normal(3, 4, 5, 8)}, r"shapes do not fit: query \(3, 4, 5, 8\)"),
+    ({"value": normal(2, 2, 7, 6)}, r"shapes do not fit"),
+    ({"query": normal(2, 8, 5, 8)}, r"query has 8 heads and key 4: set enable_gqa=True to share key heads\."),
+    (
+        {"query": normal(2, 6, 5, 8), "enable_gqa": True},
+        r"query has 6 heads and key 4: the first must be a multiple of the second\.",
+    ),
+    ({"normalizer": "sofmax"}, r"normalizer='sofmax' is not known; choose one of softmax, entmax15, sparsemax, entmax, rela"),
+    ({"alpha": 0.9}, r"alpha=0.9 must be a finite number of at least 1 in attention; 1 is softmax\."),
+    ({"alpha": math.nan}, r"alpha=nan must be a finite number"),
+    ({"alpha": math.inf}, r"alpha=inf must be a finite number"),
+    ({"alpha": torch.tensor([1, 2, 1, 2])}, r"alpha must be a floating-point tensor or a number, not torch.int64\."),
+    ({"alpha": torch.tensor([1.5, 1.5, 0.5, 1.5])}, r"alpha must be at least 1 in attention, the smallest given is 0\.5;"),
+    ({"alpha": torch.full((3,), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(3,\)\."),
+    ({"alpha": torch.full((4, 2), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(4, 2\)\."),
+    ({"alpha": torch.full((2, 4, 1), 1.5)}, r"alpha must have shape .* it has \(2, 4, 1\)\."),
+    ({"alibi_slopes": torch.ones(5)}, r"alibi_slopes must have shape \(4,\) or \(2, 4\), one value per head; it has \(5,\)\."),
+    ({"attn_mask": torch.ones(5, 6, dtype=torch.bool)}, r"attn_mask of shape \(5, 6\) does not broadcast to \(2, 4, 5, 7\)\."),
+    ({"attn_mask": torch.ones(5, 7, dtype=torch.uint8)}, r"attn_mask must be boolean .* or floating point .*, not torch.uint8\."),
+    ({"key_padding_mask": torch.zeros(2, 7)}, r"key_padding_mask must be boolean, True = may attend\."),
+    (
+        {"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)},
+        r"key_padding_mask must have shape \(2, 7\), not \(2, 5\)\.",
+    ),
+    ({"impl": "gpu"}, r"impl='gpu' is not known; choose one of auto, reference, cpu, triton\."),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), BAD, ids=[f"{next(iter(c))}-{i}" for i, (c, _) in enumerate(BAD)])
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+def test_mistakes_get_one_sentence(change: dict[str, Any], sentence: str, impl: Impl, kernels: None) -> None:
+    with pytest.raises(ArgumentError, match=sentence) as caught:
+        attention(**{"impl": impl} | good() | change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attn_mask": torch.zeros(5, 7)}, r"a floating-point attn_mask needs the dense path; use impl='auto'\."),
+        ({name: t.double() for name, t in good().items()}, r"float64 is not fused; use impl='auto'\."),
+        ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"there are no keys; use impl='auto'\."),
+        ({name: t.to("meta") for name, t in good().items()}, r"impl='cpu' cannot run on a meta tensor"),
+        ({"impl": "triton"}, r"impl='triton' is not built in this version; use impl='auto' or impl='reference'\."),
+    ],
+)
+def test_an_explicit_impl_never_falls_back(change: dict[str, Any], sentence: str, kernels: None) -> None:
+    with pytest.raises(ImplUnavailable, match=sentence):
+        attention(**{"impl": "cpu"} | good() | change)
+
+
+def test_forward_mode_takes_the_dense_path(kernels: None) -> None:
+    primal = good()
+    tangent = normal(2, 4, 5, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(primal["query"], tangent)
+        with pytest.raises(ImplUnavailable, match=r"forward-mode differentiation needs the dense path; use impl='auto'\."):
+            attention(**primal | {"query": dual}, impl="cpu")
+        out = call(**primal | {"query": dual})
+        moved = torch.autograd.forward_ad.unpack_dual(out).tangent
+    step = 1e-3
+    up, down = (call(**primal | {"query": primal["query"] + sign * step * tangent}, impl="reference") for sign in (1, -1))
+    torch.testing.assert_close(moved, (up - down) / (2 * step), rtol=2e-2, atol=2e-3)  # of a central difference in float32
+
+
+# Weights of softmax and sums of 8 to 16 products: a few units of float32.
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+LEADING: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("masked", ["none", "boolean", "float", "causal"])
+def test_any_number_of_dimensions(leading: tuple[int, ...], masked: str, impl: Impl) -> None:
+    q, k, v = normal(*leading, 5, 8), normal(*leading, 7, 8), normal(*leading, 7, 6)
+    mask = normal(*leading, 5, 7)
+    shared: dict[str, Any] = {
+        "none": {},
+        "boolean": {"attn_mask": (mask > -1.0) | (torch.arange(7) == 0)},
+        "float": {"attn_mask": mask},
+        "causal": {"is_causal": True},
+    }[masked]
+    if masked == "float" and impl == "cpu":
+        impl = "auto"
+    out = attention(q, k, v, normalizer="softmax", impl=impl, **shared, return_stats=True, return_support=True)
+    assert isinstance(out, Attention)
+    torch.testing.assert_close(out.output, torch_attention(q, k, v, **shared), **CLOSE)
+    assert out.stats is not None
+    assert out.support is not None
+    assert out.stats.support_size.shape == out.stats.entropy.shape == out.stats.logsumexp.shape == q.shape[:-1]
+    assert out.support.crow.numel() == q.shape[:-1].numel() + 1
+
+
+SHARED: dict[str, Callable[[], dict[str, Any]]] = {
+    "nothing": dict,
+    "boolean mask": lambda: {"attn_mask": (normal(2, 1, 9, 13) > -0.5) | (torch.arange(13) == 3)},
+    "boolean mask over all": lambda: {"attn_mask": (normal(9, 13) > -0.5) | (torch.arange(13) == 3)},
+    "float mask": lambda: {"attn_mask": normal(2, 4, 9, 13)},
+    "float mask with -inf": lambda: {"attn_mask": normal(9, 13).masked_fill(torch.arange(13) > 8, -math.inf)},
+    "causal": lambda: {"is_causal": True},
+    "scale": lambda: {"scale": 0.9},
+    "all": lambda: {"attn_mask": (normal(9, 13) > -0.5) | (torch.arange(13) == 3), "scale": 0.2},
+}
+
+
+@pytest.mark.parametrize("heads", [4, 2, 1])
+@pytest.mark.parametrize("shared", SHARED)
+def test_softmax_is_torchs_attention(shared: str, heads: int, impl: Impl) -> None:
+    """Output and gradients, with shared key heads too."""
+    arguments = SHARED[shared]()
+    if "float" in shared and impl == "cpu":
+        impl = "auto"
+    answers = []
+    for door in (torch_attention, attention):
+        leaves = [t.requires_grad_() for t in (normal(2, 4, 9, 16), normal(2, heads, 13, 16), normal(2, heads, 13, 8))]
+        ours = {} if door is torch_attention else {"normalizer": "softmax", "impl": impl}
+        out = door(*leaves, enable_gqa=heads != 4, **arguments, **ours)  # type: ignore[operator]
+        answers.append((out, *torch.autograd.grad(out, leaves, normal(2, 4, 9, 8))))
+    for right, answer in zip(*answers, strict=True):
+        torch.testing.assert_close(answer, right, **CLOSE)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "entmax15", "sparsemax"])
+def test_named_normalizers_are_fixed_alphas(normalizer: str, impl: Impl) -> None:
+    alpha = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}[normalizer]
+    named = call(**good(), normalizer=normalizer, alpha=1.7, impl=impl)  # alpha is read by "entmax" alone
+    assert torch.equal(named, call(**good(), alpha=alpha, impl=impl))
+    assert torch.equal(named, call(**good(), alpha=torch.tensor(alpha), impl=impl))
+
+
+def test_dropout_drops_the_given_share(impl: Impl) -> None:
+    """With v the identity the output is the weights themselves; with equal scores they are 1/n or 0."""
+    n, share = 100, 0.3
+    q, k = torch.zeros(2, 3, n, 8), normal(2, 3, n, 8)
+    identity = torch.eye(n).expand(2, 3, n, n)
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return call(query=q, key=k, value=identity, normalizer="softmax", dropout_p=share, impl=impl)
+
+    used = run(0)
+    assert torch.equal(used, run(0))
+    assert not torch.equal(used, run(1))
+    dropped = used == 0.0
+    torch.testing.assert_close(used[~dropped], torch.full_like(used[~dropped], 1.0 / n / (1.0 - share)))
+    # Five standard deviations of a binomial share, for the whole and for each column (600 draws).
+    assert abs(dropped.float().mean().item() - share) < 5 * math.sqrt(share * (1 - share) / dropped.numel())
+    assert (dropped.float().mean((0, 1, 2)) - share).abs().max() < 5 * math.sqrt(share * (1 - share) / 600)
+    for one, other in ((dropped[0], dropped[1]), (dropped[:, 0], dropped[:, 1]), (dropped[:, :, 0], dropped[:, :, 1])):
+        assert (one != other).any(), "batches, heads and rows draw apart"
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [None, "float"])
+def test_autocast_narrows_as_torchs_attention_does(narrow: torch.dtype, mask: str | None, kernels: None) -> None:
+    leaves = {name: t.requires_grad_() for name, t in good().items()}
+    alpha = torch.full((4,), 1.3, requires_grad=True)
+    bias = None if mask is None else normal(5, 7)
+    with torch.autocast("cpu", narrow):
+        assert torch_attention(*leaves.values()).dtype == narrow
+        out = call(**leaves, alpha=alpha, attn_mask=bias)
+        grads = torch.autograd.grad(out.float().sum(), [*leaves.values(), alpha])
+        with torch.autocast("cpu", enabled=False):
+            assert call(**leaves, attn_mask=bias).dtype == torch.float32
+        wide = {name: t.double() for name, t in good().items()}
+        assert call(**wide).dtype == torch.float64  # autocast leaves float64 alone
+    assert out.dtype == narrow
+    assert {g.dtype for g in grads} == {torch.float32}
+    # Inputs are rounded, the arithmetic is not: the reference on the rounded inputs differs by one rounding of the output.
+    rounded = {name: t.detach().to(narrow).double() for name, t in leaves.items()}
+    right = call(**rounded, alpha=alpha.detach(), attn_mask=bias, impl="reference")
+    eps = torch.finfo(narrow).eps
+    torch.testing.assert_close(out.double(), right, rtol=eps, atol=1e-5)
+
+
+def test_inference_mode(impl: Impl) -> None:
+    right = call(**good(), alpha=torch.full((4,), 1.3, requires_grad=True), impl=impl)
+    with torch.inference_mode():
+        out = call(**good(), alpha=torch.full((4,), 1.3), impl=impl)
+        assert torch.equal(call(**{name: t.clone() for name, t in good().items()}, alpha=1.5, impl=impl), call(**good(), impl=impl))
+    assert right.requires_grad
+    assert not out.requires_grad
+    assert torch.equal(out, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        ((0, 4, 5, 8), (0, 4, 7, 8)),
+        ((2, 4, 0, 8), (2, 4, 7, 8)),
+        ((2, 0, 5, 8), (2, 0, 7, 8)),
+        ((4, 0, 8), (4, 7, 8)),
+        ((0, 5, 8), (0, 7, 8)),
+        ((0, 8), (7, 8)),
+        ((2, 0, 3, 5, 8), (2, 0, 3, 7, 8)),
+    ],
+    ids=str,
+)
+def test_nothing_to_do(query: tuple[int, ...], key: tuple[int, ...], dtype: torch.dtype, impl: Impl) -> None:
+    q, k, v = (normal(*shape, dtype=dtype).requires_grad_() for shape in (query, key, key))
+    alpha = torch.full((), 1.5, requires_grad=True)
+    out = call(query=q, key=k, value=v, alpha=alpha, impl=impl)
+    assert out.shape == query
+    for leaf, grad in zip((q, k, v, alpha), torch.autograd.grad(out.sum(), (q, k, v, alpha)), strict=True):
+        assert grad.shape == leaf.shape
+        assert (grad == 0.0).all()
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("wish", ["auto", "reference"])
+def test_no_keys_give_zeros(leading: tuple[int, ...], wish: Impl) -> None:
+    q, k, v = (normal(*leading, n, 8).requires_grad_() for n in (5, 0, 0))
+    out = attention(q, k, v, impl=wish, return_stats=True, return_support=True)
+    assert isinstance(out, Attention)
+    assert (out.output == 0.0).all()
+    assert out.output.shape == q.shape
+    assert out.stats is not None
+    assert (out.stats.support_size == 0).all()
+    assert out.support is not None
+    assert out.support.col.numel() == 0
+    assert all((g == 0.0).all() for g in torch.autograd.grad(out.output.sum(), (q, k, v)))
+
+
+def test_gradients_the_kernel_cannot_give_are_not_dropped(impl: Impl) -> None:
+    """Slopes of ALiBi may be learned: a gradient or a refusal, but not silence."""
+    slopes = torch.full((4,), 0.1, requires_grad=True)
+    try:
+        out = call(**good(), alibi_slopes=slopes, impl=impl)
+    except ImplUnavailable:
+        assert impl == "cpu"
+        return
+    (grad,) = torch.autograd.grad(out.square().sum(), slopes)
+    assert (grad != 0.0).all()
