@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.rows.api import entmax
-from entformer.mappings import deformed_log, normmax_rows, per_row, under_autocast
+from entformer.kernels.rows.api import entmax, under_autocast
+from entformer.mappings import deformed_log, normmax_rows, per_row
 
 __all__ = ["Entmax15Loss", "EntmaxBisectLoss", "EntmaxLoss", "NormmaxBisectLoss", "SparsemaxBisectLoss", "SparsemaxLoss"]
 __all__ += ["entmax15_loss", "entmax_bisect_loss", "entmax_loss"]

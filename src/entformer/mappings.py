@@ -12,7 +12,7 @@ sum to one to rounding. They are accepted so that old calls keep working, and ch
 
 Shared contract: -inf scores and `mask` (True = may have weight) exclude an entry; a row with nothing allowed gives zeros and
 zero gradients; NaN stays in its row; +inf counts as the limit of ever larger scores; float16 and bfloat16 are computed in
-higher precision and come back in the dtype they had (float32 under autocast, as torch does for softmax).
+higher precision and come back in the dtype they had (float32 under autocast).
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from entformer.errors import ArgumentError
 from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.rows.api import entmax, under_autocast
 
 __all__ = ["budget_bisect", "entmax", "entmax15", "entmax_bisect", "entmax_support", "log_entmax"]
 __all__ += ["normmax_bisect", "sparsemax", "sparsemax_bisect"]
@@ -343,12 +343,6 @@ def _log1p_over(x: Tensor, e: Tensor) -> Tensor:
 
 def _work_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def under_autocast(x: Tensor) -> Tensor:
-    """float32 scores for half-precision ones under autocast, as torch gives softmax and the losses; else `x`."""
-    half = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-    return x.float() if half and torch.is_autocast_enabled(x.device.type) else x
 
 
 def _scores(name: str, x: Tensor, dim: int, mask: Tensor | None) -> Tensor:

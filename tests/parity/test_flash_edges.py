@@ -131,7 +131,7 @@ def weights_of(answer: Attention, keys: int) -> Tensor:
     assert crow[-1] == len(col) == len(weight)
     counts = crow.diff()
     row = torch.arange(counts.numel()).repeat_interleave(counts)
-    assert ((0 <= col) & (col < keys)).all()
+    assert ((col >= 0) & (col < keys)).all()
     assert (torch.diff(row * keys + col) > 0).all(), "columns ascend within a row, none twice"
     assert (weight > 0.0).all()
     full = torch.zeros(counts.numel(), keys, dtype=torch.float64)
@@ -194,7 +194,9 @@ def test_float_mask_has_a_gradient(shape: tuple[int, ...], how: dict[str, Any]) 
         if "alpha" in how:
             more["alpha"] = torch.full((2,), how["alpha"], requires_grad=True)
             leaves.append(more["alpha"])
-        out = output(*leaves[:3], attn_mask=leaves[3], key_padding_mask=padding, is_causal=True, **more, causal_offset=9, impl=impl)
+        out = output(
+            *leaves[:3], attn_mask=leaves[3], key_padding_mask=padding, is_causal=True, **more, causal_offset=9, impl=impl
+        )
         return out.detach(), *torch.autograd.grad(out, leaves, grad)
 
     for ours, right in zip(run("auto"), run("reference"), strict=True):

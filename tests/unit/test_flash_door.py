@@ -34,7 +34,10 @@ def call(**arguments: Any) -> Tensor:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"dropout_p": 1.0}, r"dropout_p=1.0 must be at least 0 and below 1\."),
     ({"dropout_p": -0.1}, r"dropout_p=-0.1 must be at least 0 and below 1\."),
-    ({"query": torch.ones(2, 4, 5, 8, dtype=torch.long)}, r"query must be a floating-point tensor \(\.\.\., heads, length, size\)"),
+    (
+        {"query": torch.ones(2, 4, 5, 8, dtype=torch.long)},
+        r"query must be a floating-point tensor \(\.\.\., heads, length, size\)",
+    ),
     ({"key": [1.0, 2.0]}, r"key must be a floating-point tensor"),
     ({"value": torch.ones(6)}, r"value must be a floating-point tensor"),
     ({"key": torch.ones(4, 7, 8)}, r"query and key must agree in device and number of dimensions\."),
@@ -60,7 +63,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"alpha": torch.full((2, 4, 1), 1.5)}, r"alpha must have shape .* it has \(2, 4, 1\)\."),
     ({"alibi_slopes": torch.ones(5)}, r"alibi_slopes must have shape \(4,\) or \(2, 4\), one value per head; it has \(5,\)\."),
     ({"attn_mask": torch.ones(5, 6, dtype=torch.bool)}, r"attn_mask of shape \(5, 6\) does not broadcast to \(2, 4, 5, 7\)\."),
-    ({"attn_mask": torch.ones(5, 7, dtype=torch.uint8)}, r"attn_mask must be boolean .* or floating point .*, not torch.uint8\."),
+    (
+        {"attn_mask": torch.ones(5, 7, dtype=torch.uint8)},
+        r"attn_mask must be boolean .* or floating point .*, not torch.uint8\.",
+    ),
     ({"key_padding_mask": torch.zeros(2, 7)}, r"key_padding_mask must be boolean, True = may attend\."),
     (
         {"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)},
@@ -107,8 +113,8 @@ def test_forward_mode_takes_the_dense_path(kernels: None) -> None:
     torch.testing.assert_close(moved, (up - down) / (2 * step), rtol=2e-2, atol=2e-3)  # of a central difference in float32
 
 
-# Weights of softmax and sums of 8 to 16 products: a few units of float32.
-CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+# Weights of softmax and sums of 8 to 16 products of size 1 to 4: some tens of units of float32.
+CLOSE = {"rtol": 1e-5, "atol": 5e-6}
 LEADING: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)]
 
 
@@ -220,7 +226,9 @@ def test_inference_mode(impl: Impl) -> None:
     right = call(**good(), alpha=torch.full((4,), 1.3, requires_grad=True), impl=impl)
     with torch.inference_mode():
         out = call(**good(), alpha=torch.full((4,), 1.3), impl=impl)
-        assert torch.equal(call(**{name: t.clone() for name, t in good().items()}, alpha=1.5, impl=impl), call(**good(), impl=impl))
+        assert torch.equal(
+            call(**{name: t.clone() for name, t in good().items()}, alpha=1.5, impl=impl), call(**good(), impl=impl)
+        )
     assert right.requires_grad
     assert not out.requires_grad
     assert torch.equal(out, right)

@@ -267,12 +267,12 @@ def test_export() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-def test_autocast_treats_it_as_it_treats_softmax(dtype: torch.dtype, impl: str) -> None:
-    """On the CPU softmax keeps its input's dtype under autocast (on CUDA it returns float32), and computes in float32."""
+def test_under_autocast_the_result_is_float32(dtype: torch.dtype, impl: str) -> None:
+    """As torch has it for softmax on CUDA. (On the CPU its softmax keeps the narrow dtype; sparse weights deserve better.)"""
     x = torch.randn(4, 33, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         weights = entmax(x, 1.5, impl=impl)
-        assert weights.dtype == torch.softmax(x, -1).dtype
+        assert weights.dtype == (dtype if dtype == torch.float64 else torch.float32)
     weights.square().sum().backward()
     assert x.grad is not None
     assert x.grad.dtype == dtype

@@ -15,7 +15,6 @@ from entformer.kernels.rows import ops, reference
 
 _NARROW = (torch.float16, torch.bfloat16)
 _DTYPES = (*_NARROW, torch.float32, torch.float64)
-_AUTOCAST = ("cpu", "cuda")
 
 
 def entmax(
@@ -49,8 +48,7 @@ def entmax(
         raise ArgumentError(f"entmax takes a floating-point tensor of scores, not {kind}; convert it first, e.g. x.float().")
     if x.dim() == 0:
         return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
-    if x.dtype in _NARROW and x.device.type in _AUTOCAST and torch.is_autocast_enabled(x.device.type):
-        x = x.float()  # as torch does for softmax
+    x = under_autocast(x)
     dim = _checked_dim(dim, x, "dim")
     row_alpha = _alpha_per_row(alpha, x, dim, alpha_dim)  # shape of x with `dim` removed
     scores = x if mask is None else torch.where(_checked_mask(mask, x), x, -math.inf)
@@ -60,6 +58,12 @@ def entmax(
     else:
         weights = ops.RowsFunction.apply(scores, row_alpha)  # type: ignore[no-untyped-call]
     return weights.movedim(-1, dim)
+
+
+def under_autocast(x: Tensor) -> Tensor:
+    """float32 for half-precision scores under autocast, on every device, as torch has it for softmax on CUDA; else `x`."""
+    narrow = x.dtype in _NARROW and x.device.type in ("cpu", "cuda")
+    return x.float() if narrow and torch.is_autocast_enabled(x.device.type) else x
 
 
 def _forward_mode_active() -> bool:

@@ -21,7 +21,7 @@ MOST_STEPS = 60
 def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
     """Weights (..., n) for scores (..., n); `alpha` broadcasts against scores.shape[:-1]."""
     if scores.shape[-1] == 0:
-        return scores.clone()
+        return scores * alpha.unsqueeze(-1).to(scores.dtype)  # nothing, but a function of both
     work = work_dtype(scores.device)
     s = scores.to(work)
     e = alpha.to(work).unsqueeze(-1) - 1.0  # (..., 1)
@@ -37,9 +37,11 @@ def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
     for _ in range(2):
         p, slope = _deformed_exp(u - c, e, allowed)
         total_slope = slope.sum(-1, keepdim=True)
-        c = c + (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
+        step = (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
+        c = c + (step - step.detach())  # the derivative of a step, not its rounding
     weights, _ = _deformed_exp(u - c, e, allowed)
-    weights = torch.where(top.isnan(), s * top, weights)  # NaN stays in its row, in the gradient too
+    broken = top.isnan() | e.isnan()
+    weights = torch.where(broken, s * (top * e).detach(), weights)  # NaN stays in its row, in the gradient too
     return weights.to(scores.dtype)
 
 

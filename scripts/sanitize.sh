@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The parity tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
+#
+# In: g++, the development environment (.venv, or $PYTHON); arguments for pytest, by default the parity tests of rows and
+# attention. Out: exit 0 and "clean", or the first report: an access outside a buffer, or undefined arithmetic, with its place.
+# Memory is handed out full of 0xff, NaN in every float type, so what is read before it is written shows in the results.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+export CXX=${CXX:-g++}
+export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
+export ENTFORMER_CACHE="$PWD/build/sanitize" # apart from the libraries in daily use
+# -O1: the compiler takes minutes for instrumented -O3.
+export ENTFORMER_CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+
+runtime=$("$CXX" -print-file-name=libasan.so)
+standard=$("$CXX" -print-file-name=libstdc++.so.6) # else the runtime does not find the function that throws
+if [ ! -e "$runtime" ]; then
+  echo "sanitize: $CXX has no libasan.so; install gcc's sanitizer library, or set CXX=g++." >&2
+  exit 2
+fi
+
+echo "sanitize: building"
+# Built, not loaded: the library can only be loaded with the runtime in place, which would slow the compiler down.
+"$PYTHON" -c '
+import sys
+from entformer.kernels import native
+try:
+    library = native._build(native.cache_dir())
+except native.BuildError as problem:
+    sys.exit(f"sanitize: {problem}")
+if b"__asan_init" not in library.read_bytes():
+    sys.exit("sanitize: the library is not instrumented; ENTFORMER_CXXFLAGS did not reach the compiler.")
+'
+
+[ $# -gt 0 ] || set -- tests/parity/test_rows.py tests/parity/test_flash.py tests/parity/test_flash_edges.py
+echo "sanitize: running $*"
+# Reports go to stderr, which pytest must not swallow; signals belong to the runtime. Python itself leaks on purpose.
+if LD_PRELOAD="$runtime $standard" \
+  ASAN_OPTIONS="detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size=1073741824" \
+  UBSAN_OPTIONS="print_stacktrace=1" \
+  "$PYTHON" -m pytest -p no:faulthandler --capture=sys "$@"; then
+  echo "sanitize: clean"
+else
+  echo "sanitize: NOT clean, see above" >&2
+  exit 1
+fi
