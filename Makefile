@@ -3,7 +3,8 @@
 #   make demo      what alpha-entmax does, in the terminal and as a figure
 #   make test      all tests
 #   make check     style, types, import contracts
-#   make bench     speed against torch.softmax and the entmax package (some minutes)
+#   make bench     speed and memory against torch and the entmax package (ten minutes)
+#   make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 #   make clean     remove .venv and everything generated
 
 PYTHON  ?= python3
@@ -14,7 +15,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 SAY   := @echo "entformer:"
 
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench sanitize clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +56,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	@mkdir -p bench-results
 	@$(BIN)/entformer bench rows --json bench-results/rows.json --png bench-results/rows.png
+	@$(BIN)/entformer bench attention --json bench-results/attention.json --png bench-results/attention.png
+
+sanitize: $(STAMP)
+	@PYTHON=$(BIN)/python scripts/sanitize.sh
 
 clean:
 	@rm -rf .venv build bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = {(): "demo", ("demo",): "--out", ("doctor",): "--json", ("bench",): "rows", ("bench", "rows"): "--quick"}
+VERBS = {
+    (): "demo",
+    ("demo",): "--out",
+    ("doctor",): "--json",
+    ("bench",): "attention",
+    ("bench", "rows"): "--quick",
+    ("bench", "attention"): "--no-memory",
+}
 
 
 def entformer(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +46,15 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("dance",), ("demo", "--loud"), ("bench",), ("bench", "rows", "--threads", "0"), ("bench", "rows", "--threads", "two")],
+    [
+        ("dance",),
+        ("demo", "--loud"),
+        ("bench",),
+        ("bench", "rows", "--threads", "0"),
+        ("bench", "rows", "--threads", "two"),
+        ("bench", "attention", "--threads", "1,0"),
+        ("bench", "attention", "--shapes", "4x8x512"),
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
@@ -195,3 +210,50 @@ def test_bench_rows_json_to_standard_output_is_pure() -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["benchmark"] == "rows"
     assert "softmax" in done.stderr  # the table is still there for the eye
+
+
+def test_bench_attention_writes_table_json_and_png(tmp_path: Path) -> None:
+    files = ("--json", "attention.json", "--png", "attention.png")
+    wishes = ("--quick", "--threads", "1", "--shapes", "2x8x64x64", "--scaling")
+    done = entformer("bench", "attention", *wishes, *files, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "density" in done.stdout
+    report = json.loads((tmp_path / "attention.json").read_text())
+    assert report["signature"]["threads"] == 1
+    assert {r["setting"]["kind"] for r in report["results"]} == {"plain", "causal", "padded", "cross", "decode"}
+    density = {r["contestant"]: r["density"] for r in report["results"] if r["setting"]["kind"] == "plain"}
+    assert 0 < density["2"] < density["1.5"] < density["learned"] < density["1.01"] <= density["softmax"] == 1.0
+    for result in report["results"]:
+        assert (result["forward_backward"] is None) is (result["setting"]["kind"] == "decode")
+        for pace in (result["forward"], result["forward_backward"] or result["forward"]):
+            assert pace["ratio"] > 0
+            assert (pace["to_fixed"] is not None) is result["contestant"].startswith("learned")
+    same_density = [s["density"] for s in report["scaling"] if s["series"] == "same density"]
+    assert same_density[1] == pytest.approx(same_density[0], rel=0.1)  # found from a sample of the queries
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_attention_json_to_standard_output_is_pure() -> None:
+    done = entformer("bench", "attention", "--quick", "--threads", "1", "--shapes", "1x8x32x16", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["benchmark"] == "attention"
+    assert report["memory"] == report["scaling"] == []  # not in a quick run unless asked for
+    assert "SDPA" in done.stderr  # the tables are still there for the eye
+
+
+PEAKS = "from entformer.bench.memory import peak_megabytes as p; print([p('1.5', n, threads=1) for n in (512, 2048)])"
+
+
+def test_peak_memory_is_measured_in_a_process_of_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PEAKS],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    short, long = json.loads(done.stdout)
+    # Output and three gradients are held at the end, 4 x 4 MB at length 2048. A matrix of scores would be 134 MB.
+    assert 16 < long < 134
+    assert 2 * short < long

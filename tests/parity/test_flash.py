@@ -2,7 +2,7 @@
 
 `CASES` gives every value of every axis its turn (`AXES`) and pairs them at random, with a fixed seed. The tolerance is a bound,
 element by element: the kernel knows a score to a few units of float32 of the products it adds up, so a weight lies between
-p(x - dx) and p(x + dx), x = score - c, and so do its slope w and its derivative by alpha; `Tolerance` carries these intervals on
+p(x - dx) and p(x + dx), x = score - c, and so do its slope w and its derivative by alpha; `Tolerance` carries these intervals
 to the output and the gradients. At the edge of the support w jumps (alpha = 2) or is unbounded (alpha > 2), and there alone the
 bound is wide: whether such a key has weight is a matter of rounding.
 """
@@ -69,8 +69,10 @@ AXES: dict[str, list[Any]] = {
     "heads": [(2, 2), (8, 2), (3, 1), (1, 1)],
     "alpha": [*ALPHAS, 1.5, "each head its own", "rela"],
     "alpha_form": ["number", "scalar", "per head", "per head, fixed", "per batch and head"],
-    "mask": ["none", "none", "full", "transposed", "over batch", "over heads", "one row", "one column", "padding", "causal"]
-    + ["causal, cached keys", "causal, negative offset", "causal, padding and full", "some rows dead", "a batch dead"],
+    "mask": [
+        *("none", "none", "full", "transposed", "over batch", "over heads", "one row", "one column", "padding", "causal"),
+        *("causal, cached keys", "causal, negative offset", "causal, padding and full", "some rows dead", "a batch dead"),
+    ],
     "alibi": ["none", "none", "per head", "per batch and head"],
     "layout": list(LAYOUTS),
     "dropout": [0.0, 0.0, 0.0, 0.3],
@@ -167,6 +169,7 @@ class Expected:
         self.want_alpha = isinstance(self.how.get("alpha"), Tensor) and case.alpha_form != "per head, fixed"
 
         self.out, self.grads, answer = self.run("reference", torch.float64)
+        assert answer.stats is not None
         self.dead = (answer.stats.support_size == 0) & (case.alpha != "rela")  # (B, H, Lq): may attend to nothing
         weights = dense(answer.support, (batch, heads, queries, keys))
         self.tolerance = Tolerance(case, self, weights, scale)
@@ -253,7 +256,7 @@ class Tolerance:
         else:
             total = slope.sum(-1, keepdim=True).clamp(min=1e-300)
             delta = (slope * g).sum(-1, keepdim=True) / total
-            size = (slope * g.abs()).sum(-1, keepdim=True) / total
+            size = torch.where(p > 0.0, g.abs(), 0.0).amax(-1, keepdim=True)  # a mean is exact to units of the largest
             off = (g - delta).abs()
             least = (slope - d_slope).clamp(min=0.0).sum(-1, keepdim=True)
             d_delta = times(d_slope, off).sum(-1, keepdim=True) / least.clamp(min=1e-300)
@@ -301,7 +304,8 @@ class Tolerance:
 
     @staticmethod
     def _group(t: Tensor, group: int) -> Tensor:
-        return t.unflatten(1, (-1, group)).sum(2)
+        summed: Tensor = t.unflatten(1, (-1, group)).sum(2)
+        return summed
 
     @staticmethod
     def _alpha_slope(p: Tensor, e: Tensor) -> Tensor:

@@ -60,6 +60,19 @@ def test_weights_are_a_distribution(row: list[float], alpha: float, dtype: torch
 
 
 @on_both
+@pytest.mark.parametrize("spread", [0.0, 1e-6])
+@pytest.mark.parametrize("n", [1000, 5000, 200_000])
+def test_long_flat_rows_are_distributions(n: int, spread: float, impl: str) -> None:
+    """Weights near 1/n have q = n^-(alpha - 1): a small number that must not be got as 1 minus one close to 1."""
+    x = spread * torch.randn(n, generator=torch.Generator().manual_seed(n))
+    found = {
+        alpha: entmax(x, alpha, impl=impl).double().sum().item() for alpha in (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0, 6.0)
+    }
+    # n roundings of float32, each relative to its weight; torch.softmax itself is off by up to 4e-6 here.
+    assert found == pytest.approx(dict.fromkeys(found, 1.0), abs=1e-5)
+
+
+@on_both
 @law
 @given(row=scores, alpha=st.one_of(st.sampled_from([0.5, 1.0]), st.floats(0.3, 1.0)))
 def test_dense_alphas_have_no_zeros(row: list[float], alpha: float, impl: str) -> None:

@@ -114,7 +114,7 @@ def test_forward_mode_takes_the_dense_path(kernels: None) -> None:
 
 
 # Weights of softmax and sums of 8 to 16 products of size 1 to 4: some tens of units of float32.
-CLOSE = {"rtol": 1e-5, "atol": 5e-6}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}
 LEADING: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)]
 
 
@@ -123,12 +123,13 @@ LEADING: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)]
 def test_any_number_of_dimensions(leading: tuple[int, ...], masked: str, impl: Impl) -> None:
     q, k, v = normal(*leading, 5, 8), normal(*leading, 7, 8), normal(*leading, 7, 6)
     mask = normal(*leading, 5, 7)
-    shared: dict[str, Any] = {
+    kinds: dict[str, dict[str, Any]] = {
         "none": {},
         "boolean": {"attn_mask": (mask > -1.0) | (torch.arange(7) == 0)},
         "float": {"attn_mask": mask},
         "causal": {"is_causal": True},
-    }[masked]
+    }
+    shared = kinds[masked]
     if masked == "float" and impl == "cpu":
         impl = "auto"
     out = attention(q, k, v, normalizer="softmax", impl=impl, **shared, return_stats=True, return_support=True)
@@ -160,10 +161,11 @@ def test_softmax_is_torchs_attention(shared: str, heads: int, impl: Impl) -> Non
     if "float" in shared and impl == "cpu":
         impl = "auto"
     answers = []
-    for door in (torch_attention, attention):
+    doors: list[Callable[..., Any]] = [torch_attention, attention]
+    for door in doors:
         leaves = [t.requires_grad_() for t in (normal(2, 4, 9, 16), normal(2, heads, 13, 16), normal(2, heads, 13, 8))]
-        ours = {} if door is torch_attention else {"normalizer": "softmax", "impl": impl}
-        out = door(*leaves, enable_gqa=heads != 4, **arguments, **ours)  # type: ignore[operator]
+        ours: dict[str, Any] = {} if door is torch_attention else {"normalizer": "softmax", "impl": impl}
+        out = door(*leaves, enable_gqa=heads != 4, **arguments, **ours)
         answers.append((out, *torch.autograd.grad(out, leaves, normal(2, 4, 9, 8))))
     for right, answer in zip(*answers, strict=True):
         torch.testing.assert_close(answer, right, **CLOSE)

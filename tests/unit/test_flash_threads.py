@@ -1,4 +1,4 @@
-"""Attention under many threads: of torch, of Python, and after fork. In: the same problems. Out: the same bits, and no crash."""
+"""Attention under many threads: of torch, of Python, and after fork. In: the same problems. Out: the same bits, no crash."""
 
 import multiprocessing
 import threading
@@ -79,21 +79,21 @@ def test_eight_python_threads_at_once() -> None:
         assert list(pool.map(walk, range(8))) == [True] * 8
 
 
-def _child(right: list[list[Tensor]], threads: int) -> None:
-    torch.set_num_threads(threads)
+def _child(right: list[list[Tensor]]) -> None:
+    torch.set_num_threads(1)
     answers = [compute(shape, {"alpha": 1.5}) for shape in SHAPES]
     raise SystemExit(0 if all(same_bits(ours, theirs) for ours, theirs in zip(answers, right, strict=True)) else 3)
 
 
 @pytest.mark.parametrize("threads_before", [1, 2])
 def test_fork_after_use(threads_before: int) -> None:
-    """As a DataLoader's workers do: fork after the kernels ran, then one thread in the child.
+    """As a DataLoader does: fork after the kernels ran, then one thread in the child.
 
-    More than one would hang in any parallel operation of torch: GNU OpenMP's pool of threads does not survive a fork.
+    With more, every parallel operation of torch hangs there: GNU OpenMP's pool of threads does not survive a fork.
     """
     torch.set_num_threads(threads_before)
     right = [compute(shape, {"alpha": 1.5}) for shape in SHAPES]
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(right, 1))
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(right,))
     child.start()
     child.join(120)
     if child.is_alive():

@@ -1,4 +1,4 @@
-"""What `entformer bench attention` measures. In: shapes, numbers of threads. Out: a `Plan`, a list of settings with their rounds.
+"""What `entformer bench attention` measures. In: shapes, numbers of threads. Out: a `Plan`: settings, each with its rounds.
 
 The base grid is every shape at every logit scale, on the most threads asked for. Around it, at logit scale 1: causal,
 padded keys, cross attention, one query against a long cache, and the smaller numbers of threads. Not the full product:
@@ -6,7 +6,7 @@ it would take an hour and say the same.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from entformer.errors import ArgumentError
 
@@ -52,6 +52,18 @@ class Setting:
         """(batch, heads, length, head size) in a few letters; queries/keys where they differ."""
         length = str(self.keys) if self.queries == self.keys else f"{self.queries}/{self.keys}"
         return f"{self.batch},{self.heads},{length},{self.size}"
+
+    @property
+    def scores(self) -> int:
+        """How many numbers q k^T has."""
+        return self.batch * self.heads * self.queries * self.keys
+
+    def case(self, usual_threads: int) -> str:
+        """What sets it apart from plain attention on the usual threads at logit scale 1; empty if nothing does."""
+        parts = [self.kind] if self.kind != "plain" else []
+        parts += [f"logits x{self.scale:g}"] if self.scale != 1.0 else []
+        parts += [f"{self.threads} thread{'s' if self.threads > 1 else ''}"] if self.threads != usual_threads else []
+        return ", ".join(parts)
 
     @property
     def backward(self) -> bool:
@@ -105,7 +117,7 @@ def quick_plan(
 ) -> Plan:
     """Some seconds: small shapes, few rounds. Enough to see that everything runs; the figures are rough."""
     most, *fewer = _distinct(threads)
-    repeats = {"rounds": rounds, "slow_rounds": rounds}
+    repeats: dict[str, Any] = {"rounds": rounds, "slow_rounds": rounds}
     chosen = shapes or (Shape(4, 8, 64, 64), Shape(1, 8, 512, 64))
     settings = [Setting(**_sizes(shape), threads=most, peer_rounds=1, **repeats) for shape in chosen if shape.length <= 2048]
     settings += [Setting(**_sizes(shape), threads=most, rounds=1, slow_rounds=1) for shape in chosen if shape.length > 2048]
@@ -130,7 +142,7 @@ def _distinct(threads: tuple[int, ...]) -> list[int]:
     return sorted(set(threads), reverse=True)
 
 
-def _sizes(shape: Shape) -> dict[str, int]:
+def _sizes(shape: Shape) -> dict[str, Any]:
     return {"batch": shape.batch, "heads": shape.heads, "queries": shape.length, "keys": shape.length, "size": shape.size}
 
 

@@ -1,12 +1,12 @@
 """The contestants of `entformer bench attention`. In: a setting. Out: its tensors, and per contestant the work that is timed.
 
-    sdpa            torch.nn.functional.scaled_dot_product_attention: softmax, the baseline
-    1.5, 2, 1.01    entformer.attention with this alpha; 1.01 has hardly any zeros
-    learned         alpha is a parameter (heads,) that wants a gradient. All heads at 1.49: the density of 1.5, but none of
-                    its shortcuts, since no kernel knows 1.49
-    learned spread  the same with 1 + sigmoid(-1.5 ... 1.5) over the heads: 1.18 to 1.82, as training leaves them
-    rela, softmax   through the same door; rela's weights are max(score, 0), softmax is alpha = 1
-    entmax package  softmax(q k^T) v written out, with the package's entmax15 for softmax; stores all scores
+sdpa            torch.nn.functional.scaled_dot_product_attention: softmax, the baseline
+1.5, 2, 1.01    entformer.attention with this alpha; 1.01 has hardly any zeros
+learned         alpha is a parameter (heads,) that wants a gradient. All heads at 1.49: the density of 1.5, but none of
+                its shortcuts, since no kernel knows 1.49
+learned spread  the same with 1 + sigmoid(-1.5 ... 1.5) over the heads: 1.18 to 1.82, as training leaves them
+rela, softmax   through the same door; rela's weights are max(score, 0), softmax is alpha = 1
+entmax package  softmax(q k^T) v written out, with the package's entmax15 for softmax; stores all scores
 """
 
 import math
@@ -71,13 +71,17 @@ def make_inputs(setting: Setting) -> Inputs:
     return Inputs(q=q, k=k, v=v, grad=grad, key_mask=key_mask, causal=setting.kind == "causal")
 
 
-def learned_alpha(name: str, heads: int) -> Tensor | None:
-    """The parameter of a contestant that learns alpha."""
+def options(name: str, heads: int) -> dict[str, Any]:
+    """How a contestant of ours calls `attention`; a tensor among the options is a parameter that wants a gradient."""
     if name == "learned":
-        return torch.full((heads,), 1.49).requires_grad_()
+        return {"alpha": torch.full((heads,), 1.49).requires_grad_()}
     if name == "learned spread":
-        return (1.0 + torch.sigmoid(torch.linspace(-1.5, 1.5, heads))).requires_grad_()
-    return None
+        return {"alpha": (1.0 + torch.sigmoid(torch.linspace(-1.5, 1.5, heads))).requires_grad_()}
+    if name in ("rela", "softmax"):
+        return {"normalizer": name}
+    if name not in OURS:
+        raise ArgumentError(f"contestant {name!r} is not known; choose one of {', '.join((SDPA, *CONTESTANTS))}.")
+    return {"alpha": float(name)}
 
 
 def contestant(name: str, heads: int) -> tuple[Attend, tuple[Tensor, ...]]:
@@ -86,14 +90,8 @@ def contestant(name: str, heads: int) -> tuple[Attend, tuple[Tensor, ...]]:
         return _sdpa, ()
     if name == PEER:
         return partial(_composed, peer_functions()["1.5"]), ()
-    alpha = learned_alpha(name, heads)
-    if alpha is not None:
-        return partial(_ours, alpha=alpha), (alpha,)
-    if name in ("rela", "softmax"):
-        return partial(_ours, normalizer=name), ()
-    if name not in OURS:
-        raise ArgumentError(f"contestant {name!r} is not known; choose one of {', '.join((SDPA, *CONTESTANTS))}.")
-    return partial(_ours, alpha=float(name)), ()
+    how = options(name, heads)
+    return partial(_ours, how), tuple(value for value in how.values() if isinstance(value, Tensor))
 
 
 def forward(attend: Attend, inputs: Inputs) -> Callable[[], object]:
@@ -120,11 +118,11 @@ def density(name: str, inputs: Inputs) -> float:
     """The share of allowed weights that are not zero, counted by the kernel."""
     if name == SDPA:
         return 1.0
-    attend, _ = contestant("1.5" if name == PEER else name, inputs.q.shape[1])
+    how = options("1.5" if name == PEER else name, inputs.q.shape[1])
     with torch.no_grad():
-        found: Any = attend(inputs) if not isinstance(attend, partial) else attend(inputs, return_stats=True)
+        found = _attend(inputs, how | {"return_stats": True})
     if not isinstance(found, Attention) or found.stats is None:
-        raise ArgumentError(f"contestant {name!r} returns no statistics.")
+        raise ArgumentError(f"contestant {name!r} returned no statistics.")
     return float(found.stats.support_size.sum()) / inputs.allowed
 
 
@@ -133,9 +131,13 @@ def _sdpa(inputs: Inputs) -> Tensor:
     return scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, attn_mask=mask, is_causal=inputs.causal)
 
 
-def _ours(inputs: Inputs, **how: Any) -> Tensor:
-    out = attention(inputs.q, inputs.k, inputs.v, key_padding_mask=inputs.key_mask, is_causal=inputs.causal, **how)
-    return out  # type: ignore[return-value]  # an Attention where `how` asks for statistics
+def _attend(inputs: Inputs, how: dict[str, Any]) -> Tensor | Attention:
+    return attention(inputs.q, inputs.k, inputs.v, key_padding_mask=inputs.key_mask, is_causal=inputs.causal, **how)
+
+
+def _ours(how: dict[str, Any], inputs: Inputs) -> Tensor:
+    out = _attend(inputs, how)
+    return out.output if isinstance(out, Attention) else out
 
 
 def _composed(normalizer: Normalizer, inputs: Inputs) -> Tensor:

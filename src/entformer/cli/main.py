@@ -106,5 +106,40 @@ def bench_rows(
     run_rows(json_file=json_file, png_file=png_file, quick=quick, threads=threads)
 
 
+@bench_app.command("attention")
+def bench_attention(
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write all results here; - is standard output.")
+    ] = None,
+    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw time against density here.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Some seconds: small shapes, few rounds, rough figures.")] = False,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N", help="Numbers of threads: everything with the most, some with the others. 1,2 if not given."
+        ),
+    ] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BxHxLxD,...",
+            help="Self-attention shapes; 16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64 if not given.",
+        ),
+    ] = None,
+    memory: Annotated[
+        bool | None, typer.Option("--memory/--no-memory", help="Peak memory against SDPA. On, unless --quick.")
+    ] = None,
+    scaling: Annotated[
+        bool | None, typer.Option("--scaling/--no-scaling", help="What doubling the length costs. On, unless --quick.")
+    ] = None,
+) -> None:
+    """Race sparse attention against torch's fused softmax attention: time, density, memory. About five minutes."""
+    from entformer.cli.bench_attention import run_attention
+
+    run_attention(
+        json_file=json_file, png_file=png_file, quick=quick, threads=threads, shapes=shapes, memory=memory, scaling=scaling
+    )
+
+
 if __name__ == "__main__":
     main()
