@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from entformer.bench import attention_racers as racers
-from entformer.bench.attention_plan import Plan, Setting, quick_plan
+from entformer.bench.attention_plan import Plan, Setting, Shape, quick_plan
 from entformer.bench.memory import MemoryResult, measure_memory
 from entformer.bench.peer import peer_functions
 from entformer.bench.scaling import ScalingResult, measure_scaling
@@ -70,7 +70,7 @@ class AttentionReport:
 def race_attention(plan: Plan, *, progress: Callable[[str], None] = lambda _: None) -> AttentionReport:
     """Run the plan. `progress` hears one short line before each part."""
     if resolve("auto", "cpu") != "cpu":  # the dense reference in float64 is some hundred times slower
-        plan = quick_plan(threads=(plan.threads,), rounds=1)
+        plan = quick_plan((Shape(1, 8, 32, 64),), (plan.threads,), rounds=1)
     before = torch.get_num_threads()
     try:
         results: list[AttentionResult] = []

@@ -137,7 +137,7 @@ def _print_ratios(console: Console, report: AttentionReport, title: str, directi
             r.contestant: pace for r in report.results if r.setting == setting and (pace := getattr(r, direction)) is not None
         }
         if paces:
-            cells = (f"{paces[name].ratio:.2f}" if name in paces else NO_CELL for name in names)
+            cells = (_number(paces[name].ratio if name in paces else None) for name in names)
             table.add_row(setting.shape, setting.case(report.plan.threads), f"{paces['1.5'].sdpa_ms:.1f}", *cells)
     console.print(table)
 
@@ -169,4 +169,4 @@ def _table(console: Console, title: str, *headings: str) -> Table:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return NO_CELL if value is None else f"{value:.{digits}f}"
+    return NO_CELL if value is None else f"{value:.{digits if value < 100 else 0}f}"

@@ -11,6 +11,7 @@ Run as a module (`python -m entformer.kernels.native`) it builds and reports; `m
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -225,6 +226,8 @@ def _compile(cxx: str, scratch: Path) -> Path:
         done = subprocess.run(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         outputs.append((link, done.stdout, done.returncode))
     for command, text, code in outputs:
+        if code != 0 and os.strerror(errno.ENOSPC) in text:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if code != 0:
             lines = (
                 [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines() or [f"exit code {code}"]

@@ -33,7 +33,8 @@ inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, 
     WG = row.sum_blocks([&](int64_t i) { return load(spare + i) * load(g + i); });
   }
   const float total = hsum(W), delta = total == 0.0f ? 0.0f : hsum(WG) / total;
-  const float grad_alpha = hsum(row.conclude(want_alpha, delta));
+  const float correction = total == 0.0f ? 0.0f : hsum(row.residue(delta)) / total;
+  const float grad_alpha = hsum(row.conclude(want_alpha, delta, correction));
   for (int64_t i = 0; i < count; i += VL) store(g + i, load(g + i) * scale);
   return grad_alpha;
 }

@@ -56,9 +56,9 @@ inline vf slopes_and_alpha(vf p, float e, bool want_alpha, vf& a) {
 }
 
 // The gradient of one row from its packed support, in three runs of whole vectors:
-//   measure   weight -> slope, `effect` = a, grad -> grad - pivot; returns the sums of w and w (g - pivot)
+//   measure   weight -> slope, `effect` = a; returns the sums of w and w g, whose ratio is delta
+//   residue   the sum of w (g - delta), which ought to be 0: what the rounding of delta leaves when all g share a large part
 //   conclude  grad -> dS = w (g - delta); returns the sum of a (g - delta)
-// Any pivot of the size of the gradients will do: it takes out a common offset before anything is summed.
 struct PackedRow {
   float *weight, *grad, *effect;
   int64_t count;
@@ -80,19 +80,20 @@ struct PackedRow {
   }
 
   void measure(bool want_alpha, vf& W, vf& WG) const {
-    const float pivot = grad[0];
     W = sum_blocks([&](int64_t i) {
       vf p = load(weight + i), a{}, w = slopes_and_alpha(p, e, want_alpha, a);
       if (want_alpha) store(effect + i, a);
       store(weight + i, w);
-      store(grad + i, load(grad + i) - pivot);
       return w;
     });
     WG = sum_blocks([&](int64_t i) { return load(weight + i) * load(grad + i); });
   }
-  vf conclude(bool want_alpha, float delta) const {
+  vf residue(float delta) const {
+    return sum_blocks([&](int64_t i) { return load(weight + i) * (load(grad + i) - delta); });
+  }
+  vf conclude(bool want_alpha, float delta, float correction) const {
     return sum_blocks([&](int64_t i) {
-      vf centred = load(grad + i) - delta;
+      vf centred = (load(grad + i) - delta) - correction;
       store(grad + i, load(weight + i) * centred);
       return want_alpha ? load(effect + i) * centred : vf{};
     });
@@ -146,8 +147,12 @@ struct SupportBatch {
   void run(int64_t n) {
     vf W_of[VL] = {}, WG_of[VL] = {}, A_of[VL] = {};
     for (int r = 0; r < size; ++r) rows[r].packed.measure(want_alpha, W_of[r], WG_of[r]);
-    vf W = sum_each(W_of), delta = W == 0.0f ? vf{} : sum_each(WG_of) / W;
-    for (int r = 0; r < size; ++r) A_of[r] = rows[r].packed.conclude(want_alpha, delta[r]);
+    vf W = sum_each(W_of);
+    W = W == 0.0f ? splat(1.0f) : W;
+    vf delta = sum_each(WG_of) / W;
+    for (int r = 0; r < size; ++r) WG_of[r] = rows[r].packed.residue(delta[r]);
+    vf correction = sum_each(WG_of) / W;
+    for (int r = 0; r < size; ++r) A_of[r] = rows[r].packed.conclude(want_alpha, delta[r], correction[r]);
     vf grad_alpha = want_alpha ? sum_each(A_of) : vf{};
     for (int r = 0; r < size; ++r) {
       if (want_alpha) *rows[r].grad_alpha = grad_alpha[r];

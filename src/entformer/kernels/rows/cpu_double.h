@@ -48,7 +48,7 @@ void double_row(const T* s, T* p, int64_t n, double e, double* u) {
   };
   // For alpha > 2 the sum is not convex in lam: keep a bracket, and halve it whenever Newton leaves it or gains too little.
   double low = 0.0, high = softmax ? log((double)count) : -expm1(-e * log((double)count)) / e;
-  double lam = 0.0, last_gap = INFINITY;
+  double lam = 0.0, last_gap = INFINITY, best = 0.0, best_gap = INFINITY;
   for (int step = 0; step < 200; ++step) {
     double S = 0.0, W = 0.0;
     for (int64_t i = 0; i < count; ++i) {
@@ -59,6 +59,7 @@ void double_row(const T* s, T* p, int64_t n, double e, double* u) {
       W += w / (1.0 + y);
     }
     const double gap = S - 1.0;
+    if (fabs(gap) < best_gap) best = lam, best_gap = fabs(gap);  // rounding makes the last steps wander; the best one counts
     if (fabs(gap) <= 4e-16) break;
     (gap > 0 ? low : high) = lam;
     double next = W > 0 ? lam + (softmax ? log(S) : S * -expm1(-e * log(S)) / (e * W)) : high;
@@ -68,7 +69,20 @@ void double_row(const T* s, T* p, int64_t n, double e, double* u) {
     last_gap = fabs(gap);
     lam = next;
   }
-  for (int64_t i = 0; i < n; ++i) p[i] = s[i] == -INFINITY ? (T)0 : (T)weight(((double)s[i] - top) - lam);
+  // For alpha > 2 many equal scores have 1 + e x = n^-e, beyond what 1 - e lam can hold: divide by the sum, and where nothing is
+  // left of it give all to the best.
+  double total = 1.0, ties = 0.0;
+  if (e > 1.0) {
+    total = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      total += weight(u[i] - best);
+      ties += u[i] == 0.0;
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const double above = (double)s[i] - top;
+    p[i] = s[i] == -INFINITY ? (T)0 : total > 0.0 ? (T)(weight(above - best) / total) : (T)(above == 0.0 ? 1.0 / ties : 0.0);
+  }
 }
 
 double alpha_slope_double(double p, double w, double log_p, double e) {

@@ -71,7 +71,7 @@ inline void accumulate(const Row& row, int64_t begin, int64_t end, float lam, Su
 constexpr double kSettled = 2e-7;   // how far a row's sum may stay above one
 constexpr float kRough = 0.1f;      // the same, where only a bound is wanted
 constexpr double kLastStep = 3e-5;  // S'' is bounded for e <= 1/2: a step from this close leaves excess^2, below rounding
-constexpr float kLastHalley = 5e-3f;  // and a step of third order from this close leaves excess^3: measured, below 1e-7
+constexpr float kLastHalley = 1e-3f;  // and a step of third order from this close leaves excess^3
 
 // Where a row stands: its root, and how far that lies from the last evaluation.
 template <class T>
@@ -190,7 +190,7 @@ void finish(const Row& row, int64_t n) {
     for (int64_t i = 0; i < row.padded; i += VL) {
       vf p = load(row.weight + i), change = load(row.slope + i) * row.beyond;
       vf ratio = change / vmax(p, splat(kSmallestNormal));
-      store(row.weight + i, p > 0.0f ? vmax(p - change * (1.0f - half_curve * ratio), vf{}) : vf{});
+      store(row.weight + i, p > row.e * change ? p - change * (1.0f - half_curve * ratio) : vf{});  // else 1 + y < 0 now
     }
   }
   const vf edge = splat(row.edge);
@@ -207,9 +207,28 @@ void finish(const Row& row, int64_t n) {
     vf q = vmax(row.e * (u - lam) + 1.0f, vf{});
     return shape == kHalf ? q * q : q;
   };
-  int64_t i = 0;
-  for (; i + VL <= n; i += VL) store(row.p + i, weights(load(row.s + i)));
-  if (i < n) store_tail(row.p + i, weights(load_tail(row.s + i, n - i, -kInf)), n - i);
+  double total = 0.0;
+  for (int64_t block = 0; block < n; block += kShort) {
+    const int64_t end = block + kShort < n ? block + kShort : n;
+    vf sum{};
+    int64_t i = block;
+    for (; i + VL <= end; i += VL) {
+      vf p = weights(load(row.s + i));
+      store(row.p + i, p);
+      sum += p;
+    }
+    if (i < end) {
+      vf p = weights(load_tail(row.s + i, end - i, -kInf));
+      store_tail(row.p + i, p, end - i);
+      sum += p;
+    }
+    total += hsum(sum);
+  }
+  // A long row of nearly equal scores has weights n^-1 = q^(1/e) with a q so small that the rounding of lam shows. It shows
+  // alike in all of them, so dividing by the sum takes it out.
+  if (fabs(total - 1.0) <= 2e-6 || !(total > 0.0)) return;
+  const float scale = (float)(1.0 / total);
+  for (int64_t i = 0; i < n; ++i) row.p[i] *= scale;
 }
 
 inline void swap(Row& a, Row& b) {

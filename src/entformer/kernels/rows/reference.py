@@ -30,7 +30,7 @@ def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
     shared = top == math.inf  # +inf entries share the mass: the limit of ever larger scores
     s = torch.where(shared, torch.where(s == math.inf, 0.0, -math.inf), s)
     top = torch.where(top.isinf(), 0.0, top)
-    allowed = s != -math.inf  # -inf is how a mask arrives
+    allowed = s - top > -math.inf  # -inf is how a mask arrives; a difference beyond the largest number is as good as one
     u = torch.where(allowed, s - top, 0.0)
 
     c = _solve(u.detach(), allowed, e.detach())
@@ -39,9 +39,9 @@ def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
         total_slope = slope.sum(-1, keepdim=True)
         step = (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
         c = c + (step - step.detach())  # the derivative of a step, not its rounding
-    weights, _ = _deformed_exp(u - c, e, allowed)
-    broken = top.isnan() | e.isnan()
-    weights = torch.where(broken, s * (top * e).detach(), weights)  # NaN stays in its row, in the gradient too
+    weights = _share_out(_deformed_exp(u - c, e, allowed)[0], e, allowed & (u == 0.0))
+    broken = torch.where(top.isnan() | e.isnan(), math.nan, 0.0)
+    weights = weights + (torch.where(s == -math.inf, 0.0, s) + e) * broken  # NaN stays in its row, in the gradients too
     return weights.to(scores.dtype)
 
 
@@ -89,18 +89,30 @@ def _deformed_exp(x: Tensor, e: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor
     return p, p / (1.0 + y)
 
 
+def _share_out(weights: Tensor, e: Tensor, best: Tensor) -> Tensor:
+    """For alpha > 2 many equal scores have 1 + e x = n^-e, beyond what 1 - e c can hold: divide by the sum, and where nothing
+    is left of it give all to the best."""
+    total = weights.detach().sum(-1, keepdim=True)
+    weights = weights / torch.where((e > 1.0) & (total > 0.0), total, 1.0)
+    count = best.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where((e > 1.0) & (total == 0.0), best.to(weights.dtype) / count, weights)
+
+
 def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
     """The root c of sum exp_e(u - c) = 1 for rows with maximum 0, by bracketed Newton on (S^e - 1)/e."""
     count = allowed.sum(-1, keepdim=True).clamp(min=1).to(u.dtype)
     low = torch.zeros_like(count)
     high = -_expm1_over(e, -count.log())  # (1 - n^-e)/e
     c, last_gap = low, torch.full_like(low, math.inf)
+    best, best_gap = c, last_gap  # rounding makes the last steps wander; the best one counts
     tolerance = 2.0 * torch.finfo(u.dtype).eps
     for _ in range(MOST_STEPS):
         p, slope = _deformed_exp(u - c, e, allowed)
         total = p.sum(-1, keepdim=True)
         gap = total - 1.0
         settled = gap.abs() <= tolerance
+        better = gap.abs() < best_gap
+        best, best_gap = torch.where(better, c, best), torch.where(better, gap.abs(), best_gap)
         if _all_true(settled | ~allowed.any(-1, keepdim=True) | gap.isnan()):
             break
         low, high = torch.where(gap > 0, c, low), torch.where(gap > 0, high, c)
@@ -110,7 +122,7 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
         halve = ~((newton >= low) & (newton <= high)) | ((e > 1.0) & (gap.abs() > 0.5 * last_gap))
         c = torch.where(settled, c, torch.where(halve, 0.5 * (low + high), newton))
         last_gap = gap.abs()
-    return c
+    return best
 
 
 def _expm1_over(e: Tensor, log_value: Tensor) -> Tensor:
