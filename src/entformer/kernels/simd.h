@@ -27,6 +27,7 @@ namespace {
 constexpr int VL = ENTFORMER_VL;  // floats per vector
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));  // for bits that may wrap
 
 constexpr float kInf = __builtin_inff();
 constexpr float kSmallestNormal = 1.17549435e-38f;
@@ -216,7 +217,7 @@ inline vf expand(const float* src, uint32_t bits) {
 inline vf vexp(vf z) {
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   vf k = z * 1.44269504f + magic;
-  vi shift = as_int(k) << 23;
+  vu shift = (vu)as_int(k) << 23;
   k -= magic;
   vf r = z - k * 0.693145752f - k * 1.42860677e-6f;  // ln 2 in two parts
   vf poly = 0.00139357848f * r + 0.00836915616f;
@@ -224,7 +225,7 @@ inline vf vexp(vf z) {
   poly = poly * r + 0.166665167f;
   vf r2 = r * r;
   vf value = poly * (r2 * r) + (r2 * 0.5f + (r + 1.0f));
-  vf result = as_float(as_int(value) + shift);
+  vf result = as_float((vi)((vu)as_int(value) + shift));
   return z > -87.0f ? result : vf{};
 }
 

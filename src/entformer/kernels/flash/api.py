@@ -87,10 +87,10 @@ def attention(
     mask, bias = _masks(attn_mask, query, batch, heads, queries, keys)
     key_mask = _key_mask(key_padding_mask, batch, keys)
     slopes = None if alibi_slopes is None else _per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
-    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
     seed = _draw_seed(dropout_p)
 
-    why_dense = _why_dense(q, bias, keys)
+    why_dense = _why_dense(q, bias, slopes, keys)
     chosen = resolve(impl, q.device.type)
     if impl == "cpu" and why_dense:
         raise ImplUnavailable(f"impl='cpu' cannot serve this attention: {why_dense}; use impl='auto'.")
@@ -112,22 +112,23 @@ def attention(
     else:
         exact = impl == "reference" or chosen == "reference"
         row_map = reference.rela if rela else partial(_entmax_rows, alpha=row_alpha, exact=exact)
-        out, weights, scores = reference.attention(
-            q,
-            k,
-            v,
-            row_map,
-            mask=mask,
-            key_mask=key_mask,
-            bias=bias,
-            slopes=slopes,
-            scale=scale,
-            causal=is_causal,
-            causal_offset=causal_offset,
-            dropout=dropout_p,
-            seed=seed,
-            dtype=torch.float64 if (exact and q.device.type != "mps") or q.dtype == torch.float64 else torch.float32,
-        )
+        with torch.autocast(q.device.type, enabled=False):  # the dtype was settled above
+            out, weights, scores = reference.attention(
+                q,
+                k,
+                v,
+                row_map,
+                mask=mask,
+                key_mask=key_mask,
+                bias=bias,
+                slopes=slopes,
+                scale=scale,
+                causal=is_causal,
+                causal_offset=causal_offset,
+                dropout=dropout_p,
+                seed=seed,
+                dtype=torch.float64 if (exact and q.device.type != "mps") or q.dtype == torch.float64 else torch.float32,
+            )
         stats = _dense_stats(weights.detach(), scores.detach(), row_alpha) if return_stats else None
         support = _dense_support(weights.detach()) if return_support else None
     out = torch.reshape(out, (*query.shape[:-1], value.shape[-1]))
@@ -142,10 +143,12 @@ def _entmax_rows(scores: Tensor, alpha: Tensor, exact: bool) -> Tensor:
     return rows.entmax(scores, alpha[:, :, None, None], impl="reference" if exact else "auto")
 
 
-def _why_dense(q: Tensor, bias: Tensor | None, keys: int) -> str | None:
+def _why_dense(q: Tensor, bias: Tensor | None, slopes: Tensor | None, keys: int) -> str | None:
     """Why the fused kernel cannot serve, or None."""
     if bias is not None:
         return "a floating-point attn_mask needs the dense path"
+    if slopes is not None and slopes.requires_grad:
+        return "alibi_slopes that want a gradient need the dense path"
     if q.dtype == torch.float64:
         return "float64 is not fused"
     if keys == 0:
@@ -166,10 +169,7 @@ def _four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
         query, key, value = (t if t.dtype == torch.float64 else t.to(narrow) for t in (query, key, value))
     if not query.dtype == key.dtype == value.dtype:
         raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
-    q, k, v = (
-        (t[None] if t.dim() == 2 else t).flatten(0, -4) if t.dim() > 3 else t.reshape(1, -1, *t.shape[-2:])
-        for t in (query, key, value)
-    )
+    q, k, v = (_with_batch(t) for t in (query, key, value))
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ArgumentError(
             f"shapes do not fit: query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}."
@@ -178,6 +178,13 @@ def _four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
         advice = "the first must be a multiple of the second" if enable_gqa else "set enable_gqa=True to share key heads"
         raise ArgumentError(f"query has {q.shape[1]} heads and key {k.shape[1]}: {advice}.")
     return q, k, v
+
+
+def _with_batch(t: Tensor) -> Tensor:
+    """(L, E), (H, L, E) or (..., H, L, E) -> (B, H, L, E)."""
+    if t.dim() < 4:
+        return t[(None,) * (4 - t.dim())]
+    return t.flatten(0, -4)
 
 
 def _per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
@@ -260,6 +267,9 @@ def _draw_seed(dropout_p: float) -> Tensor:
 
 
 def _dense_stats(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowStats:
+    if weights.shape[-1] == 0:
+        nothing = torch.zeros(weights.shape[:-1], device=weights.device)
+        return RowStats(nothing.to(torch.int32), nothing, nothing - math.inf)
     entropy = -torch.where(weights > 0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
     best, at = weights.max(-1)
     e = alpha[:, :, None] - 1.0

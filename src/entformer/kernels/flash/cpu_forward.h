@@ -27,6 +27,13 @@ inline Workspace set_up(const FlashProblem& p, float* at) {
   return w;
 }
 
+// lam of a row that was solved elsewhere, from its largest weight: p = exp_e(0 - lam).
+inline float root_from_best(const float* p, int64_t count, double e) {
+  float best = 0.0f;
+  for (int64_t i = 0; i < count; ++i) best = p[i] > best ? p[i] : best;
+  return (float)(-expm1(e * log((double)best)) / e);
+}
+
 inline void forward_block(const FlashForward& a, const Block& block, const Workspace& w) {
   const FlashProblem& p = a.problem;
   const Mapping m = mapping_of(p, block.b, block.h);
@@ -75,6 +82,7 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
         w.weights[i] = survives(p, row, w.columns[i]) ? w.weights[i] * rescue : 0.0f;
       gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
     }
+    if (m.in_double && count > 0) lam[r] = root_from_best(dense ? s : w.weights, dense ? block.keys : count, m.e);
     a.count[row] = (int32_t)count;
     a.row_state[2 * row] = w.top[r];
     a.row_state[2 * row + 1] = lam[r];

@@ -116,7 +116,6 @@ struct RowBias {
     const int64_t i = block.first + row;
     vi column;
     for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
-    s += load(key_bias + j);
     if (p.slopes) {
       vf distance = __builtin_convertvector(column, vf) - (float)(i + p.causal_offset);
       s -= p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
@@ -131,7 +130,8 @@ struct RowBias {
       memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
       s = __builtin_convertvector(bytes, vi) != 0 ? s : splat(-kInf);
     }
-    return s;
+    vf seen = load(key_bias + j);  // chosen, not added: a masked key may hold anything, NaN included
+    return seen == 0.0f ? s : seen;
   }
   bool needed(int64_t j) const {  // for the panel that begins at key j
     return keys_differ || p.slopes || p.mask || j + PANEL > p.Lk || (p.causal && j + PANEL > block.first + p.causal_offset);

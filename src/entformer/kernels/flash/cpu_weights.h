@@ -97,9 +97,17 @@ int64_t extract_shape(const float* s, int64_t keys, float top, float lam, float 
     compress((float*)columns + count, as_float(column), bits);
     count += compress(weights + count, x, bits);
   }
-  if (!rela)
-    for (int64_t i = 0; i < count; i += VL) store(weights + i, weight_at<shape>(load(weights + i), e, inv_e));
-  return count;
+  if (rela) return count;
+  // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `densify`.
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count; i += VL) {
+    vf p = weight_at<shape>(load(weights + i), e, inv_e), at = load((const float*)columns + i);
+    if (i + VL > count) p = load_tail((const float*)&p, count - i, 0.0f);
+    const uint32_t bits = bits_greater(p, vf{});
+    compress((float*)columns + kept, at, bits);
+    kept += compress(weights + kept, p, bits);
+  }
+  return kept;
 }
 inline int64_t extract(const Mapping& m, const float* s, int64_t keys, float top, float lam, float* spare, int32_t* columns, float* weights) {
   if (top == -kInf || top != top) return 0;

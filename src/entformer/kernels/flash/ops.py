@@ -23,7 +23,7 @@ _library = torch.library.Library("entformer", "FRAGMENT")
 _tags = (torch.Tag.pt2_compliant_tag,)
 _library.define(
     f"flash_forward(Tensor q, Tensor k, Tensor v, Tensor alpha, {_COMMON}, {_HOW}, float dropout, Tensor seed, "
-    "bool want_entropy, int kept) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool want_entropy, SymInt kept) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
 _library.define(

@@ -35,7 +35,7 @@ def attention(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output in v's dtype; weights and scores in `dtype`, the arithmetic's."""
-    group = q.shape[1] // k.shape[1]
+    group = q.shape[1] // max(k.shape[1], 1)
     keys = k.to(dtype).repeat_interleave(group, 1)  # (B, H, Lk, D)
     values = v.to(dtype).repeat_interleave(group, 1)
     scores = torch.matmul(q.to(dtype) * scale, keys.transpose(-1, -2))  # (B, H, Lq, Lk)

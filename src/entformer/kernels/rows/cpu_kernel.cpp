@@ -29,7 +29,7 @@ bool forward(const EntmaxForward& a, int64_t begin, int64_t end) {
   }
   const int64_t most = batch_rows(n);
   const bool narrow = a.dtype != kFloat32;
-  const int64_t stride = 3 * (n + 2 * VL);  // three runs of floats, or n doubles
+  const int64_t stride = (3 * (n + 2 * VL) + 1) / 2 * 2;  // three runs of floats, or n doubles, which want even places
   Scratch scratch((size_t)(most * stride) * sizeof(float) * (narrow ? 2 : 1));
   if (!scratch.data) return false;
   float* candidates = (float*)scratch.data;
