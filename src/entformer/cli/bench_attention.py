@@ -150,7 +150,7 @@ def _print_density(console: Console, report: AttentionReport) -> None:
     table = _table(console, title, "shape", "case", *headings)
     for setting in report.plan.settings:
         found = {r.contestant: r for r in report.results if r.setting == setting}
-        shares = [f"{100 * found[name].density:.3g}" if name in found else NO_CELL for name in OURS]
+        shares = [_percent(found[name].density) if name in found else NO_CELL for name in OURS]
         paces = [found[name].forward_backward if name in found else None for name in learned]
         costs = [_number(pace.to_fixed if pace else None) for pace in paces]
         table.add_row(setting.shape, setting.case(report.plan.threads), *shares, *costs)
@@ -166,6 +166,10 @@ def _table(console: Console, title: str, *headings: str) -> Table:
         style = "dim" if heading == "SDPA\nms" else None
         table.add_column(heading, justify="left" if words else "right", style=style, no_wrap=words)
     return table
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
 def _number(value: float | None, digits: int = 2) -> str:
