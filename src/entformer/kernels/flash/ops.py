@@ -84,11 +84,14 @@ class FlashFunction(torch.autograd.Function):
         q, k, v, alpha, mask, key_mask, slopes, *how, dropout, seed, _want_entropy, _kept = inputs
         _out, state, count, entropy, columns, weights = output
         ctx.mark_non_differentiable(state, count, entropy, columns, weights)
+        ctx.set_materialize_grads(False)  # else backward begins by filling zeros as large as the supports
         ctx.save_for_backward(q, k, v, alpha, mask, key_mask, slopes, state, count, columns, weights, seed)
         ctx.how = (*how, dropout)
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, *_others: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_out: Tensor | None, *_others: Tensor | None) -> tuple[Any, ...]:
+        if grad_out is None:
+            return (None,) * 15
         *tensors, seed = ctx.saved_tensors
         want_alpha = ctx.needs_input_grad[3]
         grads = FlashBackwardFunction.apply(grad_out, *tensors, *ctx.how, seed, want_alpha)  # type: ignore[no-untyped-call]
