@@ -69,10 +69,10 @@ void double_row(const T* s, T* p, int64_t n, double e, double* u) {
     last_gap = fabs(gap);
     lam = next;
   }
-  // For alpha > 2 many equal scores have 1 + e x = n^-e, beyond what 1 - e lam can hold: divide by the sum, and where nothing is
-  // left of it give all to the best.
+  // Of many equal scores at alpha > 2, 1 + e x = n^-e is beyond what 1 - e lam can hold. All are off alike, so divide by the
+  // sum; where nothing is left of it give all to the best.
   double total = 1.0, ties = 0.0;
-  if (e > 1.0) {
+  if (e > 1.0 && 1.0 - e * best < 1e-6) {
     total = 0.0;
     for (int64_t i = 0; i < count; ++i) {
       total += weight(u[i] - best);

@@ -39,7 +39,8 @@ def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
         total_slope = slope.sum(-1, keepdim=True)
         step = (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
         c = c + (step - step.detach())  # the derivative of a step, not its rounding
-    weights = _share_out(_deformed_exp(u - c, e, allowed)[0], e, allowed & (u == 0.0))
+    flat = (e > 1.0) & (1.0 - e * c < 1e-6)
+    weights = _share_out(_deformed_exp(u - c, e, allowed)[0], flat, allowed & (u == 0.0))
     broken = torch.where(top.isnan() | e.isnan(), math.nan, 0.0)
     weights = weights + (torch.where(s == -math.inf, 0.0, s) + e) * broken  # NaN stays in its row, in the gradients too
     return weights.to(scores.dtype)
@@ -89,13 +90,13 @@ def _deformed_exp(x: Tensor, e: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor
     return p, p / (1.0 + y)
 
 
-def _share_out(weights: Tensor, e: Tensor, best: Tensor) -> Tensor:
-    """For alpha > 2 many equal scores have 1 + e x = n^-e, beyond what 1 - e c can hold: divide by the sum, and where nothing
-    is left of it give all to the best."""
+def _share_out(weights: Tensor, flat: Tensor, best: Tensor) -> Tensor:
+    """Of many equal scores at alpha > 2, 1 + e x = n^-e is beyond what 1 - e c can hold. All are off alike, so divide by the
+    sum; where nothing is left of it give all to the best."""
     total = weights.detach().sum(-1, keepdim=True)
-    weights = weights / torch.where((e > 1.0) & (total > 0.0), total, 1.0)
+    weights = weights / torch.where(flat & (total > 0.0), total, 1.0)
     count = best.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where((e > 1.0) & (total == 0.0), best.to(weights.dtype) / count, weights)
+    return torch.where(flat & (total == 0.0), best.to(weights.dtype) / count, weights)
 
 
 def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
