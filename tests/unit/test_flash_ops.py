@@ -83,17 +83,43 @@ def test_opcheck(how: str, rela: bool, dtype: torch.dtype) -> None:
     arguments = forward_arguments(how, dtype, rela)
     torch.library.opcheck(ops.flash_forward, arguments)
     plain = tuple(t.detach() if isinstance(t, Tensor) else t for t in arguments)
-    out, state, count, _entropy, columns, weights = ops.flash_forward(*plain)
-    *given, seed, _want_entropy, _kept = plain
+    out, state, count, _entropy, kept = ops.flash_forward(*plain)
+    *given, seed, _want_entropy, _room = plain
     tensors, how_much = given[:7], given[7:]
     # Differentiating a gradient is refused, so its operator is checked on tensors that want none.
-    torch.library.opcheck(
-        ops.flash_backward, (grad_like(out), *tensors, state, count, columns, weights, *how_much, seed, not rela)
-    )
+    torch.library.opcheck(ops.flash_backward, (grad_like(out), *tensors, state, count, kept, *how_much, seed, not rela))
     crow = torch.zeros(count.numel() + 1, dtype=torch.int64)
     torch.cumsum(count.flatten(), 0, out=crow[1:])
     q, k, _, row_alpha, *masks = tensors
     torch.library.opcheck(ops.flash_support, (q, k, row_alpha, *masks, state, crow, *how_much[:-1]))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("queries", [3, 150], ids=["few queries", "many queries"])
+@pytest.mark.parametrize("slopes", [None, (0.5, 0.0)], ids=["no alibi", "alibi"])
+def test_what_forward_keeps_changes_no_bit_of_the_gradient(
+    queries: int, alpha: float, slopes: tuple[float, ...] | None
+) -> None:
+    """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again)."""
+    generator = torch.Generator().manual_seed(queries)
+    batch, heads, keys, size = 1, 2, 170, 24
+    q, k, v = (torch.randn(batch, heads, n, size, generator=generator) for n in (queries, keys, keys))
+    alphas = torch.full((batch, heads), alpha, dtype=torch.float64)
+    bias = None if slopes is None else torch.tensor([slopes])
+    how, seed = (3.0 / size**0.5, False, True, keys - queries, 0.0), torch.zeros(1, dtype=torch.int64)
+    found = []
+    for room in (4, 2 * keys, 6 * keys + 4):
+        out, state, count, _, kept = ops.flash_forward(q, k, v, alphas, None, None, bias, *how, seed, False, room)
+        grad = grad_like(out)
+        found.append(ops.flash_backward(grad, q, k, v, alphas, None, None, bias, state, count, kept, *how, seed, True))
+        dense = bool((count > 0.3 * keys).any())
+    for nothing, columns, everything in zip(*found, strict=True):
+        if alpha <= 2.0:  # else columns alone are not enough, and nothing is kept
+            torch.testing.assert_close(columns, everything, rtol=0.0, atol=0.0)
+        if dense:  # as matrices, so sums run in another order
+            torch.testing.assert_close(nothing, everything, rtol=2e-5, atol=2e-6)
+        else:
+            torch.testing.assert_close(nothing, everything, rtol=0.0, atol=0.0)
 
 
 class Heads(nn.Module):

@@ -249,4 +249,18 @@ inline vf vlog1p(vf y, vf q) {
 }
 inline vf vlog(vf q) { return vlog1p(q - 1.0f, q); }
 
+// q^power to a few parts in 10^4 while power < 32: for the size of a step, not for a result. q >= the smallest normal float.
+inline vf rough_power(vf q, float power) {
+#if defined(__AVX512F__)
+  vf m = (vf)_mm512_getmant_ps((__m512)q, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+  vf log2_m = m * (m * (m * (m * -0.08161499f + 0.6451376f) - 2.120665f) + 4.070081f) - 2.5128515f;
+  vf t = ((vf)_mm512_getexp_ps((__m512)q) + log2_m) * power;
+  vf whole = (vf)_mm512_roundscale_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT), f = t - whole;
+  vf poly = f * (f * (f * 0.055171628f + 0.24261114f) + 0.69326097f) + 0.99992806f;
+  return (vf)_mm512_scalef_ps((__m512)poly, (__m512)whole);
+#else
+  return vexp(vlog(q) * power);
+#endif
+}
+
 }  // namespace

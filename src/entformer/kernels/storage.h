@@ -43,7 +43,9 @@ inline void write_row(const float* in, EntformerDtype dtype, int64_t row, int64_
 // Scratch that grows once per call and is freed at the end of it.
 struct Scratch {
   void* data = nullptr;
-  explicit Scratch(size_t bytes) {
+  Scratch() = default;
+  explicit Scratch(size_t bytes) { take(bytes); }
+  void take(size_t bytes) {  // once
     if (posix_memalign(&data, 64, bytes + 64) != 0) data = nullptr;
   }
   ~Scratch() { free(data); }

@@ -98,9 +98,9 @@ def attention(
     if chosen == "cpu" and not why_dense:
         how = (scale, rela, is_causal, causal_offset)
         masks = (mask, key_mask, slopes)
-        kept = min(64, max(16, (keys + 1) // 2))
-        out, state, count, entropy, _columns, _weights = ops.forward_with_gradient(
-            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept
+        room = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4  # bytes a row: half the keys, or 85, with weights
+        out, state, count, entropy, _kept = ops.forward_with_gradient(
+            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, room
         )
         stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
         support = None

@@ -44,7 +44,28 @@ struct HeadGradient {
   float *grad_k, *grad_v;  // rows of padded D and E
 };
 
-inline double backward_block(const FlashBackward& a, const Block& block, const HeadGradient& head, const Workspace& w) {
+// Panels of the key head in work, made when a block first asks for them: most heads never do.
+struct Panels {
+  const FlashProblem& p;
+  Scratch space{};
+  bool has_k = false, has_v = false;
+
+  bool get(bool value, Block& block) {
+    const int64_t keys = padded_keys(p);
+    if (!space.data) space.take((held_floats(p) + (size_t)(keys * (p.D + p.E))) * sizeof(float));
+    if (!space.data) return false;
+    float *held = (float*)space.data, *k = held + held_floats(p), *v = k + keys * p.D;
+    if (value && !has_v) pack_head(p, p.v, p.E, block.b, block.g, held, v, nullptr);
+    if (!value && !has_k) pack_head(p, p.k, p.D, block.b, block.g, held, k, nullptr);
+    (value ? has_v : has_k) = true;
+    (value ? block.v_panels : block.k_panels) = value ? v : k;
+    return true;
+  }
+};
+
+// Adds to `grad_alpha`; false when there is no memory for the panels.
+inline bool backward_block(const FlashBackward& a, Block block, const HeadGradient& head, const Workspace& w, Panels& panels,
+                           double& grad_alpha) {
   const FlashProblem& p = a.problem;
   const Mapping m = mapping_of(p, block.b, block.h);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
@@ -55,21 +76,23 @@ inline double backward_block(const FlashBackward& a, const Block& block, const H
   float* grad_out = queries + w.tall * Dp;
   float* grad_q = grad_out + w.tall * Ep;
   float* spare = w.weights + (w.ld + 2 * VL);
-  double grad_alpha = 0.0;
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, grad_out);
   int64_t nonzero = 0;
-  bool stored = true;
+  Kept least = kAll;
   for (int64_t r = 0; r < block.rows; ++r) {
     nonzero += a.count[first_row + r];
-    stored = stored && a.count[first_row + r] <= p.kept;
+    const Kept kept = kept_of(p, m, a.row_state[2 * (first_row + r)], a.count[first_row + r]);
+    least = kept < least ? kept : least;
   }
+  const bool stored = least != kNothing, dense = !stored && (double)nonzero > kDenseShare * (double)(block.rows * block.keys);
+  if (least != kAll) load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
   if (!stored) {
-    load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
+    if (!block.few && !panels.get(false, block)) return false;
+    if (dense && !panels.get(true, block)) return false;
     score_block(p, block, w.q, w.scores, w.ld, w.top);
   }
-  const bool dense = !stored && (double)nonzero > kDenseShare * (double)(block.rows * block.keys);
 
   if (dense) {
     value_products(p, block, grad_out, Ep, w.grads, w.ld);
@@ -97,8 +120,8 @@ inline double backward_block(const FlashBackward& a, const Block& block, const H
       const int64_t row = first_row + r;
       int64_t count = a.count[row];
       if (stored) {
-        memcpy(w.columns, a.columns + row * p.kept, (size_t)count * sizeof(int32_t));
-        memcpy(w.weights, a.weights + row * p.kept, (size_t)count * sizeof(float));
+        recall_support(p, m, block, r, kept_of(p, m, a.row_state[2 * row], count), a.kept + row * p.room, count,
+                       a.row_state + 2 * row, w.q + r * Dp, head.k, w.columns, w.weights);
       } else {
         count = extract(m, w.scores + r * w.ld, block.keys, w.top[r], a.row_state[2 * row + 1], spare, w.columns, w.weights);
       }
@@ -118,7 +141,7 @@ inline double backward_block(const FlashBackward& a, const Block& block, const H
       for (int64_t c = 0; c < Dp; ++c) grad_q[r * Dp + c] = __builtin_nanf("");
     narrow(grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
   }
-  return grad_alpha;
+  return true;
 }
 
 bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
@@ -127,15 +150,17 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
   Scratch scratch((workspace_floats(p) + (size_t)(block_rows(p.Lk) + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2) * sizeof(float));
   if (!scratch.data) return false;
   const Workspace w = set_up(p, (float*)scratch.data);
+  Panels panels{p};
   for (int64_t task = begin; task < end; ++task) {
     const int64_t chunk = task / heads, head = task % heads, b = head / p.G, g = head % p.G;
     const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
                                 a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
                                 a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
+    panels.has_k = panels.has_v = false;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       double grad_alpha = 0.0;
       for (int64_t n = chunk * blocks / a.chunks; n < (chunk + 1) * blocks / a.chunks; ++n)
-        grad_alpha += backward_block(a, block_at(p, b, h, n), gradient, w);
+        if (!backward_block(a, block_at(p, b, h, n), gradient, w, panels, grad_alpha)) return false;
       if (a.grad_alpha) a.grad_alpha[(chunk * p.B + b) * p.H + h] = grad_alpha;
     }
   }

@@ -1,7 +1,7 @@
 // Attention forward for one block of queries: scores, roots, support, output; nothing of size Lq x Lk is ever stored.
 #pragma once
 
-#include "cpu_weights.h"
+#include "cpu_kept.h"
 
 namespace {
 
@@ -64,17 +64,12 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
     if (dense) {
       count = densify(m, s, block.keys, w.top[r], lam[r], spare);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
-      if (count <= p.kept) extract_shape<kOne>(s, block.keys, 0.0f, 0.0f, 1.0f, 1.0f, true, w.columns, w.weights);
+      if (kept_of(p, m, w.top[r], count)) extract_shape<kOne>(s, block.keys, 0.0f, 0.0f, 1.0f, 1.0f, true, w.columns, w.weights);
     } else {
       count = extract(m, s, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
     }
-    // What the support does not fill is zero: outputs of an operator should not depend on what memory held before.
-    const int64_t stored = count <= p.kept ? count : 0;
-    memcpy(a.columns + row * p.kept, w.columns, (size_t)stored * sizeof(int32_t));
-    memcpy(a.weights + row * p.kept, w.weights, (size_t)stored * sizeof(float));
-    memset(a.columns + row * p.kept + stored, 0, (size_t)(p.kept - stored) * sizeof(int32_t));
-    memset(a.weights + row * p.kept + stored, 0, (size_t)(p.kept - stored) * sizeof(float));
+    keep_support(p, kept_of(p, m, w.top[r], count), w.columns, w.weights, count, a.kept + row * p.room);
     if (dense) {
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
     } else {

@@ -46,6 +46,6 @@ bool support(const FlashSupport& a, int64_t begin, int64_t end) {
 #endif
 
 extern "C" const FlashTable* ENTFORMER_TABLE() {
-  static const FlashTable table = {ENTFORMER_NAME, PANEL, VL, block_rows, pack, forward, backward, support};
+  static const FlashTable table = {ENTFORMER_NAME, VL, block_rows, pack, forward, backward, support};
   return &table;
 }

@@ -26,11 +26,10 @@ struct FlashProblem {
   int64_t causal_offset;
   float dropout;  // probability of dropping a weight
   uint64_t seed;
-  int64_t kept;  // how many support entries a row may store for backward
+  int64_t room;  // bytes in which forward may keep a row's support for backward
 
-  // Prepared once per (batch, key head) by `pack`; row counts padded to whole panels, row lengths to whole vectors.
-  float* k_panels;   // (B, G, panels, D, panel), or null when the queries are too few to be worth it
-  float* v_panels;   // the same of v, or null when no row needs it
+  // Prepared once per (batch, key head) by `pack`; row counts and row lengths are padded to whole vectors.
+  float* k_panels;   // (B, G, panels, D, panel), the last panel narrower, or null when the queries are too few to be worth it, and in backward
   float* k_rows;     // (B, G, Lk, D padded), or null
   float* v_rows;     // (B, G, Lk, E padded)
   float* key_bias;   // (B, Lk padded): 0, or -inf where masked or beyond Lk
@@ -42,8 +41,7 @@ struct FlashForward {
   float* row_state;   // (B, H, Lq, 2): the row's maximum and its lam
   int32_t* count;     // (B, H, Lq): support size
   float* entropy;     // (B, H, Lq) or null
-  int32_t* columns;   // (B, H, Lq, kept)
-  float* weights;     // (B, H, Lq, kept)
+  uint8_t* kept;      // (B, H, Lq, room): supports for backward, see cpu_kept.h
 };
 
 struct FlashBackward {
@@ -51,8 +49,7 @@ struct FlashBackward {
   FlashView grad_out;
   const float* row_state;
   const int32_t* count;
-  const int32_t* columns;
-  const float* weights;
+  const uint8_t* kept;
   int64_t chunks;      // the queries of a key head are cut in this many parts, whatever the number of threads
   void* grad_q;        // (B, H, Lq, D)
   float* grad_k;       // (chunks, B, G, Lk, D padded), zeroed by the caller
@@ -71,7 +68,7 @@ struct FlashSupport {
 
 struct FlashTable {
   const char* name;
-  int64_t panel, vector;
+  int64_t vector;
   int64_t (*block_rows)(int64_t Lk);                                     // queries per task
   bool (*pack)(const FlashProblem&, int64_t begin, int64_t end);         // over B * G
   bool (*forward)(const FlashForward&, int64_t begin, int64_t end);      // over B * H * blocks

@@ -80,7 +80,7 @@ struct Setup {
 
   Setup(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alphas, const std::optional<Tensor>& allowed,
         const std::optional<Tensor>& key_allowed, const std::optional<Tensor>& alibi, double scale, bool rela, bool causal,
-        int64_t causal_offset, double dropout, int64_t seed, int64_t kept)
+        int64_t causal_offset, double dropout, int64_t seed, int64_t room)
       : q(query), k(key), v(value), alpha(torch::stable::contiguous(alphas)) {
     p.dtype = dtype_of(query);
     p.B = query.size(0), p.H = query.size(1), p.Lq = query.size(2), p.D = query.size(3);
@@ -106,16 +106,15 @@ struct Setup {
     p.causal_offset = causal_offset;
     p.dropout = (float)dropout;
     p.seed = (uint64_t)seed;
-    p.kept = kept;
+    p.room = room;
   }
 
   // Copies are made only of what the tensors themselves do not offer. For a few queries k is read as it lies.
-  void prepare(bool scores, bool v_panels, bool k_rows, bool v_rows) {
-    const int64_t keys = round_up(p.Lk, table().panel), vector = table().vector;
+  void prepare(bool scores, bool k_rows, bool v_rows) {
+    const int64_t vector = table().vector, keys = round_up(p.Lk, vector);
     const bool narrow = p.dtype != kFloat32, few = p.Lq * (p.H / p.G) <= 3;
     p.key_bias = buffer({p.B, keys});
     if (scores && !few) p.k_panels = buffer({p.B, p.G, keys, p.D});
-    if (v_panels) p.v_panels = buffer({p.B, p.G, keys, p.E});
     if ((k_rows || (scores && few)) && (narrow || p.D % vector)) p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
     if (v_rows && (narrow || p.E % vector)) p.v_rows = buffer({p.B, p.G, p.Lk, round_up(p.E, vector)});
     run(table().pack, p, p.B * p.G);
@@ -123,26 +122,25 @@ struct Setup {
   int64_t blocks() const { return (p.Lq + table().block_rows(p.Lk) - 1) / table().block_rows(p.Lk); }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& alpha, std::optional<Tensor> mask, std::optional<Tensor> key_mask,
     std::optional<Tensor> slopes, double scale, bool rela, bool causal, int64_t causal_offset, double dropout, const Tensor& seed,
-    bool want_entropy, int64_t kept) {
+    bool want_entropy, int64_t room) {
   Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout,
-              *static_cast<const int64_t*>(seed.const_data_ptr()), kept);
+              *static_cast<const int64_t*>(seed.const_data_ptr()), room);
   const FlashProblem& p = setup.p;
   Tensor out = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.E});
   Tensor state = floats(q, {p.B, p.H, p.Lq, 2});
   Tensor count = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq}, ScalarType::Int);
   Tensor entropy = floats(q, want_entropy ? std::vector<int64_t>{p.B, p.H, p.Lq} : std::vector<int64_t>{0});
-  Tensor columns = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, kept}, ScalarType::Int);
-  Tensor weights = floats(q, {p.B, p.H, p.Lq, kept});
+  Tensor kept = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, room}, ScalarType::Byte);
   if (p.B * p.H * p.Lq > 0) {
-    setup.prepare(true, false, false, true);
+    setup.prepare(true, false, true);
     FlashForward args{p, out.mutable_data_ptr(), float_data(state), static_cast<int32_t*>(count.mutable_data_ptr()),
-                      want_entropy ? float_data(entropy) : nullptr, static_cast<int32_t*>(columns.mutable_data_ptr()), float_data(weights)};
+                      want_entropy ? float_data(entropy) : nullptr, static_cast<uint8_t*>(kept.mutable_data_ptr())};
     run(table().forward, args, p.B * p.H * setup.blocks());
   }
-  return {out, state, count, entropy, columns, weights};
+  return {out, state, count, entropy, kept};
 }
 
 // parts (chunks * B, G, L, padded) float -> (B, G, L, width) in the dtype of `like`, summed over chunks in order.
@@ -156,11 +154,9 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
   torch::stable::parallel_for(0, B * G * L, 256, [&](int64_t begin, int64_t end) {
     std::vector<float> row(width);
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < width; ++i) {
-        float total = 0.0f;
-        for (int64_t c = 0; c < chunks; ++c) total += from[(c * B * G * L + r) * padded + i];
-        row[i] = total;
-      }
+      std::memcpy(row.data(), from + r * padded, width * sizeof(float));
+      for (int64_t c = 1; c < chunks; ++c)
+        for (int64_t i = 0; i < width; ++i) row[i] += from[(c * B * G * L + r) * padded + i];
       if (dtype == kFloat32) std::memcpy((float*)to + r * width, row.data(), width * sizeof(float));
       else write_row(row.data(), dtype, r, width, to);
     }
@@ -170,17 +166,15 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> flash_backward(
     const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& alpha, std::optional<Tensor> mask,
-    std::optional<Tensor> key_mask, std::optional<Tensor> slopes, const Tensor& state, const Tensor& count, const Tensor& columns,
-    const Tensor& weights, double scale, bool rela, bool causal, int64_t causal_offset, double dropout, const Tensor& seed, bool want_alpha) {
+    std::optional<Tensor> key_mask, std::optional<Tensor> slopes, const Tensor& state, const Tensor& count, const Tensor& kept,
+    double scale, bool rela, bool causal, int64_t causal_offset, double dropout, const Tensor& seed, bool want_alpha) {
   Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout,
-              *static_cast<const int64_t*>(seed.const_data_ptr()), columns.size(3));
+              *static_cast<const int64_t*>(seed.const_data_ptr()), kept.size(3));
   const FlashProblem& p = setup.p;
   const int64_t vector = table().vector, heads = p.B * p.G, Dp = round_up(p.D, vector), Ep = round_up(p.E, vector);
   // Few heads are cut into parts so that eight threads find work; the number depends on shapes alone, so sums do not.
   const int64_t chunks = heads > 0 && heads < 8 ? std::min<int64_t>((8 + heads - 1) / heads, std::max<int64_t>(setup.blocks(), 1)) : 1;
   const int32_t* counts = static_cast<const int32_t*>(count.const_data_ptr());
-  bool recompute = false;
-  for (int64_t i = 0, n = count.numel(); i < n && !recompute; ++i) recompute = counts[i] > p.kept;
 
   Tensor grad_q = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.D});
   std::vector<int64_t> k_sizes{p.B, p.G, p.Lk, Dp}, v_sizes{p.B, p.G, p.Lk, Ep};
@@ -190,10 +184,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> flash_backward(
   std::vector<double> alpha_parts(want_alpha ? chunks * p.B * p.H : 0, 0.0);
   Tensor grad_alpha = torch::stable::new_zeros(q, want_alpha ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
   if (p.B * p.H * p.Lq > 0) {
-    setup.prepare(recompute, recompute, true, true);
+    setup.prepare(false, true, true);
     Rows grad(grad_out);
-    FlashBackward args{p, grad.view, float_data(state), counts, static_cast<const int32_t*>(columns.const_data_ptr()), float_data(weights),
-                       chunks, grad_q.mutable_data_ptr(), float_data(grad_k), float_data(grad_v),
+    FlashBackward args{p, grad.view, float_data(state), counts, static_cast<const uint8_t*>(kept.const_data_ptr()), chunks, grad_q.mutable_data_ptr(), float_data(grad_k), float_data(grad_v),
                        want_alpha ? alpha_parts.data() : nullptr};
     run(table().backward, args, chunks * heads);
     double* total = static_cast<double*>(grad_alpha.mutable_data_ptr());
@@ -212,7 +205,7 @@ std::tuple<Tensor, Tensor> flash_support(const Tensor& q, const Tensor& k, const
   Tensor columns = torch::stable::new_empty(q, std::vector<int64_t>{total}, ScalarType::Int);
   Tensor weights = floats(q, {total});
   if (total > 0) {
-    setup.prepare(true, false, false, false);
+    setup.prepare(true, false, false);
     FlashSupport args{p, float_data(state), offset, static_cast<int32_t*>(columns.mutable_data_ptr()), float_data(weights)};
     run(table().support, args, p.B * p.H * setup.blocks());
   }

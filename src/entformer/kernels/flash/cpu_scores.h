@@ -32,7 +32,9 @@ inline void narrow(const float* in, EntformerDtype dtype, int64_t at, int64_t n,
     for (int64_t i = 0; i < n; ++i) ((_Float16*)base)[at + i] = (_Float16)in[i];
 }
 
-inline int64_t padded_keys(const FlashProblem& p) { return round_up(p.Lk, PANEL); }
+inline int64_t padded_keys(const FlashProblem& p) { return round_up(p.Lk, VL); }
+// How many keys the panel that begins at key j holds: the last one may be narrower.
+inline int64_t panel_width(const FlashProblem& p, int64_t j) { return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL; }
 inline int64_t padded_d(const FlashProblem& p) { return round_up(p.D, VL); }
 inline int64_t padded_e(const FlashProblem& p) { return round_up(p.E, VL); }
 
@@ -47,9 +49,29 @@ inline FloatRows rows_of(const FlashProblem& p, const FlashView& view, const flo
   return {copy + (b * p.G + g) * p.Lk * padded, padded};
 }
 
+// Panels and float rows, each where a place for it is given, of one head of k or v. `held` has room for PANEL padded rows.
+inline void pack_head(const FlashProblem& p, const FlashView& view, int64_t width, int64_t b, int64_t g, float* held, float* panels,
+                      float* copy) {
+  const int64_t padded = round_up(width, VL);
+  for (int64_t first = 0; first < p.Lk; first += PANEL) {
+    const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
+    const int64_t at = b * view.batch + g * view.head + first * view.row;
+    const float* rows = (const float*)view.data + at;
+    int64_t stride = view.row;
+    if (copy || p.dtype != kFloat32) {
+      rows = copy ? copy + first * padded : held;
+      stride = padded;
+      for (int64_t j = 0; j < count; ++j) widen(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
+    }
+    if (panels) pack_panel(rows, stride, count, width, panels + first * width, panel_width(p, first));
+  }
+}
+
+inline size_t held_floats(const FlashProblem& p) { return (size_t)(PANEL * round_up(p.D > p.E ? p.D : p.E, VL)); }
+
 bool pack(const FlashProblem& p, int64_t begin, int64_t end) {
-  const int64_t keys = padded_keys(p), longest = round_up(p.D > p.E ? p.D : p.E, VL);
-  Scratch scratch((size_t)(PANEL * longest) * sizeof(float));
+  const int64_t keys = padded_keys(p);
+  Scratch scratch(held_floats(p) * sizeof(float));
   if (!scratch.data) return false;
   float* held = (float*)scratch.data;
   for (int64_t task = begin; task < end; ++task) {
@@ -58,42 +80,30 @@ bool pack(const FlashProblem& p, int64_t begin, int64_t end) {
       for (int64_t j = 0; j < keys; ++j)
         p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
     }
-    for (int value = 0; value < 2; ++value) {
-      const FlashView& view = value ? p.v : p.k;
-      const int64_t width = value ? p.E : p.D, padded = round_up(width, VL);
-      float* panels = value ? p.v_panels : p.k_panels;
-      float* copy = value ? p.v_rows : p.k_rows;
-      if (copy) copy += task * p.Lk * padded;
-      if (!panels && !copy) continue;
-      for (int64_t first = 0; first < p.Lk; first += PANEL) {
-        const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
-        const int64_t at = b * view.batch + g * view.head + first * view.row;
-        const float* rows = (const float*)view.data + at;
-        int64_t stride = view.row;
-        if (copy || p.dtype != kFloat32) {
-          rows = copy ? copy + first * padded : held;
-          stride = padded;
-          for (int64_t j = 0; j < count; ++j) widen(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
-        }
-        if (panels) pack_panel(rows, stride, count, width, panels + task * keys * width + first * width);
-      }
-    }
+    float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
+    if (panels || p.k_rows) pack_head(p, p.k, p.D, b, g, held, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr);
+    if (p.v_rows) pack_head(p, p.v, p.E, b, g, held, nullptr, p.v_rows + task * p.Lk * padded_e(p));
   }
   return true;
 }
 
 // Queries per task: their scores should stay in the second-level cache.
 int64_t block_rows(int64_t Lk) {
-  const int64_t fit = 65536 / round_up(Lk, PANEL) / TILE * TILE;
+  const int64_t fit = 65536 / round_up(Lk > 0 ? Lk : 1, VL) / TILE * TILE;
   return fit < TILE ? TILE : fit > 48 ? 48 : fit;
 }
 
+inline bool few_queries(const FlashProblem& p) { return p.Lq * (p.H / p.G) <= 3; }
+
 struct Block {
   int64_t b, h, g, first, rows;  // rows = queries in this block
-  int64_t keys;                  // keys any of them may see, in whole panels
+  int64_t keys;                  // keys any of them may see, in whole panels, or all of them in whole vectors
+  bool few;                      // too few queries to be worth panels of k
+  const float *k_panels, *v_panels;  // of its key head
 };
 inline Block block_at(const FlashProblem& p, int64_t b, int64_t h, int64_t number) {
-  Block block{b, h, h / (p.H / p.G), number * block_rows(p.Lk), 0, padded_keys(p)};
+  Block block{b, h, h / (p.H / p.G), number * block_rows(p.Lk), 0, padded_keys(p), few_queries(p), nullptr, nullptr};
+  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * padded_keys(p) * p.D;
   block.rows = p.Lq - block.first < block_rows(p.Lk) ? p.Lq - block.first : block_rows(p.Lk);
   if (p.causal) {
     int64_t seen = block.first + block.rows + p.causal_offset;
@@ -104,6 +114,12 @@ inline Block block_at(const FlashProblem& p, int64_t b, int64_t h, int64_t numbe
 }
 
 typedef uint8_t Bytes __attribute__((vector_size(VL)));
+
+// Scores of row r at some columns with what ALiBi adds.
+inline vf alibi(const FlashProblem& p, const Block& block, int64_t r, vi column, vf s) {
+  vf distance = __builtin_convertvector(column, vf) - (float)(block.first + r + p.causal_offset);
+  return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
+}
 
 // What a row adds to its scores beside the product.
 struct RowBias {
@@ -116,10 +132,7 @@ struct RowBias {
     const int64_t i = block.first + row;
     vi column;
     for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
-    if (p.slopes) {
-      vf distance = __builtin_convertvector(column, vf) - (float)(i + p.causal_offset);
-      s -= p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
-    }
+    if (p.slopes) s = alibi(p, block, row, column, s);
     if (p.causal) {
       const int64_t last = i + p.causal_offset;
       s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);
@@ -176,25 +189,26 @@ inline void score_few(const FlashProblem& p, const Block& block, const RowBias& 
 inline void score_block(const FlashProblem& p, const Block& block, const float* q, float* scores, int64_t ld, float* top) {
   const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
   const RowBias bias{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr};
-  if (!p.k_panels) return score_few(p, block, bias, q, scores, ld, top);
+  if (block.few) return score_few(p, block, bias, q, scores, ld, top);
   const int64_t wide = padded_d(p);
-  const float* panels = p.k_panels + (block.b * p.G + block.g) * keys * p.D;
   vf best[64];
   bool bad[64] = {};
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
   for (int64_t j = 0; j < block.keys; j += PANEL) {
     const bool biased = bias.needed(j);
+    const int64_t across = panel_width(p, j);
     for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
-      const Tile<COLS> t = multiply<COLS>(p.D, q + r0 * wide, wide, 1, panels + j * p.D, PANEL);
-      for (int r = 0; r < TILE; ++r) {
-        for (int c = 0; c < COLS; ++c) {
-          vf s = t.at[r][c];
-          if (biased) s = bias.add(s, r0 + r, j + c * VL);
-          store(scores + (r0 + r) * ld + j + c * VL, s);
-          best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
-          bad[r0 + r] |= any_nan(s);
+      multiply_wide(across, p.D, q + r0 * wide, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t at) {
+        for (int r = 0; r < TILE; ++r) {
+          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) {
+            vf s = t.at[r][c];
+            if (biased) s = bias.add(s, r0 + r, j + at + c * VL);
+            store(scores + (r0 + r) * ld + j + at + c * VL, s);
+            best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
+            bad[r0 + r] |= any_nan(s);
+          }
         }
-      }
+      });
     }
   }
   for (int64_t r = 0; r < block.rows; ++r) top[r] = bad[r] ? __builtin_nanf("") : hmax(best[r]);
@@ -202,14 +216,15 @@ inline void score_block(const FlashProblem& p, const Block& block, const float* 
 
 // The same product for v: out (tall, ld) = x v^T, with no bias.
 inline void value_products(const FlashProblem& p, const Block& block, const float* x, int64_t x_stride, float* out, int64_t ld) {
-  const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
-  const float* panels = p.v_panels + (block.b * p.G + block.g) * keys * p.E;
-  for (int64_t j = 0; j < block.keys; j += PANEL)
-    for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
-      const Tile<COLS> t = multiply<COLS>(p.E, x + r0 * x_stride, x_stride, 1, panels + j * p.E, PANEL);
-      for (int r = 0; r < TILE; ++r)
-        for (int c = 0; c < COLS; ++c) store(out + (r0 + r) * ld + j + c * VL, t.at[r][c]);
-    }
+  const int64_t tall = round_up(block.rows, TILE);
+  for (int64_t j = 0; j < block.keys; j += PANEL) {
+    const int64_t across = panel_width(p, j);
+    for (int64_t r0 = 0; r0 < tall; r0 += TILE)
+      multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across, [&](const auto& t, int64_t at) {
+        for (int r = 0; r < TILE; ++r)
+          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) store(out + (r0 + r) * ld + j + at + c * VL, t.at[r][c]);
+      });
+  }
 }
 
 // Whether this weight survives dropout: a hash of (seed, row, key), so that backward draws the same without storing it.

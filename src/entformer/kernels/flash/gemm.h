@@ -105,24 +105,25 @@ inline void transpose16(__m512* row) {
 }
 #endif
 
-// Rows (count <= PANEL of them, `depth` long, `stride` apart) -> panel[depth][PANEL]; missing rows become zeros.
-inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t depth, float* panel) {
+// Rows (count <= across of them, `depth` long, `stride` apart) -> panel[depth][across]; missing rows become zeros. `across` is
+// PANEL, or fewer whole vectors for the last panel: sentences are often shorter than one.
+inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t depth, float* panel, int64_t across) {
   int64_t k = 0;
 #if defined(__AVX512F__)
   for (; k + 16 <= depth; k += 16) {
-    for (int64_t j = 0; j < PANEL; j += 16) {
+    for (int64_t j = 0; j < across; j += 16) {
       __m512 block[16];
 #pragma GCC unroll 16
       for (int64_t i = 0; i < 16; ++i)
         block[i] = j + i < count ? _mm512_loadu_ps(rows + (j + i) * stride + k) : _mm512_setzero_ps();
       transpose16(block);
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * PANEL + j, block[i]);
+      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * across + j, block[i]);
     }
   }
 #endif
   for (; k < depth; ++k)
-    for (int64_t j = 0; j < PANEL; ++j) panel[k * PANEL + j] = j < count ? rows[j * stride + k] : 0.0f;
+    for (int64_t j = 0; j < across; ++j) panel[k * across + j] = j < count ? rows[j * stride + k] : 0.0f;
 }
 
 // out[0:width] = sum_n weight[n] * rows[index[n]], width a whole number of vectors.

@@ -2,7 +2,7 @@
 
     flash_forward(q (B,H,Lq,D), k (B,G,Lk,D), v (B,G,Lk,E), alpha (B,H), ...) ->
         out (B,H,Lq,E), state (B,H,Lq,2) [row maximum, lam], count (B,H,Lq), entropy (B,H,Lq) or (0,),
-        columns and weights (B,H,Lq,kept): the support of rows that have at most `kept` entries, for backward
+        kept (B,H,Lq,room) uint8: the support of rows where it fits in `room` bytes, for backward
     flash_backward(...) -> grad_q, grad_k, grad_v, grad_alpha (B,H) or (0,)
     flash_support(...) -> columns, weights of the exact support in CSR order
 
@@ -23,12 +23,12 @@ _library = torch.library.Library("entformer", "FRAGMENT")
 _tags = (torch.Tag.pt2_compliant_tag,)
 _library.define(
     f"flash_forward(Tensor q, Tensor k, Tensor v, Tensor alpha, {_COMMON}, {_HOW}, float dropout, Tensor seed, "
-    "bool want_entropy, SymInt kept) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool want_entropy, SymInt room) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
 _library.define(
     f"flash_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor alpha, {_COMMON}, Tensor state, Tensor count, "
-    f"Tensor columns, Tensor weights, {_HOW}, float dropout, Tensor seed, bool want_alpha) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor kept, {_HOW}, float dropout, Tensor seed, bool want_alpha) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
 _library.define(
@@ -42,15 +42,14 @@ flash_support = torch.ops.entformer.flash_support.default
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    want_entropy, kept = rest[-2:]
+    want_entropy, room = rest[-2:]
     rows = q.shape[:3]
     return (
         q.new_empty((*rows, v.shape[3])),
         q.new_empty((*rows, 2), dtype=torch.float32),
         q.new_empty(rows, dtype=torch.int32),
         q.new_empty(rows if want_entropy else (0,), dtype=torch.float32),
-        q.new_empty((*rows, kept), dtype=torch.int32),
-        q.new_empty((*rows, kept), dtype=torch.float32),
+        q.new_empty((*rows, room), dtype=torch.uint8),
     )
 
 
@@ -81,11 +80,11 @@ class FlashFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        q, k, v, alpha, mask, key_mask, slopes, *how, dropout, seed, _want_entropy, _kept = inputs
-        _out, state, count, entropy, columns, weights = output
-        ctx.mark_non_differentiable(state, count, entropy, columns, weights)
+        q, k, v, alpha, mask, key_mask, slopes, *how, dropout, seed, _want_entropy, _room = inputs
+        _out, state, count, entropy, kept = output
+        ctx.mark_non_differentiable(state, count, entropy, kept)
         ctx.set_materialize_grads(False)  # else backward begins by filling zeros as large as the supports
-        ctx.save_for_backward(q, k, v, alpha, mask, key_mask, slopes, state, count, columns, weights, seed)
+        ctx.save_for_backward(q, k, v, alpha, mask, key_mask, slopes, state, count, kept, seed)
         ctx.how = (*how, dropout)
 
     @staticmethod

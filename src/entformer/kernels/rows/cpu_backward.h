@@ -47,10 +47,9 @@ inline vf slopes_and_alpha(vf p, float e, bool want_alpha, vf& a) {
   p = inside ? p : splat(1.0f);  // ln 1 = 0 makes `a` vanish
   vf log_p = vlog(p), t = -e * log_p, grown = vexp(t);
   if (want_alpha) {
-    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720 + t * (1.0f / 5040)))));
-    vf at_least = vmax(t, splat(0.25f));
-    vf psi = t < 0.25f ? series : (grown - 1.0f - t) / (at_least * at_least);
-    a = -p * (log_p * log_p) * psi;
+    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
+    const float per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;  // (ln p)^2 / t^2; at e = 0 the series serves all
+    a = -p * (t < 0.25f ? log_p * log_p * series : (grown - 1.0f - t) * per_e2);
   }
   return inside ? p * grown : vf{};
 }

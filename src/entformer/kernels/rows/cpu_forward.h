@@ -51,6 +51,15 @@ inline void accumulate_powers(vf x, float e, float power, float* weight, float* 
   sums.w_over_q += w * reciprocal(vmax(q, splat(1e-6f)));
 }
 
+// The same to a few parts in 10^4, and nothing kept.
+inline void accumulate_roughly(vf x, float e, float power, Sums& sums) {
+  vf q = e * x + 1.0f, some = vmax(q, splat(1e-6f));
+  vf w = q > 0.0f ? rough_power(some, power) : vf{};
+  sums.p += w * some;
+  sums.w += w;
+  sums.w_over_q += w * reciprocal(some);
+}
+
 // Adds candidates [begin, end) of a row at `lam`.
 template <Shape shape>
 inline void accumulate(const Row& row, int64_t begin, int64_t end, float lam, Sums& sums) {
@@ -72,6 +81,8 @@ constexpr double kSettled = 2e-7;   // how far a row's sum may stay above one
 constexpr float kRough = 0.1f;      // the same, where only a bound is wanted
 constexpr double kLastStep = 3e-5;  // S'' is bounded for e <= 1/2: a step from this close leaves excess^2, below rounding
 constexpr float kLastHalley = 1e-3f;  // and a step of third order from this close leaves excess^3
+constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
+constexpr float kAimShort = 4e-4f;  // the excess that rough steps aim for
 
 // Where a row stands: its root, and how far that lies from the last evaluation.
 template <class T>
@@ -111,6 +122,7 @@ struct RowSums {
 
 // The candidates of all open rows as one list of vectors. A loop over each row's two or three would end in a mispredicted
 // branch every time, with the long chain of a power still in flight.
+template <bool exact>
 void accumulate_flat(const Row* rows, uint32_t open, vf lam, RowSums& of) {
   struct Slice {
     int32_t row, at;
@@ -127,11 +139,33 @@ void accumulate_flat(const Row* rows, uint32_t open, vf lam, RowSums& of) {
     const Row& row = rows[slices[i].row];
     const int32_t at = slices[i].at, r = slices[i].row;
     Sums sums{of.p[r], of.w[r], of.w_over_q[r]};
-    accumulate_powers(load(row.packed + at) - lam_of[r], row.e, row.inv_e - 1.0f, row.weight + at, row.slope + at, sums);
+    vf x = load(row.packed + at) - lam_of[r];
+    if (exact) accumulate_powers(x, row.e, row.inv_e - 1.0f, row.weight + at, row.slope + at, sums);
+    else accumulate_roughly(x, row.e, row.inv_e - 1.0f, sums);
     of.p[r] = sums.p;
     of.w[r] = sums.w;
     of.w_over_q[r] = sums.w_over_q;
   }
+}
+
+// The step of VL rows from their sums: Newton's on ln_e(S), or Halley's where `third_order` has a bit.
+template <Shape shape>
+vf step_of(const RowSums& of, vf S, vf e, uint32_t third_order) {
+  vf W = vmax(sum_each(of.w), splat(kSmallestNormal)), change;
+  if (shape == kOne) {
+    change = (S - 1.0f) / W;
+  } else if (shape == kHalf) {
+    change = 2.0f * (S - vsqrt(S)) / W;
+  } else {  // (S - S^(1-e))/e = S log(S) (1 - exp(-t))/t with t = e log(S), by its series while t is small
+    vf log_S = vlog(vmax(S, splat(kSmallestNormal))), t = e * log_S;
+    vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
+    change = S * log_S * (t < 0.25f ? series : (1.0f - vexp(-t)) / vmax(t, splat(0.25f))) / W;
+  }
+  if (third_order) {  // the curvature of ln_e(S) over its slope
+    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - sum_each(of.w_over_q) / W);
+    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
+  }
+  return change;
 }
 
 // The roots of up to VL rows of at most kShort candidates: sums of all rows are taken together and the steps run one row a lane,
@@ -142,11 +176,24 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
   RowSums of;
   for (int r = 0; r < count; ++r) e[r] = rows[r].e;
   for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
-  uint32_t open = (1u << count) - 1;
+  const uint32_t all = (1u << count) - 1;
+  uint32_t open = all;
   // Where S'' is bounded Halley's steps are taken, which may end on either side of the root; a bound needs Newton's.
   const uint32_t smooth = ~bits_greater(e, splat(0.5f)), third_order = shape == kOne || tolerance == kRough ? 0 : smooth;
+  if (shape == kGeneral) {  // far from the root a rough power is enough to step by
+    const vf least = lam;
+    uint32_t far = all & bits_greater(e, splat(1.0f / 32));
+    for (int step = 0; step < 8 && far; ++step) {
+      accumulate_flat<false>(rows, far, lam, of);
+      vf S = sum_each(of.p), change = step_of<shape>(of, S, e, third_order);
+      // Aimed a little short of the root: an evaluation beyond it would miss what is barely inside the support.
+      change -= kAimShort / vmax(sum_each(of.w), splat(kSmallestNormal));
+      lam = blend(far, vmax(lam + change, least), lam);
+      far &= bits_greater(S, blend(third_order, splat(1.5f), splat(1.05f)));
+    }
+  }
   for (int step = 0; step < 64 && open; ++step) {
-    if (shape == kGeneral) accumulate_flat(rows, open, lam, of);
+    if (shape == kGeneral) accumulate_flat<true>(rows, open, lam, of);
     for (uint32_t left = shape == kGeneral ? 0 : open; left; left &= left - 1) {
       const int r = __builtin_ctz(left);
       Sums sums{};
@@ -155,21 +202,7 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
       of.w[r] = sums.w;
       of.w_over_q[r] = sums.w_over_q;
     }
-    vf S = sum_each(of.p), W = vmax(sum_each(of.w), splat(kSmallestNormal)), excess = S - 1.0f, change;
-    if (shape == kOne) {
-      change = excess / W;
-    } else if (shape == kHalf) {
-      change = 2.0f * (S - vsqrt(S)) / W;
-    } else {  // (S - S^(1-e))/e = S log(S) (1 - exp(-t))/t with t = e log(S), by its series while t is small
-      vf log_S = vlog(vmax(S, splat(kSmallestNormal))), t = e * log_S;
-      vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
-      change = S * log_S * (t < 0.25f ? series : (1.0f - vexp(-t)) / vmax(t, splat(0.25f))) / W;
-    }
-    if (third_order) {  // the curvature of ln_e(S) over its slope
-      vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - sum_each(of.w_over_q) / W);
-      change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
-    }
-    vf next = lam + change;
+    vf S = sum_each(of.p), excess = S - 1.0f, change = step_of<shape>(of, S, e, third_order), next = lam + change;
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
     uint32_t moving = bits_greater(excess, splat(tolerance)) & bits_greater(next, lam);
     moving |= bits_greater(splat(-tolerance), excess) & (step == 0 ? ~0u : third_order);
@@ -177,7 +210,7 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
     beyond = blend(open, blend(moving, change, vf{}), beyond);
     lam = blend(moving, next, lam);
     open = moving;
-    open &= bits_greater(excess * excess, splat(kLastHalley * kLastHalley)) | ~third_order;
+    open &= bits_greater(excess, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), excess) | ~third_order;
   }
   return {lam, beyond};
 }
@@ -189,7 +222,7 @@ void finish(const Row& row, int64_t n) {
     const float half_curve = 0.5f * (1.0f - row.e);
     for (int64_t i = 0; i < row.padded; i += VL) {
       vf p = load(row.weight + i), change = load(row.slope + i) * row.beyond;
-      vf ratio = change / vmax(p, splat(kSmallestNormal));
+      vf ratio = change * reciprocal(vmax(p, splat(kSmallestNormal)));
       store(row.weight + i, p > row.e * change ? p - change * (1.0f - half_curve * ratio) : vf{});  // else 1 + y < 0 now
     }
   }
@@ -288,8 +321,8 @@ void solve(Row* rows, int count) {
   if (count == 0) return;
   vf start{};
   if (shape == kGeneral) {
-    // The root falls as e grows. So the roots at e = 1/2 and e = 1, which cost no powers, bound it from the left; a rough one
-    // is enough to start from and to thin out the candidates.
+    // The largest weight, (1 - e lam)^(1/e), grows with alpha. So the roots at e = 1/2 and e = 1, which cost no powers, bound
+    // it from above, and thereby lam from the left; a rough one is enough to start from and to thin out the candidates.
     int wide = 0;  // rows with e <= 1/2 come first
     for (int r = 0; r < count; ++r)
       if (rows[r].e <= 0.5f && wide++ != r) swap(rows[wide - 1], rows[r]);
@@ -297,10 +330,14 @@ void solve(Row* rows, int count) {
     for (int r = 0; r < count; ++r) (r < wide ? from_half[r] : from_one[r - wide]) = rows[r].lam;
     vf half = wide ? solve_together<kHalf>(rows, wide, from_half, kRough).lam : vf{};
     vf one = wide < count ? solve_together<kOne>(rows + wide, count - wide, from_one, kRough).lam : vf{};
+    vf e{};
     for (int r = 0; r < count; ++r) {
-      start[r] = r < wide ? half[r] : one[r - wide];
-      keep_above(rows[r], start[r] - rows[r].inv_e);
+      const float largest = r < wide ? 1.0f - 0.5f * half[r] : 1.0f - one[r - wide];
+      start[r] = r < wide ? largest * largest : largest;
+      e[r] = rows[r].e;
     }
+    start = (1.0f - vexp(e * vlog(vmax(start, splat(kSmallestNormal))))) / e * (1.0f - 1e-6f);
+    for (int r = 0; r < count; ++r) keep_above(rows[r], start[r] - rows[r].inv_e);
   }
   const Root<vf> roots = solve_together<shape>(rows, count, start, (float)kSettled);
   for (int r = 0; r < count; ++r) {

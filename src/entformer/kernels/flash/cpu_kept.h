@@ -1,0 +1,96 @@
+// What forward keeps of a row's support, so that backward need not find it again. In: columns and weights. Out: `room` bytes.
+//
+// Weights and columns where both fit; columns alone where these do, and their scores are computed again, bit by bit as before;
+// else nothing, and backward computes the whole block again. So memory grows with Lq, and time jumps late.
+#pragma once
+
+#include "cpu_weights.h"
+
+namespace {
+
+enum Kept { kNothing, kColumns, kAll };
+
+inline int64_t column_bytes(const FlashProblem& p) { return p.Lk <= 65536 ? 2 : 4; }
+
+inline Kept kept_of(const FlashProblem& p, const Mapping& m, float top, int64_t count) {
+  if (count * (column_bytes(p) + 4) <= p.room) return kAll;
+  // Rows that the float64 solver served cannot be told from their scores and lam.
+  return count * column_bytes(p) <= p.room && !m.in_double && top - top == 0.0f ? kColumns : kNothing;
+}
+
+// What the support does not fill is zero: outputs of an operator should not depend on what memory held before.
+inline void keep_support(const FlashProblem& p, Kept what, const int32_t* columns, const float* weights, int64_t count, uint8_t* to) {
+  const uint8_t* end = to + p.room;
+  if (what == kAll) {
+    memcpy(to, weights, (size_t)count * sizeof(float));
+    to += count * sizeof(float);
+  }
+  if (what != kNothing) {
+    if (column_bytes(p) == 4) memcpy(to, columns, (size_t)count * sizeof(int32_t));
+    else
+      for (int64_t i = 0; i < count; ++i) ((uint16_t*)to)[i] = (uint16_t)columns[i];
+    to += count * column_bytes(p);
+  }
+  memset(to, 0, (size_t)(end - to));
+}
+
+// Scores of one query at some keys: the bits that score_block gives, since products are added in the order of `multiply` (or of
+// score_few). Writes whole vectors.
+inline void scores_at(const FlashProblem& p, const Block& block, int64_t r, const float* q, const FloatRows& k, const int32_t* columns,
+                      int64_t count, float* out) {
+  if (block.few) gather_dots(q, columns, count, k.data, k.stride, padded_d(p), out);
+  for (int64_t first = 0; first < count; first += VL) {
+    vi column;
+    const float* rows[VL];
+    for (int l = 0; l < VL; ++l) {
+      column[l] = columns[first + l < count ? first + l : first];
+      rows[l] = k.data + column[l] * k.stride;
+    }
+    vf sum{};
+    int64_t d = block.few ? p.D : 0;
+    if (block.few) sum = load(out + first);
+#if defined(__AVX512F__)
+    for (; d + 16 <= p.D; d += 16) {
+      __m512 part[16];
+#pragma GCC unroll 16
+      for (int l = 0; l < 16; ++l) part[l] = _mm512_loadu_ps(rows[l] + d);
+      transpose16(part);
+#pragma GCC unroll 16
+      for (int l = 0; l < 16; ++l) sum += splat(q[d + l]) * (vf)part[l];
+    }
+#endif
+    for (; d < p.D; ++d) {
+      vf part;
+      for (int l = 0; l < VL; ++l) part[l] = rows[l][d];
+      sum += splat(q[d]) * part;
+    }
+    store(out + first, p.slopes ? alibi(p, block, r, column, sum) : sum);
+  }
+}
+
+// The kept support of a row as columns and weights. `scaled` is its query times scale.
+inline void recall_support(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, Kept what, const uint8_t* from,
+                           int64_t count, const float* state, const float* scaled, const FloatRows& k, int32_t* columns,
+                           float* weights) {
+  if (what == kAll) {
+    memcpy(weights, from, (size_t)count * sizeof(float));
+    from += count * sizeof(float);
+  }
+  if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
+  else
+    for (int64_t i = 0; i < count; ++i) columns[i] = ((const uint16_t*)from)[i];
+  if (what == kAll) return;
+  scores_at(p, block, r, scaled, k, columns, count, weights);
+  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
+  for (int64_t i = 0; i < count; i += VL) {
+    vf s = load(weights + i), x = (s - state[0]) - state[1], w;
+    if (m.rela) w = vmax(s, vf{});
+    else if (m.shape == kSoftmax) w = weight_at<kSoftmax>(x, e, inv_e);
+    else if (m.shape == kHalf) w = weight_at<kHalf>(x, e, inv_e);
+    else if (m.shape == kOne) w = weight_at<kOne>(x, e, inv_e);
+    else w = weight_at<kGeneral>(x, e, inv_e);
+    store(weights + i, w);
+  }
+}
+
+}  // namespace
