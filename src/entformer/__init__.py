@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "entformer.errors": ("ArgumentError", "EntformerError", "ImplUnavailable"),
+    "entformer.errors": ("ArgumentError", "DataError", "EntformerError", "ImplUnavailable"),
     "entformer.kernels.impl": ("SlowPathWarning",),
     "entformer.kernels.flash.api": ("Attention", "RowStats", "Support", "attention"),
     "entformer.kernels.rows.api": ("entmax",),
@@ -46,6 +46,8 @@ _HOMES = {
     "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
     "entformer.nn.rela": ("RelaNorm",),
     "entformer.nn.scaling": ("ASEntmaxScaling", "SSMaxScaling"),
+    "entformer.models.config": ("Seq2SeqConfig",),
+    "entformer.models.seq2seq": ("Seq2Seq",),
     "entformer.nn.mappings": (
         "BudgetBisect",
         "Entmax",
@@ -75,6 +77,9 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from entformer.errors import (
         ArgumentError as ArgumentError,
+    )
+    from entformer.errors import (
+        DataError as DataError,
     )
     from entformer.errors import (
         EntformerError as EntformerError,
@@ -148,6 +153,8 @@ if TYPE_CHECKING:
     from entformer.mappings import (
         sparsemax_bisect as sparsemax_bisect,
     )
+    from entformer.models.config import Seq2SeqConfig as Seq2SeqConfig
+    from entformer.models.seq2seq import Seq2Seq as Seq2Seq
     from entformer.nn.alpha import AlphaChooser as AlphaChooser
     from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
     from entformer.nn.alpha import LearnedAlpha as LearnedAlpha

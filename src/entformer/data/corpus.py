@@ -1,0 +1,150 @@
+"""Parallel text as users have it: two files line by line, or one TSV. In: paths. Out: `SentencePair` after `SentencePair`.
+
+Files that do not belong together are refused, with the line where they seem to fall out of step. Nothing is kept in memory.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from entformer.data.records import SentencePair
+from entformer.errors import ArgumentError, DataError
+from entformer.text.lines import Nul, Oddities, Tally, read_lines
+
+
+@dataclass
+class Found:
+    """What reading a text brought to light."""
+
+    source: Oddities = field(default_factory=Oddities)
+    target: Oddities = field(default_factory=Oddities)
+    torn_rows: Tally = field(default_factory=Tally)  # TSV rows with too few or too many columns, left out
+    left_over: int = 0  # lines of the longer file that have no partner, left out
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Two files with a sentence per line, or, with `target` None, one TSV; `columns` (counted from 1) hold its two sides."""
+
+    source: Path
+    target: Path | None = None
+    columns: tuple[int, int] = (1, 2)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", Path(self.source))
+        if self.target is not None:
+            object.__setattr__(self, "target", Path(self.target))
+        if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
+            raise ArgumentError(f"columns are {self.columns}; give two different ones, counted from 1.")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.source,) if self.target is None else (self.source, self.target)
+
+    @property
+    def name(self) -> str:
+        """How messages call this text."""
+        return str(self.source) if self.target is None else f"{self.source} and {self.target}"
+
+    def pairs(
+        self, *, nul: Nul = "refuse", allow_truncate: bool = False, drop_torn: bool = False, found: Found | None = None
+    ) -> Iterator[SentencePair]:
+        """Every pair in order.
+
+        `allow_truncate` stops at the end of the shorter file, `drop_torn` leaves out TSV rows with a wrong number of columns;
+        both are errors otherwise.
+        """
+        found = found if found is not None else Found()
+        if self.target is None:
+            return self._rows(nul, drop_torn, found)
+        if self.target.exists() and self.source.exists() and self.source.samefile(self.target):
+            raise ArgumentError(f"{self.source} is given for both sides; name the source file and the target file.")
+        return self._zipped(self.target, nul, allow_truncate, found)
+
+    def _zipped(self, other: Path, nul: Nul, allow_truncate: bool, found: Found) -> Iterator[SentencePair]:
+        both = [read_lines(self.source, nul=nul, oddities=found.source), read_lines(other, nul=nul, oddities=found.target)]
+        for line, (source, target) in enumerate(zip_longest(*both), start=1):
+            if source is None or target is None:
+                longer = both[1 if source is None else 0]
+                found.left_over = 1 + sum(1 for _ in longer)
+                if not allow_truncate:
+                    raise DataError(self._mismatch(other, line - 1, source is None, found.left_over))
+                return
+            yield SentencePair(source, target, line)
+
+    def _mismatch(self, other: Path, both: int, target_longer: bool, more: int) -> str:
+        counts = (both, both + more) if target_longer else (both + more, both)
+        where = _out_of_step(self.source, other)
+        hint = f"; they seem to fall out of step near line {where}" if where else ""
+        return (
+            f"{self.source} has {counts[0]} lines and {other} has {counts[1]}{hint}. Each line must be the translation of the "
+            "same line of the other file (never delete empty lines from one file alone)."
+        )
+
+    def _rows(self, nul: Nul, drop_torn: bool, found: Found) -> Iterator[SentencePair]:
+        first, second = self.columns[0] - 1, self.columns[1] - 1
+        width = 0  # columns of the first row, which the others must have too
+        for line, row in enumerate(read_lines(self.source, nul=nul, oddities=found.source), start=1):
+            cells = row.split("\t")
+            if line == 1:
+                width = len(cells)
+                if width <= max(first, second):
+                    raise DataError(
+                        f"{self.source}:1: the row has {_columns(width)}, and columns {self.columns[0]} and {self.columns[1]} "
+                        "are asked for; a TSV has a tab between the two sides. Two plain files are given as source and target."
+                    )
+            if len(cells) != width:
+                if drop_torn:
+                    found.torn_rows.add(line)
+                    continue
+                raise DataError(
+                    f"{self.source}:{line}: the row has {_columns(len(cells))} and the first row has {width}; a tab is missing "
+                    "or stray. Mend it, or leave such rows out of the training text with --clean."
+                )
+            yield SentencePair(cells[first], cells[second], line)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What `prepare` works on: the languages, and the text of each split. Several training texts are read one after another."""
+
+    source_language: str
+    target_language: str
+    train: tuple[ParallelText, ...]
+    valid: ParallelText | None = None
+    test: ParallelText | None = None
+    tokenized: bool | None = None  # None: guessed from the text
+    name: str = "files"
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ArgumentError("a corpus needs at least one training text.")
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def _out_of_step(source: Path, target: Path) -> int | None:
+    """The line from which the two files no longer fit each other, by their lengths; None if there is too little text to tell.
+
+    Translations are long where the source is long: |log length ratio| is small for true pairs. If a block of lines is missing
+    on one side, true pairs are (i, i) before it and (i + surplus, i) behind it; the break is where both parts sum to least.
+    """
+    sizes = array("I"), array("I")
+    for lengths, path in zip(sizes, (source, target), strict=True):
+        lengths.extend(len(line) for line in read_lines(path, nul="keep"))
+    longer, shorter = sorted((np.log1p(np.frombuffer(lengths, dtype=np.uint32)) for lengths in sizes), key=len, reverse=True)
+    shared, surplus = len(shorter), len(longer) - len(shorter)
+    if shared < 10:
+        return None
+    usual = np.median(longer[:shared] - shorter)
+    in_step = np.abs(longer[:shared] - shorter - usual)
+    shifted = np.abs(longer[surplus:] - shorter - usual)
+    # cost[k]: the first k lines in step, the others shifted
+    cost = np.concatenate(([0.0], np.cumsum(in_step))) + np.concatenate((np.cumsum(shifted[::-1])[::-1], [0.0]))
+    return int(cost.argmin()) + 1

@@ -1,0 +1,179 @@
+"""Token ids of a parallel corpus on disk, memory-mapped. In: pairs of id lists, one after another. Out: any pair, at once.
+
+Files of a split, little-endian, beside each other in the prepared folder:
+
+    train.source.bin        ids of all sentences, one after another (uint16, or uint32 for large vocabularies)
+    train.source.index.bin  int64, N + 1 places: sentence i is ids[index[i] : index[i + 1]]
+    train.target.bin, train.target.index.bin
+    train.lines.bin         int64, the line of the corpus each pair came from
+    train.json              counts, the type of the ids, the fingerprint
+
+Nothing is read before it is used, so a corpus larger than the memory is no trouble.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entformer.errors import DataError
+
+SIDES = ("source", "target")
+FORMAT = 1
+
+Ids = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """All sentences of one language: ids one after another, and where each begins."""
+
+    ids: Ids  # (tokens,)
+    index: NDArray[np.int64]  # (N + 1,)
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        return np.diff(self.index).astype(np.int32)
+
+
+class TokenStore:
+    """Pairs of id arrays, without BOS and EOS. Behaves as a sequence; the arrays are views of the files."""
+
+    def __init__(self, source: Side, target: Side, lines: NDArray[np.int64], *, fingerprint: str, name: str) -> None:
+        self.source = source
+        self.target = target
+        self.lines = lines
+        self.fingerprint = fingerprint
+        self.name = name
+        self.source_lengths = source.lengths  # (N,) int32, without EOS
+        self.target_lengths = target.lengths
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> "TokenStore":
+        """The store of one split of a prepared folder."""
+        folder = Path(folder)
+        facts = _read_facts(folder / f"{split}.json")
+        sides = [_open_side(folder, split, side, facts) for side in SIDES]
+        lines = _map(folder / f"{split}.lines.bin", "<i8", facts["examples"])
+        return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{folder.name}/{split}")
+
+    @classmethod
+    def from_examples(cls, examples: Iterable[tuple[Sequence[int], Sequence[int]]], *, name: str = "examples") -> "TokenStore":
+        """A store in memory, for made-up tasks and tests."""
+        pairs = list(examples)
+        digest = hashlib.sha256()
+        sides = []
+        for which in (0, 1):
+            arrays = [np.asarray(pair[which], dtype=np.uint32) for pair in pairs]
+            index = np.zeros(len(pairs) + 1, dtype=np.int64)
+            np.cumsum([len(array) for array in arrays], out=index[1:])
+            ids = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.uint32)
+            digest.update(index.tobytes() + ids.tobytes())
+            sides.append(Side(ids, index))
+        lines = np.arange(1, len(pairs) + 1, dtype=np.int64)
+        return cls(sides[0], sides[1], lines, fingerprint=digest.hexdigest()[:16], name=name)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, i: int) -> tuple[Ids, Ids]:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"example {i} is not in {self.name}, which has {len(self)}")
+        i %= len(self)
+        source, target = self.source, self.target
+        return source.ids[source.index[i] : source.index[i + 1]], target.ids[target.index[i] : target.index[i + 1]]
+
+
+class StoreWriter:
+    """Writes a store, pair by pair. A context manager; the store can be opened once it has been left without an error."""
+
+    def __init__(self, folder: Path, split: str, *, vocab_size: int) -> None:
+        self.folder, self.split = folder, split
+        self.dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+        self.examples = 0
+        self.tokens = [0, 0]
+        self._digest = hashlib.sha256()
+        self._files: list[BinaryIO] = []
+        self.fingerprint = ""
+
+    def __enter__(self) -> "StoreWriter":
+        names = [f"{self.split}.{side}{kind}.bin" for side in SIDES for kind in ("", ".index")] + [f"{self.split}.lines.bin"]
+        self._files = [(self.folder / name).open("wb") for name in names]
+        for file in (self._files[1], self._files[3]):
+            file.write(np.zeros(1, dtype="<i8").tobytes())
+        return self
+
+    def add(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], lines: Sequence[int]) -> None:
+        """Append pairs of id lists and the lines they came from."""
+        if not pairs:
+            return
+        for which in (0, 1):
+            lengths = np.array([len(pair[which]) for pair in pairs], dtype="<i8")
+            ids = np.fromiter((i for pair in pairs for i in pair[which]), dtype=self.dtype, count=int(lengths.sum()))
+            index = self.tokens[which] + np.cumsum(lengths)
+            self._files[2 * which].write(ids.tobytes())
+            self._files[2 * which + 1].write(index.astype("<i8").tobytes())
+            self._digest.update(lengths.tobytes() + ids.astype("<u4").tobytes())
+            self.tokens[which] = int(index[-1])
+        self._files[4].write(np.asarray(lines, dtype="<i8").tobytes())
+        self.examples += len(pairs)
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        for file in self._files:
+            file.close()
+        if kind is not None:
+            return
+        self.fingerprint = self._digest.hexdigest()[:16]
+        facts = {
+            "format": FORMAT,
+            "examples": self.examples,
+            "source_tokens": self.tokens[0],
+            "target_tokens": self.tokens[1],
+            "dtype": self.dtype.str,
+            "fingerprint": self.fingerprint,
+        }
+        (self.folder / f"{self.split}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise DataError(
+            f"{path}: no such part of the prepared data ({problem.strerror}); make it with `entformer prep`."
+        ) from problem
+    except ValueError as problem:
+        raise DataError(f"{path}: damaged ({problem}); run `entformer prep` again.") from problem
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise DataError(f"{path}: written by another version of entformer; run `entformer prep` again.")
+    return facts
+
+
+def _open_side(folder: Path, split: str, side: str, facts: dict[str, Any]) -> Side:
+    ids = _map(folder / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"])
+    index = _map(folder / f"{split}.{side}.index.bin", "<i8", facts["examples"] + 1)
+    return Side(ids, index)
+
+
+def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:
+    """The file as an array, after checking that it has the size it must have."""
+    kind = np.dtype(dtype)
+    try:
+        size = path.stat().st_size
+    except OSError as problem:
+        raise DataError(f"{path}: missing ({problem.strerror}); run `entformer prep` again.") from problem
+    if size != count * kind.itemsize:
+        raise DataError(
+            f"{path}: has {size} bytes and must have {count * kind.itemsize}; a copy was cut short, or the disk was full. "
+            "Run `entformer prep` again."
+        )
+    if count == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype=kind)
+    # asarray: a plain array over the map is several times quicker to index than numpy's memmap class.
+    return np.asarray(np.memmap(path, dtype=kind, mode="r", shape=(count,)))

@@ -1,0 +1,167 @@
+"""Lines of text files, read safely. In: a path, plain or gzip. Out: its lines as text, one for every `\\n`, or one clear error.
+
+A line ends at `\\n` and nowhere else; Python's own splitlines() also ends one at U+2028, U+0085, form feeds and others, and two
+files that `wc -l` finds equal fall out of step. One `\\r` before the `\\n` is dropped (Windows), a byte-order mark too.
+Compression is seen by content, not by the file's name. What is not UTF-8 is named with file, line and byte.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from entformer.errors import DataError
+
+Nul = Literal["refuse", "keep"]
+
+UTF8_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+GZIP = b"\x1f\x8b"
+OTHER_KINDS = {
+    b"PK\x03\x04": ("a ZIP archive", "unzip it"),
+    b"BZh": ("compressed with bzip2", "run bunzip2 on it"),
+    b"\xfd7zXZ\x00": ("compressed with xz", "run unxz on it"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "run unzstd on it"),
+    b"%PDF-": ("a PDF file", "save its text as UTF-8"),
+}
+EXOTIC = re.compile("[\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r]")  # what other programs take for the end of a line
+FIRST = 5  # how many line numbers a report names
+
+
+@dataclass
+class Tally:
+    """How often something was met, and the first lines it was met in."""
+
+    count: int = 0
+    lines: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        if len(self.lines) < FIRST:
+            self.lines.append(line)
+
+
+@dataclass
+class Oddities:
+    """What a reader met and mended or let pass."""
+
+    windows_ends: int = 0  # lines that ended in \r\n
+    separators: Tally = field(default_factory=Tally)  # lines with characters that other programs split at
+    byte_order_mark: bool = False
+    no_last_newline: bool = False
+
+
+def read_lines(path: Path, *, nul: Nul = "refuse", oddities: Oddities | None = None) -> Iterator[str]:
+    """The lines of a file, plain or gzip, without their ends. A NUL is an error, or kept for the caller to deal with."""
+    path = Path(path)
+    with open_file(path) as stream:
+        yield from decode_lines(stream, str(path), nul=nul, oddities=oddities)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The bytes of a file, unpacked if it is gzip."""
+    try:
+        plain = path.open("rb")
+    except FileNotFoundError as problem:
+        raise DataError(f"{path}: there is no such file{_near(path)}.") from problem
+    except IsADirectoryError as problem:
+        raise DataError(f"{path}: this is a folder; give a text file.") from problem
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from problem
+    start = plain.peek(8)[:8]
+    if start.startswith(GZIP):
+        plain.close()
+        return gzip.open(path, "rb")  # type: ignore[return-value]  # a GzipFile is a binary stream
+    for mark, (kind, advice) in OTHER_KINDS.items():
+        if start.startswith(mark):
+            plain.close()
+            raise DataError(f"{path}: this is {kind}, not text; {advice} first (plain text and gzip are read as they are).")
+    return plain
+
+
+def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", oddities: Oddities | None = None) -> Iterator[str]:
+    """The lines of a stream of bytes, such as standard input. `name` stands in messages."""
+    seen = oddities if oddities is not None else Oddities()
+    offset = number = 0
+    raw = b""
+    try:
+        for raw in stream:
+            number += 1
+            if number == 1:
+                _refuse_utf16(raw, name)
+                if raw.startswith(UTF8_MARK):
+                    seen.byte_order_mark = True
+                    offset, raw = len(UTF8_MARK), raw[len(UTF8_MARK) :]
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as problem:
+                raise DataError(_not_utf8(name, number, offset, raw, problem.start)) from problem
+            if nul == "refuse" and "\0" in line:
+                where = raw.index(0)
+                raise DataError(
+                    f"{name}:{number}: byte {where + 1} of the line (byte {offset + where} of the file) is a NUL, which is no "
+                    "text; `entformer prep --clean` removes it."
+                )
+            offset += len(raw)
+            if line.endswith("\n"):
+                line = line[:-1]
+            else:
+                seen.no_last_newline = True
+            if line.endswith("\r"):
+                line = line[:-1]
+                seen.windows_ends += 1
+            if EXOTIC.search(line):
+                seen.separators.add(number)
+            yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(
+            f"{name}: the compressed file is damaged or cut short after line {number}; fetch or compress it again."
+        ) from problem
+
+
+def _refuse_utf16(first: bytes, name: str) -> None:
+    """UTF-16 is named by its byte-order mark, or by its many NULs."""
+    marked = first.startswith(UTF16_MARKS)
+    start = first[:4096]
+    if marked or (len(start) >= 8 and start.count(0) > 0.3 * len(start)):
+        how = "byte-order mark" if marked else "every other byte is NUL"
+        raise DataError(f"{name}:1: this is UTF-16 ({how}); convert it with `iconv -f UTF-16 -t UTF-8`.")
+
+
+def _not_utf8(name: str, number: int, offset: int, raw: bytes, where: int) -> str:
+    guess = _guess_encoding(raw)
+    advice = f"perhaps it is {guess[0]}; convert it with `iconv -f {guess[1]} -t UTF-8`" if guess else "convert it to UTF-8"
+    place = f"byte {where + 1} of the line (byte {offset + where} of the file, 0x{raw[where]:02X})"
+    return f"{name}:{number}: {place} is not UTF-8; {advice}."
+
+
+def _guess_encoding(raw: bytes) -> tuple[str, str] | None:
+    """A name for people and one for iconv, from one line that is not UTF-8."""
+    letters = [byte for byte in raw if byte > 0x20]
+    if letters and sum(byte >= 0x80 for byte in letters) > 0.5 * len(letters):  # mostly beyond ASCII: not a Western language
+        for encoding, people, iconv in (("euc_jp", "EUC-JP", "EUC-JP"), ("shift_jis", "Shift JIS", "SHIFT_JIS")):
+            try:
+                text = raw.decode(encoding)
+            except UnicodeDecodeError:
+                continue
+            if any("\u3040" <= character <= "\u30ff" for character in text):  # kana: it is Japanese
+                return people, iconv
+        return None
+    try:
+        raw.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    return "Windows-1252 (Latin-1)", "CP1252"
+
+
+def _near(path: Path) -> str:
+    """Where the path stops being true, or a name that is nearly the same."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f" (nor the folder {parent})"
+    close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.75)
+    return f"; perhaps {parent / close[0]} is meant" if close else ""

@@ -1,0 +1,59 @@
+"""Small corpora on disk, and a short way to prepare them."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from entformer.data.corpus import Corpus, ParallelText
+
+Pairs = Sequence[tuple[str, str]]
+NOUNS = {"dog": "hund", "man": "mann", "horse": "gaul", "friend": "freund", "tree": "baum"}
+VERBS = {"sees": "sieht", "paints": "malt", "follows": "jagt", "likes": "mag"}
+COLOURS = {"red": "roten", "old": "alten", "small": "kleinen", "green": "grünen"}
+
+
+def good_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Different pairs of sentences that differ in length."""
+    chance = random.Random(seed)
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        adjectives = chance.choices(list(COLOURS), k=chance.randint(0, 5))
+        first, second, verb = chance.choice(list(NOUNS)), chance.choice(list(NOUNS)), chance.choice(list(VERBS))
+        number = chance.randint(1, 999)
+        source = " ".join(["The", first, verb, "the", *adjectives, second, str(number), "."])
+        target = " ".join(
+            ["Der", NOUNS[first], VERBS[verb], "den", *(COLOURS[a] for a in adjectives), NOUNS[second], str(number), "."]
+        )
+        pairs[source] = target
+    return list(pairs.items())
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Callable[[str, Pairs], ParallelText]:
+    """Writes pairs as two files and names them."""
+
+    def write(name: str, pairs: Pairs) -> ParallelText:
+        paths = tmp_path / f"{name}.en", tmp_path / f"{name}.de"
+        for path, side in zip(paths, zip(*pairs, strict=True) if pairs else ((), ()), strict=True):
+            path.write_bytes("".join(line + "\n" for line in side).encode())
+        return ParallelText(*paths)
+
+    return write
+
+
+@pytest.fixture
+def corpus(text: Callable[[str, Pairs], ParallelText]) -> Callable[..., Corpus]:
+    """A corpus of the pairs given for training, and small held-out texts."""
+
+    def make(train: Pairs, valid: Pairs | None = None, test: Pairs | None = None) -> Corpus:
+        held_out = [text(name, pairs) if pairs is not None else None for name, pairs in (("valid", valid), ("test", test))]
+        return Corpus("en", "de", (text("train", train),), held_out[0], held_out[1])
+
+    return make
+
+
+@pytest.fixture
+def pairs() -> Callable[[int, int], list[tuple[str, str]]]:
+    return good_pairs

@@ -1,0 +1,394 @@
+"""Downloads against a server on this machine: resume, checksums, no network, mirrors, local copies, hostile archives."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from entformer.data import downloads
+from entformer.data.archives import members
+from entformer.data.catalogue import Corpus, Download, Layout, Piece
+from entformer.data.downloads import fetch
+from entformer.data.http_download import download
+from entformer.errors import ArgumentError, DataError
+
+
+@dataclass
+class Web:
+    """What the test server holds and what it was asked."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    tag: str = '"one"'
+    cut_after: int | None = None  # bytes of a body, then the connection ends
+    ranges: bool = True
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range header
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    state = Web()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range")
+            state.asked.append((self.path, wanted))
+            body = state.files.get(self.path.lstrip("/"))
+            if body is None:
+                self.send_error(404)
+                return
+            start = 0
+            if wanted and state.ranges and self.headers.get("If-Range", state.tag) == state.tag:
+                start = int(wanted.removeprefix("bytes=").rstrip("-"))
+                if start >= len(body):
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(body)}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            else:
+                self.send_response(200)
+            self.send_header("ETag", state.tag)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            rest = body[start:]
+            if state.cut_after is not None:
+                rest, state.cut_after = rest[: state.cut_after], None
+            self.wfile.write(rest)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+BODY = bytes(range(256)) * 4000
+DIGEST = hashlib.sha256(BODY).hexdigest()
+
+
+def dead_url() -> str:
+    """An address of this machine where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+# ---- one file ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_arrives_whole_with_progress_and_nothing_beside_it(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"] = BODY
+    seen: list[tuple[str, int, int | None]] = []
+    found = download(f"{web.url}/a.bin", tmp_path / "a.bin", sha256=DIGEST, progress=lambda *what: seen.append(what))
+    assert found == DIGEST
+    assert (tmp_path / "a.bin").read_bytes() == BODY
+    assert seen[-1] == ("a.bin", len(BODY), len(BODY))
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_a_cut_connection_is_taken_up_where_it_stopped(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"], web.cut_after = BODY, 300_000
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin") == DIGEST
+    assert web.asked == [("/a.bin", None), ("/a.bin", "bytes=300000-")]
+
+
+def test_the_next_process_goes_on_with_the_part_of_the_last(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"] = BODY
+    (tmp_path / "a.bin.part").write_bytes(BODY[:1000])
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin", sha256=DIGEST) == DIGEST
+    assert web.asked == [("/a.bin", "bytes=1000-")]
+
+
+def test_a_part_that_is_already_whole_is_not_fetched_again(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"] = BODY
+    (tmp_path / "a.bin.part").write_bytes(BODY)
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin", sha256=DIGEST) == DIGEST
+
+
+def test_a_file_that_changed_on_the_server_starts_afresh(web: Web, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(b"old" * 1000)
+    note = {"url": f"{web.url}/a.bin", "validator": '"old"'}
+    (tmp_path / "a.bin.part.json").write_text(json.dumps(note))
+    web.files["a.bin"] = BODY
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin") == DIGEST
+    assert (tmp_path / "a.bin").read_bytes() == BODY
+
+
+def test_a_part_of_unknown_origin_is_not_joined_to_a_file_without_checksum(web: Web, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(b"somebody else's")
+    web.files["a.bin"] = BODY
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin") == DIGEST
+
+
+def test_a_server_without_ranges_sends_everything_again(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"], web.cut_after, web.ranges = BODY, 5000, False
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin") == DIGEST
+
+
+def test_a_part_longer_than_the_file_starts_afresh(web: Web, tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(BODY + b"more")
+    web.files["a.bin"] = BODY
+    assert download(f"{web.url}/a.bin", tmp_path / "a.bin", sha256=DIGEST) == DIGEST
+
+
+def test_a_wrong_checksum_leaves_no_file_and_no_part(web: Web, tmp_path: Path) -> None:
+    web.files["a.bin"] = BODY[:-1] + b"!"
+    with pytest.raises(DataError, match=f"damaged or not the file we know: its sha256 is [0-9a-f]{{64}}, not {DIGEST}"):
+        download(f"{web.url}/a.bin", tmp_path / "a.bin", sha256=DIGEST)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_network_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"^http://127.*/a\.bin cannot be reached: .*; give a local copy with --from DIR or .*\.$"
+    ):
+        download(f"{dead_url()}/a.bin", tmp_path / "a.bin")
+
+
+def test_no_network_keeps_what_has_come(tmp_path: Path) -> None:
+    (tmp_path / "a.bin.part").write_bytes(BODY[:1000])
+    with pytest.raises(DataError, match="1,000 bytes are kept"):
+        download(f"{dead_url()}/a.bin", tmp_path / "a.bin", sha256=DIGEST)
+    assert (tmp_path / "a.bin.part").stat().st_size == 1000
+
+
+def test_a_missing_page_is_named(web: Web, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"/a\.bin answered 404 Not Found; give a local copy with --from DIR"):
+        download(f"{web.url}/a.bin", tmp_path / "a.bin")
+
+
+# ---- a corpus ------------------------------------------------------------------------------------------------------------
+
+SGM = (
+    '<srcset setid="x"><doc>\n<p>\n<seg id="1"> {0} &amp; more </seg>\n<seg id="2">{0} two\nlines</seg>\n</p></doc></srcset>\n'
+)
+
+
+def tar(entries: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in entries.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def zipped(entries: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in entries.items():
+            archive.writestr(name, text)
+    return buffer.getvalue()
+
+
+FILES = {
+    "one.tgz": tar(
+        {
+            "./training/news.de-en.de": "eins\nzwei\n",
+            "./training/news.de-en.en": "one\ntwo\n",
+            "dev/dev-src.de.sgm": SGM.format("Prüfung"),
+            "dev/dev-ref.en.sgm": SGM.format("check"),
+        }
+    ),
+    "ted.zip": zipped(
+        {
+            "de-en/train.tags.de-en.de": "<url>http</url>\n<title>Titel</title>\n drei \n<reviewer></reviewer>\n",
+            "de-en/train.tags.de-en.en": "<url>http</url>\n<title>title</title>\n three \n",
+        }
+    ),
+    "test.de.gz": gzip.compress(b"vier\n"),
+    "test.en.gz": gzip.compress(b"four\n"),
+}
+
+
+@pytest.fixture
+def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A small corpus that has everything the real ones have: .tgz, .zip, .gz, SGML, tags, a split of two pieces."""
+    web.files.update(FILES)
+    layout = Layout(
+        "raw",
+        tuple(Download(file, f"{web.url}/{file}") for file in FILES),
+        {
+            "train": (
+                Piece("training/news.de-en.de", "training/news.de-en.en", "one.tgz"),
+                Piece("de-en/train.tags.de-en.de", "de-en/train.tags.de-en.en", "ted.zip", "tagged"),
+            ),
+            "valid": (Piece("dev/dev-src.de.sgm", "dev/dev-ref.en.sgm", "one.tgz", "segments"),),
+            "test": (Piece("test.de.gz", "test.en.gz"),),
+        },
+    )
+    made = Corpus("small", "A small corpus", "de", "en", (layout,), "", "")
+    monkeypatch.setattr(downloads, "corpus", lambda name: made)
+    return made
+
+
+def texts(files: downloads.CorpusFiles) -> dict[str, tuple[str, str]]:
+    return {split: (source.read_text("utf-8"), target.read_text("utf-8")) for split, (source, target) in files.files.items()}
+
+
+EXPECTED = {
+    "train": ("eins\nzwei\ndrei\n", "one\ntwo\nthree\n"),
+    "valid": ("Prüfung & more\nPrüfung two lines\n", "check & more\ncheck two lines\n"),
+    "test": ("vier\n", "four\n"),
+}
+
+
+def test_a_corpus_comes_from_the_network_once(web: Web, known: Corpus, tmp_path: Path) -> None:
+    files = fetch("small", tmp_path)
+    assert texts(files) == EXPECTED
+    assert (files.source_language, files.target_language, files.layout) == ("de", "en", "raw")
+    requests = len(web.asked)
+    assert requests == len(FILES)
+    assert texts(fetch("small", tmp_path)) == EXPECTED
+    assert len(web.asked) == requests  # the second time needs no network
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_unpublished_checksums_are_recorded_and_then_checked(web: Web, known: Corpus, tmp_path: Path) -> None:
+    fetch("small", tmp_path)
+    record = json.loads((tmp_path / "small/checksums.json").read_text())
+    assert record == {file: hashlib.sha256(body).hexdigest() for file, body in FILES.items()}
+    (tmp_path / "small/raw/test.de").unlink()
+    (tmp_path / "small/downloads/test.de.gz").unlink()
+    web.files["test.de.gz"] = gzip.compress(b"other\n")
+    with pytest.raises(DataError, match=r"test\.de\.gz .* is damaged or not the file we know.*recorded at the first download"):
+        fetch("small", tmp_path)
+
+
+def test_a_mirror_serves_the_same_files(web: Web, known: Corpus, tmp_path: Path) -> None:
+    for file in FILES:
+        web.files[f"mirror/{file}"] = web.files.pop(file)
+    assert texts(fetch("small", tmp_path, source=f"{web.url}/mirror/")) == EXPECTED
+
+
+def test_a_folder_with_the_downloads_needs_no_network(web: Web, known: Corpus, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file, body in FILES.items():
+        (copy / file).write_bytes(body)
+    assert texts(fetch("small", tmp_path / "cache", source=str(copy))) == EXPECTED
+    assert web.asked == []
+
+
+def test_a_folder_with_unpacked_files_works_and_follows_changes(known: Corpus, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for file in ("one.tgz", "ted.zip"):
+        (tmp_path / file).write_bytes(FILES[file])
+        names = [
+            name
+            for pieces in known.layouts[0].splits.values()
+            for piece in pieces
+            if piece.archive == file
+            for name in (piece.source, piece.target)
+        ]
+        for name, stream in members(tmp_path / file, names):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(stream.read())
+    (copy / "test.de").write_text("vier\n")
+    (copy / "test.en.gz").write_bytes(FILES["test.en.gz"])
+    assert texts(fetch("small", tmp_path / "cache", source=str(copy))) == EXPECTED
+    (copy / "test.de").write_text("fünf\n", encoding="utf-8")
+    assert texts(fetch("small", tmp_path / "cache", source=str(copy)))["test"] == ("fünf\n", "four\n")
+
+
+def test_a_folder_without_the_corpus_says_what_is_missing(known: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"does not hold small: raw lacks one\.tgz and 3 more\."):
+        fetch("small", tmp_path / "cache", source=str(tmp_path))
+    with pytest.raises(DataError, match="is not a folder; give a folder that holds small, or a URL"):
+        fetch("small", tmp_path / "cache", source=str(tmp_path / "nowhere"))
+
+
+def test_no_network_names_the_way_out(known: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be reached.*give a local copy with --from DIR"):
+        fetch("small", tmp_path, source=dead_url())
+
+
+def test_a_damaged_archive_is_named(web: Web, known: Corpus, tmp_path: Path) -> None:
+    web.files["one.tgz"] = FILES["one.tgz"][:-200]
+    with pytest.raises(DataError, match=r"one\.tgz cannot be read as an archive"):
+        fetch("small", tmp_path)
+    assert not (tmp_path / "small/raw").exists()
+
+
+def test_an_unknown_layout_gets_the_list(known: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="has no layout 'tok'; it has raw"):
+        fetch("small", tmp_path, layout="tok")
+
+
+def test_a_cache_that_cannot_be_written_is_named(known: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cache folder .* cannot be written"):
+        fetch("small", tmp_path / "file")
+
+
+# ---- archives ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [tar, zipped])
+def test_a_member_that_climbs_out_is_never_taken(pack: Callable[[dict[str, str]], bytes], tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(pack({"../../x.en": "bad", "a/../../x.en": "bad", "/x.de": "fine"}))
+    with pytest.raises(DataError, match=r"has no file x\.en"):
+        list(members(archive, ["x.en", "x.de"]))
+    assert os.listdir(tmp_path) == ["archive"]
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.tgz"
+    with tarfile.open(archive, "w:gz") as opened:
+        link = tarfile.TarInfo("x.en")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        opened.addfile(link)
+    with pytest.raises(DataError, match=r"has no file x\.en"):
+        list(members(archive, ["x.en"]))
+
+
+# ---- Multi30k on this machine --------------------------------------------------------------------------------------------
+
+DATA = Path(os.environ.get("ENTFORMER_DATA", Path(__file__).parents[4] / "shared/data")) / "multi30k"
+needs_multi30k = pytest.mark.skipif(not DATA.is_dir(), reason="no local copy of Multi30k (set ENTFORMER_DATA)")
+
+
+@needs_multi30k
+@pytest.mark.parametrize(
+    ("folder", "layout", "expected"), [("raw", None, "raw"), ("tok", None, "tok"), ("", None, "raw"), ("", "tok", "tok")]
+)
+def test_multi30k_is_found_in_both_layouts(folder: str, layout: str | None, expected: str, tmp_path: Path) -> None:
+    files = fetch("multi30k", tmp_path, source=str(DATA / folder), layout=layout)
+    assert (files.layout, files.tokenized, files.lowercase) == (expected, expected == "tok", expected == "tok")
+    for split, count in {"train": 29000, "valid": 1014, "test": 1000}.items():
+        for side in files.files[split]:
+            with gzip.open(side) as lines:
+                assert sum(1 for _ in lines) == count
+
+
+@needs_multi30k
+def test_the_local_copy_is_the_published_one() -> None:
+    from entformer.data.catalogue import corpus
+
+    for layout in corpus("multi30k").layouts:
+        for entry in layout.downloads:
+            path = DATA / layout.name / entry.file
+            body = path.read_bytes() if path.exists() else gzip.decompress(path.with_name(path.name + ".gz").read_bytes())
+            assert hashlib.sha256(body).hexdigest() == entry.sha256

@@ -1,0 +1,163 @@
+"""The reader: lines end at newline only, and what is not UTF-8 text is named with file, line and byte."""
+
+import bz2
+import gzip
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from entformer.errors import DataError
+from entformer.text.lines import Oddities, decode_lines, read_lines
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "train.en"
+
+
+def read(path: Path, data: bytes) -> list[str]:
+    path.write_bytes(data)
+    return list(read_lines(path))
+
+
+def test_a3_04_exotic_line_separators_do_not_end_a_line(file: Path) -> None:
+    line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
+    odd = Oddities()
+    file.write_bytes(f"one\n{line}\nthree\n".encode())
+    assert list(read_lines(file, oddities=odd)) == ["one", line, "three"]
+    assert (odd.separators.count, odd.separators.lines) == (1, [2])
+    assert len(line.splitlines()) == 10  # what Python alone would make of it
+
+
+def test_a3_05_a_nul_is_named_with_its_line(file: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(file, b"good\nba\0d\n")
+    assert str(caught.value) == (
+        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL, which is no text; `entformer prep --clean` removes it."
+    )
+    assert list(read_lines(file, nul="keep")) == ["good", "ba\0d"]
+
+
+def test_a3_06_latin1_is_named_with_line_and_byte_and_guessed(file: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(file, "gut\nschöne Straße\n".encode("cp1252"))
+    assert str(caught.value) == (
+        f"{file}:2: byte 4 of the line (byte 7 of the file, 0xF6) is not UTF-8; perhaps it is Windows-1252 (Latin-1); "
+        "convert it with `iconv -f CP1252 -t UTF-8`."
+    )
+
+
+@pytest.mark.parametrize(("encoding", "guess"), [("euc_jp", "EUC-JP"), ("shift_jis", "Shift JIS")])
+def test_a3_06_japanese_encodings_are_guessed(file: Path, encoding: str, guess: str) -> None:
+    with pytest.raises(DataError, match=f"{file}:1: byte 1 of the line .* is not UTF-8; perhaps it is {guess}; convert it"):
+        read(file, "これは日本語のテキストです。\n".encode(encoding))
+
+
+def test_a3_06_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
+    with pytest.raises(
+        DataError, match=r":1: byte 3 of the line \(byte 2 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"
+    ):
+        read(file, b"ab\x81\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a3_06_utf16_is_recognised_by_name(file: Path, encoding: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(file, "a man sees a house\nand more\n".encode(encoding))
+    how = "byte-order mark" if encoding == "utf-16" else "every other byte is NUL"
+    assert str(caught.value) == f"{file}:1: this is UTF-16 ({how}); convert it with `iconv -f UTF-16 -t UTF-8`."
+
+
+def test_a3_06_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
+    odd = Oddities()
+    file.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")
+    assert list(read_lines(file, oddities=odd)) == ["one", "\ufefftwo"]  # only at the start of the file it is a mark
+    assert odd.byte_order_mark
+
+
+def test_a3_06_the_locale_plays_no_part(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    assert read(file, "größer\n".encode()) == ["größer"]
+
+
+def test_a3_23_windows_ends_and_a_missing_last_newline(file: Path) -> None:
+    odd = Oddities()
+    file.write_bytes(b"one\r\ntwo\r\n\r\nlast")
+    assert list(read_lines(file, oddities=odd)) == ["one", "two", "", "last"]
+    assert odd.windows_ends == 3
+    assert odd.no_last_newline
+    assert read(file, b"only one \\r goes\r\r\n") == ["only one \\r goes\r"]
+
+
+def test_a3_23_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
+    packed = tmp_path / "train.en"  # no .gz
+    packed.write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert list(read_lines(packed)) == ["one", "two"]
+    plain = tmp_path / "train.de.gz"  # .gz by name only
+    plain.write_bytes(b"eins\nzwei\n")
+    assert list(read_lines(plain)) == ["eins", "zwei"]
+
+
+def test_a3_23_a_gzip_file_cut_short_is_named(file: Path) -> None:
+    whole = gzip.compress(os.urandom(40_000).hex().encode() + b"\nmore\n")
+    with pytest.raises(DataError, match="the compressed file is damaged or cut short after line 0; fetch or compress it again"):
+        read(file, whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (bz2.compress(b"x"), "this is compressed with bzip2, not text; run bunzip2 on it first"),
+        (b"PK\x03\x04...", "this is a ZIP archive, not text; unzip it first"),
+        (b"\xfd7zXZ\x00...", "this is compressed with xz, not text; run unxz on it first"),
+    ],
+)
+def test_a3_23_other_archives_are_named(file: Path, data: bytes, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        read(file, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"), [(b"", []), (b"\n", [""]), (b"\n\n", ["", ""]), (b"a", ["a"]), (b"\xef\xbb\xbf", [""])]
+)
+def test_small_files(file: Path, data: bytes, lines: list[str]) -> None:
+    assert read(file, data) == lines
+
+
+def test_a3_25_paths_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train\.en: there is no such file\.$"):
+        list(read_lines(tmp_path / "train.en"))
+    (tmp_path / "train.eng").touch()
+    with pytest.raises(DataError, match=r"train\.en: there is no such file; perhaps .*train\.eng is meant\.$"):
+        list(read_lines(tmp_path / "train.en"))
+    with pytest.raises(DataError, match=r"there is no such file \(nor the folder .*nowhere\)\.$"):
+        list(read_lines(tmp_path / "nowhere" / "train.en"))
+    with pytest.raises(DataError, match="this is a folder; give a text file"):
+        list(read_lines(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a3_25_a_file_without_permission_is_named(file: Path) -> None:
+    file.write_text("x\n")
+    file.chmod(0)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+        list(read_lines(file))
+
+
+def test_a_stream_is_read_line_by_line() -> None:
+    """Standard input: the first line is there before the second has come."""
+
+    class Slow(io.BytesIO):
+        taken = 0
+
+        def __next__(self) -> bytes:
+            self.taken += 1
+            return super().__next__()
+
+    stream = Slow(b"one\ntwo\nthree\n")
+    lines = decode_lines(stream, "standard input")
+    assert next(lines) == "one"
+    assert stream.taken == 1
