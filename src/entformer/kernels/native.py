@@ -26,8 +26,9 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-BINDINGS = ("isa.cpp", "rows/cpu_ops.cpp", "flash/cpu_ops.cpp")  # compiled once, against torch's headers
-KERNELS = ("rows/cpu_kernel.cpp", "flash/cpu_kernel.cpp")  # compiled once per instruction set, plain C++
+# Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
+BINDINGS = ("isa.cpp", "rows/cpu_ops.cpp", "flash/cpu_ops.cpp", "training/cpu_ops.cpp")
+KERNELS = ("rows/cpu_kernel.cpp", "flash/cpu_kernel.cpp", "training/cpu_kernel.cpp")
 HEADERS = tuple(sorted(str(path.relative_to(HERE)) for path in HERE.rglob("*.h")))
 
 X86_FLAGS = {

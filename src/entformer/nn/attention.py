@@ -1,8 +1,9 @@
 """Multi-head attention with the face of torch.nn.MultiheadAttention. In: query, key, value. Out: (output, weights or None).
 
     q, k, v = linear maps of the inputs, split into H heads              parameters and state_dict keys are torch's
+    q, k    = turned by their places                                     rotary positions only (positions.py)
     q       = factor(x, n) q                                             ssmax and asentmax only (scaling.py)
-    heads   = weights(q k^T / sqrt(head size)) v                         fused, see kernels/flash
+    heads   = weights(q k^T / sqrt(head size) + bias) v                  fused, see kernels/flash; bias: ALiBi and NAPE only
     output  = W_o norm(concatenated heads) + b_o                         norm: ReLA only (rela.py)
 
 MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this key.** Everywhere else in entformer, as in
@@ -20,10 +21,13 @@ from entformer.kernels.flash.api import Attention, attention
 from entformer.kernels.impl import Impl
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.masks import dense_weights, masks_of_torch
-from entformer.nn.normalizers import Normalizer, normalizer_of
+from entformer.nn.masks import Masks, dense_weights, masks_of_torch
+from entformer.nn.normalizers import alpha_of, normalizer_of
+from entformer.nn.positions import Rotary, slopes_of
 from entformer.nn.rela import RelaNorm
 from entformer.nn.scaling import row_length
+from entformer.nn.sdpa import softmax_attention
+from entformer.nn.watch import Watched, Watcher
 
 __all__ = ["MultiheadAttention"]
 
@@ -39,14 +43,20 @@ class MultiheadAttention(nn.Module):
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
         normalizer: "entmax", "softmax", "entmax15", "sparsemax", "rela", "ssmax" or "asentmax"; see `nn/normalizers.py`.
         alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
+            A `LearnedAlpha` is shared with other layers: whoever made it registers it, this module only uses it.
         alpha_tied: learn one alpha per "head", or one for the "layer".
         alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
         rela_norm: the norm "rela" needs: "gated", "init", "plain", or "none".
         rela_per_head: that norm for each head alone, not over the concatenated heads.
         scaling: a module (x, n) -> factors of the queries, in place of the one the normaliser brings.
+        positions: of self-attention: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone.
+        backend: "sdpa" computes softmax by torch's scaled_dot_product_attention, for comparison; "entformer" by our kernel.
         impl: as in `entformer.attention`.
+
+    A `watcher` that is set is handed the exact support, the statistics, queries, keys and masks of every call (`Watched`).
     """
 
+    watcher: Watcher | None
     in_proj_weight: nn.Parameter | None
     q_proj_weight: nn.Parameter | None
     k_proj_weight: nn.Parameter | None
@@ -70,12 +80,14 @@ class MultiheadAttention(nn.Module):
         dtype: torch.dtype | None = None,
         *,
         normalizer: str = "entmax",
-        alpha: float | str | None = None,
+        alpha: float | str | LearnedAlpha | None = None,
         alpha_tied: str = "head",
         alpha_init: float | str = "random",
         rela_norm: str = "gated",
         rela_per_head: bool = False,
         scaling: nn.Module | None = None,
+        positions: str = "none",
+        backend: str = "entformer",
         impl: Impl = "auto",
     ) -> None:
         super().__init__()
@@ -85,6 +97,14 @@ class MultiheadAttention(nn.Module):
             raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
         if alpha_tied not in ("head", "layer"):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
+        if positions != "none" and (add_bias_kv or add_zero_attn):
+            raise ArgumentError(
+                f"positions={positions!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place."
+            )
+        if backend not in ("entformer", "sdpa"):
+            raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
+        if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or positions in ("alibi", "nape")):
+            raise ArgumentError('backend="sdpa" computes softmax without ALiBi only; use backend="entformer".')
         self.embed_dim = embed_dim
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
@@ -94,7 +114,9 @@ class MultiheadAttention(nn.Module):
         self.batch_first = batch_first
         self.add_zero_attn = add_zero_attn
         self.normalizer = normalizer
+        self.backend = backend
         self.impl: Impl = impl
+        self.watcher = None
         # torch.nn.TransformerEncoderLayer reads this to see whether it may skip our forward and compute softmax by itself.
         self._qkv_same_embed_dim = False
 
@@ -115,23 +137,33 @@ class MultiheadAttention(nn.Module):
         self._reset_projections()
 
         traits = normalizer_of(normalizer)
-        self.alpha = _alpha_of(traits, alpha, num_heads, alpha_tied == "layer", alpha_init)
+        self.alpha: LearnedAlpha | float | None
+        if isinstance(alpha, LearnedAlpha):
+            self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
+        else:
+            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
         self.norm: nn.Module | None = None
         if traits.needs_output_norm and rela_norm != "none":
             self.norm = RelaNorm(embed_dim, num_heads, variant=rela_norm, per_head=rela_per_head)
         if scaling is None and traits.scaling is not None:
             scaling = traits.scaling(embed_dim, num_heads)
         self.scaling = scaling
-        for own in (self.alpha, self.norm, self.scaling):
-            if isinstance(own, nn.Module):
+        self.positions = positions
+        self.rotary = Rotary(self.head_dim) if positions == "rotary" else None
+        self.register_buffer("slopes", slopes_of(positions, num_heads), persistent=False)  # (H,) or None
+        self.slopes: Tensor | None
+        for own in self.children():
+            if own is not self.out_proj:
                 own.to(device=device, dtype=dtype)
+        if self.slopes is not None:
+            self.slopes = self.slopes.to(device)
 
     def reset_parameters(self) -> None:
         """Start again: projections as torch does, then what the normaliser owns."""
         self.out_proj.reset_parameters()
         self._reset_projections()
-        for own in (self.alpha, self.norm, self.scaling):
-            if isinstance(own, nn.Module) and callable(reset := getattr(own, "reset_parameters", None)):
+        for own in self.children():
+            if own is not self.out_proj and callable(reset := getattr(own, "reset_parameters", None)):
                 reset()
 
     def _reset_projections(self) -> None:
@@ -208,9 +240,10 @@ class MultiheadAttention(nn.Module):
         batched = self._check_inputs(query, key, value, is_causal)
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
-        offset = 0
+        offset = 0 if cache is None else cache.length
+        if self.rotary is not None and k is not None:
+            q, k = self.rotary(q, offset), self.rotary(k, offset)
         if cache is not None:
-            offset = cache.length
             k, v = cache.views() if k is None or v is None else cache.append(k, v)
         if k is None or v is None:
             raise ArgumentError("key and value may be None only with a cache that holds a memory.")
@@ -230,34 +263,34 @@ class MultiheadAttention(nn.Module):
             extra=extra,
         )
         if self.scaling is not None:
-            length = row_length(
-                queries,
-                keys,
-                causal_offset=offset if is_causal else None,
-                key_mask=masks.keys,
-                mask=masks.visible(),
-                device=q.device,
-            )
-            q = (q * self.scaling(x, length)[..., None]).to(q.dtype)
-        out = attention(
-            q,
-            k,
-            v,
-            alpha=self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha,
-            normalizer=normalizer_of(self.normalizer).kernel,
-            attn_mask=masks.one_mask(),
-            key_padding_mask=masks.keys,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
-            causal_offset=offset,
-            return_support=need_weights,
-            impl=self.impl,
-        )
+            q = self._scaled(q, x, keys, masks, offset if is_causal else None)
         weights = None
-        if isinstance(out, Attention):
-            if out.support is not None:
-                weights = dense_weights(out.support, (batch, heads, queries, keys), extra, average_attn_weights).to(q.dtype)
-            out = out.output
+        if self.backend == "sdpa" and not need_weights and self.watcher is None:
+            out = softmax_attention(q, k, v, masks, offset if is_causal else None, self.dropout if self.training else 0.0)
+        else:
+            found = attention(
+                q,
+                k,
+                v,
+                alpha=self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha,
+                normalizer=normalizer_of(self.normalizer).kernel,
+                attn_mask=masks.one_mask(),
+                key_padding_mask=masks.keys,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=is_causal,
+                causal_offset=offset,
+                alibi_slopes=self.slopes,
+                return_stats=self.watcher is not None,
+                return_support=need_weights or self.watcher is not None,
+                impl=self.impl,
+            )
+            out = found.output if isinstance(found, Attention) else found
+            if isinstance(found, Attention) and found.support is not None:
+                if self.watcher is not None and found.stats is not None:
+                    self.watcher(Watched(found.support, found.stats, q.detach(), k.detach(), masks, is_causal, offset))
+                if need_weights:
+                    shape = (batch, heads, queries, keys)
+                    weights = dense_weights(found.support, shape, extra, average_attn_weights).to(q.dtype)
         joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
         result = self.out_proj(joined if self.norm is None else self.norm(joined))
         if not batched:
@@ -284,6 +317,8 @@ class MultiheadAttention(nn.Module):
                 )
         if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
             raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
+        if key is None and self.positions != "none":
+            raise ArgumentError(f"positions={self.positions!r} are those of self-attention; a memory needs positions='none'.")
         batch_dim = 0 if self.batch_first else 1
         if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
             raise ArgumentError(
@@ -304,17 +339,39 @@ class MultiheadAttention(nn.Module):
         if packed is not None and query is key and key is value:
             q, k, v = F.linear(x, packed, bias).chunk(3, -1)
             return self._heads(q), self._heads(k), self._heads(v)
-        w_q, w_k, w_v = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if packed is None else packed.chunk(3)
-        b_q, b_k, b_v = (None, None, None) if bias is None else bias.chunk(3)
-        q = F.linear(x, w_q, b_q)  # type: ignore[arg-type]  # either packed or all three weights are there
+        weight = self.q_proj_weight if packed is None else packed[:size]
+        q = self._heads(F.linear(x, weight, None if bias is None else bias[:size]))  # type: ignore[arg-type]  # one is there
         if key is None or value is None:
-            return self._heads(q), None, None
+            return q, None, None
+        return q, *self._project_memory(key, value)
+
+    def _project_memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if packed is not None and key is value:
             k, v = F.linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
         else:
-            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]
+            w_k, w_v = (self.k_proj_weight, self.v_proj_weight) if packed is None else packed[size:].chunk(2)
+            b_k, b_v = (None, None) if bias is None else bias[size:].chunk(2)
+            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]  # either packed or all weights are there
             v = F.linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
-        return self._heads(q), self._heads(k), self._heads(v)
+        return self._heads(k), self._heads(v)
+
+    def memory_cache(self, memory: Tensor) -> KeyValueCache:
+        """The keys and values of a memory, projected once: call forward with key and value None and this cache."""
+        k, v = self._project_memory(memory, memory)
+        cache = KeyValueCache(max(k.shape[2], 1))
+        cache.append(k, v)
+        return cache
+
+    def _scaled(self, q: Tensor, x: Tensor, keys: int, masks: Masks, causal_offset: int | None) -> Tensor:
+        """q times the factor of its row's length; where only some heads have ALiBi, those keep their scores."""
+        length = row_length(
+            q.shape[2], keys, causal_offset=causal_offset, key_mask=masks.keys, mask=masks.visible(), device=q.device
+        )
+        factor: Tensor = self.scaling(x, length)[..., None]  # type: ignore[misc]  # (B, H, Lq, 1)
+        if self.positions == "nape" and self.slopes is not None:
+            factor = torch.where(self.slopes[:, None, None] > 0.0, 1.0, factor)
+        return (q * factor).to(q.dtype)
 
     def _heads(self, t: Tensor) -> Tensor:
         """(B, L, E) -> (B, H, L, head size), a view."""
@@ -335,19 +392,3 @@ class MultiheadAttention(nn.Module):
     def extra_repr(self) -> str:
         alpha = "" if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else f", alpha={self.alpha}"
         return f"{self.embed_dim}, {self.num_heads}, normalizer={self.normalizer}{alpha}, batch_first={self.batch_first}"
-
-
-def _alpha_of(
-    normalizer: Normalizer, wish: float | str | None, heads: int, tied: bool, init: float | str
-) -> LearnedAlpha | float | None:
-    if wish is None:
-        wish = normalizer.alpha
-    elif not normalizer.learns_alpha:
-        raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; leave alpha out, or choose "entmax".')
-    if wish == "learned":
-        return LearnedAlpha(heads, tied=tied, init=init)
-    if isinstance(wish, str):
-        raise ArgumentError(f'alpha={wish!r} is not known; give "learned" or a number of at least 1.')
-    if wish is not None and not 1.0 <= wish < float("inf"):
-        raise ArgumentError(f"alpha={wish} must be a finite number of at least 1; 1 is softmax.")
-    return wish

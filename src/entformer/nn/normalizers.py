@@ -10,9 +10,10 @@ from typing import Literal
 from torch import nn
 
 from entformer.errors import ArgumentError
+from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
 
-__all__ = ["NORMALIZERS", "Normalizer", "normalizer_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_of"]
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,29 @@ def normalizer_of(name: str) -> Normalizer:
     if name not in NORMALIZERS:
         raise ArgumentError(f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
     return NORMALIZERS[name]
+
+
+def alpha_of(
+    normalizer: Normalizer,
+    wish: float | str | LearnedAlpha | None,
+    heads: int,
+    *,
+    tied: bool = False,
+    init: float | str = "random",
+) -> LearnedAlpha | float | None:
+    """The alpha of an attention layer: a wish ("learned", a number, one shared with others), else the normaliser's own."""
+    if wish is None:
+        wish = normalizer.alpha
+    elif not normalizer.learns_alpha:
+        raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; leave alpha out, or choose "entmax".')
+    if isinstance(wish, LearnedAlpha):
+        if wish.num_heads != heads:
+            raise ArgumentError(f"the shared alpha gives {wish.num_heads} values, but there are {heads} heads.")
+        return wish
+    if wish == "learned":
+        return LearnedAlpha(heads, tied=tied, init=init)
+    if isinstance(wish, str):
+        raise ArgumentError(f'alpha={wish!r} is not known; give "learned" or a number of at least 1.')
+    if wish is not None and not 1.0 <= wish < float("inf"):
+        raise ArgumentError(f"alpha={wish} must be a finite number of at least 1; 1 is softmax.")
+    return wish

@@ -1,0 +1,1 @@
+"""Models: a configuration in, a trainable and decodable Transformer out."""

@@ -1,0 +1,239 @@
+"""The encoder-decoder Transformer. In: a Batch, or source ids. Out: summed losses, or the scores of the next token.
+
+    memory = encoder(sqrt(d) E[source] + positions)                                             (B, S, d)
+    hidden = decoder(sqrt(d) E[BOS, target...] + positions, memory), causal                     (B, T, d)
+    scores = hidden W^T, W = E if embeddings are tied                                           (B, T, V)
+
+Every head of encoder self, decoder self and cross attention may have its own learned alpha (Correia et al. 2019). Masks here
+say True = a token. In training nothing is computed for padding in the output layer, the largest part of a small model.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entformer.data.records import Batch
+from entformer.errors import ArgumentError
+from entformer.mappings import log_entmax
+from entformer.models.config import AttentionConfig, Seq2SeqConfig
+from entformer.models.output import output_loss
+from entformer.models.state import DecoderState
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.dropout import Dropout
+from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.positions import Sinusoidal
+from entformer.text.subwords import PAD
+
+__all__ = ["KINDS", "LossSums", "Seq2Seq"]
+
+KINDS = ("encoder", "decoder", "cross")
+"""The kinds of attention: encoder self, decoder self, decoder to memory."""
+
+
+class LossSums(NamedTuple):
+    """Sums over the target tokens of a batch, EOS counted, padding and BOS not."""
+
+    loss: Tensor  # smoothed; differentiate this
+    nll: Tensor  # -ln p of the tokens (with output="entmax" its loss without smoothing), no gradient
+    correct: Tensor  # how many tokens have the highest score, int64
+    tokens: int
+
+
+class Seq2Seq(nn.Module):
+    """A Transformer for translation; see `Seq2SeqConfig` for what can be chosen."""
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.config = config
+        size = (config.vocab_size, config.width)
+        self.source_embedding = nn.Parameter(torch.empty(size))
+        self.target_embedding = None if config.tied_embeddings == "all" else nn.Parameter(torch.empty(size))
+        self.output_weight = nn.Parameter(torch.empty(size)) if config.tied_embeddings == "none" else None
+        self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
+        self.dropout = Dropout(config.dropout)
+        # An alpha tied over a kind belongs to the model; its layers use it.
+        self.kind_alphas = nn.ModuleDict()
+        for kind in KINDS:
+            chosen = self._attention_config(kind)
+            if chosen.learned and chosen.alpha_tied == "kind":
+                self.kind_alphas[kind] = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init)
+        options: dict[str, Any] = {
+            "dropout": config.dropout,
+            "activation_dropout": config.activation_dropout,
+            "pre_norm": config.norm == "pre",
+        }
+        self.encoder = nn.ModuleList(
+            EncoderLayer(self._attention("encoder"), config.hidden, **options) for _ in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(self._attention("decoder"), self._attention("cross"), config.hidden, **options)
+            for _ in range(config.decoder_layers)
+        )
+        last = config.norm == "pre"  # post-norm layers end with a norm of their own
+        self.encoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
+        self._start_values()
+
+    def _attention_config(self, kind: str) -> AttentionConfig:
+        chosen: AttentionConfig = getattr(self.config, kind)
+        return chosen
+
+    def _attention(self, kind: str) -> MultiheadAttention:
+        config, chosen = self.config, self._attention_config(kind)
+        inside = kind != "cross" and config.positions in ("rotary", "alibi")
+        shared = dict(self.kind_alphas.items()).get(kind)
+        return MultiheadAttention(
+            config.width,
+            config.heads,
+            config.attention_dropout,
+            batch_first=True,
+            normalizer=chosen.normalizer,
+            alpha=shared if isinstance(shared, LearnedAlpha) else chosen.alpha,
+            alpha_tied="layer" if chosen.alpha_tied == "layer" else "head",
+            alpha_init=chosen.alpha_init,
+            rela_norm=chosen.rela_norm,
+            rela_per_head=chosen.rela_per_head,
+            positions=config.positions if inside else "none",
+            backend=chosen.backend,
+        )
+
+    def _start_values(self) -> None:
+        """Embeddings of variance 1 / d, so that scaled inputs have variance 1 and tied scores too; Xavier elsewhere."""
+        with torch.no_grad():
+            for weight in (self.source_embedding, self.target_embedding, self.output_weight):
+                if weight is not None:
+                    weight.normal_(0.0, self.config.width**-0.5)
+                    weight[PAD] = 0.0
+            for _, _, attention in self.attention_layers():
+                nn.init.xavier_uniform_(attention.out_proj.weight)
+
+    # ---- teacher-forced --------------------------------------------------------------------------------------------------
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """source (B, S) ids -> memory (B, S, d). source_mask (B, S), True = a token; taken from the padding if not given."""
+        ignored = _ignored(source != PAD if source_mask is None else source_mask)
+        x = self._embed(self.source_embedding, source)
+        for layer in self.encoder:
+            x = layer(x, ignored)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(self, target_in: Tensor, memory: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """target_in (B, T): BOS and the tokens so far -> hidden (B, T, d), from which the token after each is scored."""
+        ignored = None if source_mask is None else _ignored(source_mask)
+        x = self._embed(self._target_weight, target_in)
+        for layer in self.decoder:
+            x = layer(x, memory, ignored)
+        hidden: Tensor = self.decoder_norm(x)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of all tokens, (..., V)."""
+        return F.linear(hidden, self._last_weight)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of scores (..., V), at least float32; with output="entmax" -inf where exactly zero."""
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.config.output == "entmax":
+            return log_entmax(wide, self.config.output_alpha)
+        return wide.log_softmax(-1)
+
+    def loss(self, batch: Batch) -> LossSums:
+        """The training loss of a batch, summed over its target tokens."""
+        source_mask = batch.source_mask
+        target_in, labels = batch.target[:, :-1], batch.target[:, 1:]
+        hidden = self.decode(target_in, self.encode(batch.source, source_mask), source_mask)
+        counts = torch.arange(labels.shape[1], device=labels.device) < batch.target_lengths[:, None]  # (B, T)
+        tokens = int(batch.target_lengths.sum())
+        if tokens < counts.numel():
+            at = counts.flatten().nonzero().squeeze(1)
+            hidden, labels = hidden.flatten(0, 1).index_select(0, at), labels.flatten().index_select(0, at)
+        else:
+            hidden, labels = hidden.flatten(0, 1), labels.flatten()
+        sums = output_loss(
+            hidden,
+            self._last_weight,
+            labels,
+            label_smoothing=self.config.label_smoothing,
+            alpha=self.config.output_alpha if self.config.output == "entmax" else 1.0,
+        )
+        return LossSums(sums.loss, sums.nll, sums.correct, tokens)
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """Scores (B, T, V) of the token after each of target_in (B, T)."""
+        source_mask = source != PAD
+        return self.logits(self.decode(target_in, self.encode(source, source_mask), source_mask))
+
+    def _embed(self, weight: Tensor, ids: Tensor, start: int = 0) -> Tensor:
+        """ids (B, L) -> (B, L, d); the first stands at position `start`."""
+        scale = math.sqrt(self.config.width)
+        x = F.embedding(ids, weight, padding_idx=PAD)
+        x = x * scale if self.positions is None else torch.add(self.positions(ids.shape[1], start), x, alpha=scale)
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+    @property
+    def _target_weight(self) -> Tensor:
+        return self.source_embedding if self.target_embedding is None else self.target_embedding
+
+    @property
+    def _last_weight(self) -> Tensor:
+        return self._target_weight if self.output_weight is None else self.output_weight
+
+    # ---- token by token --------------------------------------------------------------------------------------------------
+
+    def start(self, source: Tensor, source_mask: Tensor | None = None) -> DecoderState:
+        """Encode source (B, S) and project its keys and values once; no gradients."""
+        with torch.no_grad():
+            mask = source != PAD if source_mask is None else source_mask
+            memory = self.encode(source, mask)
+            memories = [attention.memory_cache(memory) for kind, _, attention in self.attention_layers() if kind == "cross"]
+        return DecoderState(memories, _ignored(mask))
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the next token of every row, (B,), or several, (B, n). Out: scores (B, V) of the token after the last."""
+        tokens = tokens[:, None] if tokens.dim() == 1 else tokens
+        if tokens.dim() != 2 or tokens.shape[0] != state.batch or tokens.shape[1] == 0:
+            raise ArgumentError(f"tokens must be ({state.batch},) or ({state.batch}, n), not {tuple(tokens.shape)}.")
+        with torch.no_grad():
+            x = self._embed(self._target_weight, tokens, state.length)
+            for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
+                x = layer(x, None, state.ignored, cache=cache, memory_cache=memory)
+            return self.logits(self.decoder_norm(x[:, -1]))
+
+    # ---- what is inside --------------------------------------------------------------------------------------------------
+
+    def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
+        """(kind, layer, module) of every attention, kinds in the order of `KINDS`."""
+        encoder, decoder = cast(list[EncoderLayer], self.encoder), cast(list[DecoderLayer], self.decoder)
+        yield from (("encoder", number, layer.attention) for number, layer in enumerate(encoder))
+        yield from (("decoder", number, layer.attention) for number, layer in enumerate(decoder))
+        yield from (("cross", number, layer.cross_attention) for number, layer in enumerate(decoder))
+
+    def alphas(self) -> dict[str, Tensor]:
+        """The alpha of every head now: kind -> (layers, heads). Kinds without alpha (ReLA) are left out."""
+        found: dict[str, list[Tensor]] = {}
+        for kind, _, attention in self.attention_layers():
+            if (alphas := attention.alphas) is not None:
+                found.setdefault(kind, []).append(alphas.detach())
+        return {kind: torch.stack(alphas) for kind, alphas in found.items()}
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """ "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": what learned alphas are made of."""
+        groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
+        for name, parameter in self.named_parameters():
+            matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
+            groups["alpha" if name.endswith("pre_alpha") else "decay" if matrix else "no_decay"].append(parameter)
+        return groups
+
+
+def _ignored(mask: Tensor) -> Tensor | None:
+    """The mask torch's attention takes, True = ignore, from ours; None where nothing is ignored and a look is cheap."""
+    if mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
+        return None
+    return ~mask

@@ -1,0 +1,204 @@
+"""What translation needs of attention: positions, watchers, shared alphas, memories projected once, torch's softmax."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.masks import Masks
+from entformer.nn.normalizers import NORMALIZERS
+from entformer.nn.positions import alibi_slopes
+from entformer.nn.sdpa import softmax_attention
+from entformer.nn.watch import Watched
+
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
+EMBED, HEADS, BATCH, LENGTH = 16, 4, 2, 9
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(**options: Any) -> MultiheadAttention:
+    torch.manual_seed(0)
+    return MultiheadAttention(EMBED, HEADS, batch_first=True, **options).eval()
+
+
+# ---- positions -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary", "alibi", "nape"])
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_token_by_token_equals_all_at_once(name: str, positions: str) -> None:
+    module, x = layer(normalizer=name, positions=positions), random(BATCH, LENGTH, EMBED)
+    with torch.no_grad():
+        expected, _ = module(x, x, x, need_weights=False, is_causal=True)
+        cache, pieces = KeyValueCache(), []
+        for piece in x.split([1, 4, 1, 3], 1):
+            pieces.append(module(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)[0])
+    torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
+
+
+def test_alibi_is_the_bias_it_says() -> None:
+    plain, biased, x = layer(normalizer="entmax15"), layer(normalizer="entmax15", positions="alibi"), random(1, LENGTH, EMBED)
+    at = torch.arange(LENGTH)
+    bias = -alibi_slopes(HEADS)[:, None, None] * (at[:, None] - at).abs()  # (H, L, L)
+    torch.testing.assert_close(biased(x, x, x)[0], plain(x, x, x, attn_mask=bias)[0], **CLOSE)
+
+
+def test_rotary_moves_with_the_sequence() -> None:
+    """Padding in front changes every position and no distance."""
+    module, x = layer(normalizer="entmax15", positions="rotary"), random(1, LENGTH, EMBED)
+    shifted = torch.cat([random(1, 3, EMBED, seed=1), x], 1)
+    ignored = (torch.arange(LENGTH + 3) < 3)[None]
+    torch.testing.assert_close(module(shifted, shifted, shifted, ignored)[0][:, 3:], module(x, x, x)[0], **CLOSE)
+    assert not torch.allclose(module(x, x, x)[0].flip(1), module(x.flip(1), x.flip(1), x.flip(1))[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ssmax", "asentmax"])
+def test_nape_scales_the_heads_without_alibi_alone(name: str) -> None:
+    """Whatever the scaling is, the first half of the heads attends as if there were none."""
+    module, x = layer(normalizer=name, positions="nape"), random(1, LENGTH, EMBED)
+    _, before = module(x, x, x, average_attn_weights=False)
+    with torch.no_grad():
+        for parameter in module.scaling.parameters():  # type: ignore[union-attr]
+            parameter.add_(1.0)
+    _, after = module(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(after[:, : HEADS // 2], before[:, : HEADS // 2], **CLOSE)
+    assert not torch.allclose(after[:, HEADS // 2 :], before[:, HEADS // 2 :], atol=1e-3)
+
+
+def test_positions_leave_no_trace_in_the_state() -> None:
+    names = list(layer(normalizer="entmax15").state_dict())
+    for positions in ("rotary", "alibi", "nape"):
+        assert list(layer(normalizer="entmax15", positions=positions).state_dict()) == names
+
+
+# ---- watchers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_watcher_sees_the_weights(name: str, causal: bool) -> None:
+    module, x = layer(normalizer=name), random(BATCH, LENGTH, EMBED)
+    ignored = torch.arange(LENGTH) >= torch.tensor([[LENGTH], [LENGTH - 3]])
+    expected, weights = module(x, x, x, ignored, average_attn_weights=False, is_causal=causal)
+    seen: list[Watched] = []
+    module.watcher = seen.append
+    out, nothing = module(x, x, x, ignored, need_weights=False, is_causal=causal)
+    torch.testing.assert_close(out, expected, **CLOSE)
+    assert nothing is None
+    [watched] = seen
+    rows = torch.repeat_interleave(watched.support.crow.diff())
+    dense = torch.zeros(BATCH * HEADS * LENGTH, LENGTH)
+    dense[rows, watched.support.col.long()] = watched.support.weight
+    torch.testing.assert_close(dense.view(weights.shape), weights, **CLOSE)
+    assert torch.equal(watched.stats.support_size, (weights > 0).sum(-1).int())
+    assert watched.query.shape == watched.key.shape == (BATCH, HEADS, LENGTH, EMBED // HEADS)
+    assert not watched.query.requires_grad
+    assert watched.causal is causal
+    assert watched.masks.keys is not None
+    assert torch.equal(watched.masks.keys, ~ignored)
+    module.watcher = None
+    module(x, x, x)
+    assert len(seen) == 1
+
+
+def test_watcher_in_training_and_decoding() -> None:
+    module, x = layer(normalizer="entmax", dropout=0.5).train(), random(1, 5, EMBED)
+    seen: list[Watched] = []
+    module.watcher = seen.append
+    module(x, x, x, need_weights=False)[0].sum().backward()
+    assert module.in_proj_weight is not None
+    assert module.in_proj_weight.grad is not None
+    torch.testing.assert_close(seen[0].support.weight.sum(), torch.tensor(5.0 * HEADS))  # before dropout
+    cache = KeyValueCache()
+    with torch.no_grad():
+        for t in range(3):
+            module(x[:, t : t + 1], x[:, t : t + 1], x[:, t : t + 1], need_weights=False, is_causal=True, cache=cache)
+    assert [watched.offset for watched in seen[1:]] == [0, 1, 2]
+    assert seen[-1].key.shape[2] == 3
+
+
+# ---- shared alphas, memories, torch's softmax ------------------------------------------------------------------------------
+
+
+def test_a_shared_alpha_belongs_to_its_owner() -> None:
+    alpha = LearnedAlpha(HEADS, tied=True, init=1.3)
+    model = nn.ModuleDict({"alpha": alpha, "a": layer(alpha=alpha), "b": layer(alpha=alpha)})
+    assert [name for name in model.state_dict() if "pre_alpha" in name] == ["alpha.pre_alpha"]
+    assert sum(p is alpha.pre_alpha for p in model.parameters()) == 1
+    x = random(1, LENGTH, EMBED)
+    for part in ("a", "b"):
+        alpha.pre_alpha.grad = None
+        model[part](x, x, x, need_weights=False)[0].square().sum().backward()
+        assert alpha.pre_alpha.grad is not None
+        assert alpha.pre_alpha.grad != 0.0
+    twin: Any = copy.deepcopy(model)
+    assert twin["a"].alpha is twin["b"].alpha is twin["alpha"]
+    twin["a"].reset_parameters()
+    with pytest.raises(ArgumentError, match="gives 3 values"):
+        layer(alpha=LearnedAlpha(3))
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 5, "vdim": 5}])
+def test_a_memory_projected_once(options: dict[str, Any]) -> None:
+    module, x = layer(normalizer="entmax15", **options), random(BATCH, 3, EMBED)
+    memory = random(BATCH, LENGTH, module.kdim, seed=1)
+    with torch.no_grad():
+        cache = module.memory_cache(memory)
+        out, _ = module(x, None, None, need_weights=False, cache=cache)
+        torch.testing.assert_close(out, module(x, memory, memory)[0], **CLOSE)
+    assert cache.length == LENGTH
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_sdpa_computes_the_same_softmax(causal: bool, masked: bool) -> None:
+    ours, theirs, x = layer(normalizer="softmax"), layer(normalizer="softmax", backend="sdpa"), random(BATCH, LENGTH, EMBED)
+    ignored = torch.arange(LENGTH) >= torch.tensor([[LENGTH], [LENGTH - 3]]) if masked else None
+    options: dict[str, Any] = {"key_padding_mask": ignored, "need_weights": False, "is_causal": causal}
+    torch.testing.assert_close(theirs(x, x, x, **options)[0], ours(x, x, x, **options)[0], **CLOSE)
+    options["need_weights"] = True
+    torch.testing.assert_close(theirs(x, x, x, **options)[1], ours(x, x, x, **options)[1], **CLOSE)
+    with torch.no_grad():
+        cache, pieces = KeyValueCache(), []
+        for piece in x.split([4, 1, 4], 1):
+            pieces.append(theirs(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)[0])
+    torch.testing.assert_close(torch.cat(pieces, 1), ours(x, x, x, is_causal=True)[0], **CLOSE)
+
+
+def test_sdpa_with_an_added_mask() -> None:
+    q = random(BATCH, HEADS, LENGTH, 4)
+    bias, keys = random(1, 1, LENGTH, LENGTH, seed=1), torch.arange(LENGTH)[None].expand(BATCH, -1) < 7
+    out = softmax_attention(q, q, q, Masks(None, keys, bias), causal_offset=0)
+    scores = (q @ q.transpose(-1, -2) / 2.0 + bias).masked_fill(~keys[:, None, None], -torch.inf)
+    scores = scores.masked_fill(~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), -torch.inf)
+    torch.testing.assert_close(out, scores.softmax(-1) @ q, **CLOSE)
+
+
+MISTAKES = {
+    "positions": ({"positions": "absolute"}, "'absolute'.*rotary"),
+    "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no place"),
+    "backend": ({"backend": "flash"}, "'flash'"),
+    "sparse sdpa": ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
+    "sdpa with alibi": ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        layer(**options)
+
+
+def test_a_memory_has_no_positions() -> None:
+    module = layer(positions="rotary")
+    with torch.no_grad(), pytest.raises(ArgumentError, match="a memory needs positions='none'"):
+        module(random(1, 1, EMBED), None, None, cache=module.memory_cache(random(1, 3, EMBED)))

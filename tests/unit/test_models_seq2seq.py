@@ -1,0 +1,255 @@
+"""The translation model: losses, padding, decoding token by token, beams, what it owns and how it starts."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from entformer.data.records import Batch
+from entformer.errors import ArgumentError
+from entformer.models.config import AttentionConfig, Seq2SeqConfig
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.nn.normalizers import NORMALIZERS
+from entformer.text.subwords import BOS, EOS, PAD
+
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
+VOCABULARY = 23
+
+
+def model_of(attention: AttentionConfig | None = None, *, seed: int = 0, **fields: Any) -> Seq2Seq:
+    torch.manual_seed(seed)
+    sizes = {"encoder_layers": 2, "decoder_layers": 3, "heads": 2, "width": 8, "hidden": 12, "dropout": 0.0}
+    kinds = {} if attention is None else dict.fromkeys(KINDS, attention)
+    return Seq2Seq(Seq2SeqConfig(**{"vocab_size": VOCABULARY, **sizes, **kinds, **fields})).eval()
+
+
+def batch_of(source_lengths: list[int], target_lengths: list[int], seed: int = 0) -> Batch:
+    """Random tokens; lengths as in Batch: EOS counted, BOS not."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = len(source_lengths)
+    source = torch.full((rows, max(source_lengths)), PAD)
+    target = torch.full((rows, max(target_lengths) + 1), PAD)
+    target[:, 0] = BOS
+    for row, (s, t) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        source[row, :s] = torch.cat([torch.randint(4, VOCABULARY, (s - 1,), generator=generator), torch.tensor([EOS])])
+        target[row, 1 : t + 1] = torch.cat([torch.randint(4, VOCABULARY, (t - 1,), generator=generator), torch.tensor([EOS])])
+    return Batch(source, target, torch.tensor(source_lengths), torch.tensor(target_lengths), tuple(range(rows)))
+
+
+BATCH = batch_of([5, 9, 2], [7, 3, 6])
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------------
+
+
+def test_loss_equals_torch_cross_entropy() -> None:
+    model = model_of(label_smoothing=0.1)
+    sums = model.loss(BATCH)
+    scores, labels = model(BATCH.source, BATCH.target[:, :-1]).transpose(1, 2), BATCH.target[:, 1:]
+    options: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
+    torch.testing.assert_close(sums.loss, F.cross_entropy(scores, labels, label_smoothing=0.1, **options))
+    torch.testing.assert_close(sums.nll, F.cross_entropy(scores, labels, **options))
+    assert sums.correct == ((scores.argmax(1) == labels) & (labels != PAD)).sum()
+    assert sums.tokens == 7 + 3 + 6
+    expected = torch.autograd.grad(F.cross_entropy(scores, labels, label_smoothing=0.1, **options), list(model.parameters()))
+    found = torch.autograd.grad(sums.loss, list(model.parameters()))
+    for (name, _), got, wanted in zip(model.named_parameters(), found, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_padding_changes_nothing(name: str) -> None:
+    """A batch costs what its sentences cost one by one."""
+    model = model_of(AttentionConfig(normalizer=name))
+    alone = [model.loss(batch) for batch in map(_one, range(3))]
+    together = model.loss(BATCH)
+    torch.testing.assert_close(together.loss, torch.stack([sums.loss for sums in alone]).sum(), rtol=1e-5, atol=1e-4)
+    assert together.tokens == sum(sums.tokens for sums in alone)
+
+
+def _one(row: int) -> Batch:
+    s, t = int(BATCH.source_lengths[row]), int(BATCH.target_lengths[row])
+    rows = slice(row, row + 1)
+    lengths = BATCH.source_lengths[rows], BATCH.target_lengths[rows]
+    return Batch(BATCH.source[rows, :s], BATCH.target[rows, : t + 1], *lengths, (row,))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_every_parameter_gets_a_gradient(name: str, norm: str) -> None:
+    model = model_of(AttentionConfig(normalizer=name), norm=norm, dropout=0.1, attention_dropout=0.1).train()
+    model.loss(BATCH).loss.backward()
+    # With identity start the length scaling's gamma acts only from the second step on; nothing else may be idle.
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_bfloat16_is_close() -> None:
+    model = model_of()
+    exact = model.loss(BATCH).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.loss(BATCH).loss
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact, rtol=0.02, atol=0.0)
+
+
+def test_sparse_output() -> None:
+    model = model_of(output="entmax", output_alpha=1.5)
+    model.loss(BATCH).loss.backward()
+    with torch.no_grad():
+        logits = 5.0 * model(BATCH.source, BATCH.target[:, :-1])
+        found = model.log_probs(logits)
+    assert found.isneginf().any()
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(found.shape[:-1]))
+    torch.testing.assert_close(model_of().log_probs(logits), logits.log_softmax(-1))
+
+
+def test_dropout_repeats_with_the_seed() -> None:
+    model = model_of(dropout=0.3, attention_dropout=0.1, activation_dropout=0.1).train()
+    losses = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        losses.append(model.loss(BATCH).loss.item())
+    assert losses[0] == losses[1] != losses[2]
+
+
+# ---- token by token --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "none"])
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_steps_equal_the_teacher_forced_pass(name: str, positions: str) -> None:
+    model = model_of(AttentionConfig(normalizer=name), positions=positions)
+    expected = model(BATCH.source, BATCH.target[:, :-1]).detach()
+    state = model.start(BATCH.source)
+    for t in range(BATCH.target.shape[1] - 1):
+        assert state.length == t
+        torch.testing.assert_close(model.step(BATCH.target[:, t], state), expected[:, t], **CLOSE)
+
+
+def test_a_prefix_at_once() -> None:
+    model = model_of()
+    expected = model(BATCH.source, BATCH.target[:, :-1])
+    state = model.start(BATCH.source, BATCH.source_mask)
+    torch.testing.assert_close(model.step(BATCH.target[:, :4], state), expected[:, 3].detach(), **CLOSE)
+    torch.testing.assert_close(model.step(BATCH.target[:, 4:6], state), expected[:, 5].detach(), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "moves", [[[0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5], [0, 1, 5]], [[2, 0, 1], [1]], [[0, 1, 2], [2, 2, 2, 1]]]
+)
+def test_reordered_rows_go_on_as_if_alone(moves: list[list[int]]) -> None:
+    model, generator = model_of(), torch.Generator().manual_seed(1)
+    state = model.start(BATCH.source)
+    rows = [(b, [BOS]) for b in range(3)]  # (source, tokens so far)
+    logits = model.step(torch.tensor([tokens[-1] for _, tokens in rows]), state)
+    for index in moves:
+        state.reorder(torch.tensor(index))
+        new = torch.randint(4, VOCABULARY, (len(index),), generator=generator)
+        rows = [(rows[i][0], [*rows[i][1], int(token)]) for i, token in zip(index, new, strict=True)]
+        logits = model.step(new, state)
+        assert state.batch == len(index)
+    sources = BATCH.source[[b for b, _ in rows]]
+    expected = model(sources, torch.tensor([tokens for _, tokens in rows]))[:, -1]
+    torch.testing.assert_close(logits, expected.detach(), **CLOSE)
+
+
+def test_reorder_before_the_first_step() -> None:
+    model = model_of()
+    state = model.start(BATCH.source)
+    state.reorder(torch.tensor([2, 1]))
+    expected = model(BATCH.source[[2, 1]], torch.tensor([[BOS], [BOS]]))[:, 0]
+    torch.testing.assert_close(model.step(torch.tensor([BOS, BOS]), state), expected.detach(), **CLOSE)
+    with pytest.raises(ArgumentError, match=r"tokens must be \(2,\)"):
+        model.step(torch.tensor([BOS]), state)
+
+
+# ---- what is inside --------------------------------------------------------------------------------------------------------
+
+
+def test_alphas_by_kind() -> None:
+    model = model_of(encoder=AttentionConfig(normalizer="rela"), cross=AttentionConfig(alpha_init=1.25))
+    alphas = model.alphas()
+    assert {kind: tuple(a.shape) for kind, a in alphas.items()} == {"decoder": (3, 2), "cross": (3, 2)}
+    torch.testing.assert_close(alphas["cross"], torch.full((3, 2), 1.25))
+    assert len(alphas["decoder"].unique()) == 6
+    assert not alphas["decoder"].requires_grad
+
+
+@pytest.mark.parametrize(("tied", "different"), [("head", 6), ("layer", 3), ("kind", 1)])
+def test_tied_alphas(tied: str, different: int) -> None:
+    model = model_of(decoder=AttentionConfig(alpha_tied=tied))  # type: ignore[arg-type]
+    assert len(model.alphas()["decoder"].unique()) == different
+    own = [p for name, p in model.named_parameters() if name.endswith("pre_alpha")]
+    assert sum(p.numel() for p in own) == different + 4 + 6
+    assert len({id(p) for p in own}) == len(own) == sum(name.endswith("pre_alpha") for name in model.state_dict())
+    model.loss(BATCH).loss.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in own)
+
+
+@pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_tied_embeddings(tied: str, matrices: int) -> None:
+    model = model_of(tied_embeddings=tied)
+    found = [p for p in model.parameters() if p.shape == (VOCABULARY, 8)]
+    assert len(found) == matrices
+    assert all((p[PAD] == 0.0).all() for p in found)
+    pointers = [t.data_ptr() for t in model.state_dict().values()]
+    assert len(set(pointers)) == len(pointers)  # nothing twice: safetensors takes it as it is
+    model.loss(BATCH).loss.backward()
+
+
+def test_parameter_groups_hold_everything_once() -> None:
+    model = model_of(AttentionConfig(normalizer="asentmax", alpha="learned", alpha_tied="kind"))
+    groups = model.parameter_groups()
+    assert list(groups) == ["decay", "no_decay", "alpha"]
+    everything = [id(p) for group in groups.values() for p in group]
+    assert sorted(everything) == sorted(id(p) for p in model.parameters())
+    assert len(groups["alpha"]) == 3
+    assert all(p.dim() == 2 for p in groups["decay"])
+    assert any(p is model.source_embedding for p in groups["no_decay"])
+
+
+def test_attention_layers_are_all_there_in_order() -> None:
+    model = model_of()
+    found = [(kind, layer) for kind, layer, _ in model.attention_layers()]
+    assert found == [("encoder", 0), ("encoder", 1), *(("decoder", i) for i in range(3)), *(("cross", i) for i in range(3))]
+    seen: list[tuple[str, int]] = []
+    for kind, layer, attention in model.attention_layers():
+        attention.watcher = lambda watched, at=(kind, layer): seen.append(at)  # type: ignore[misc]
+    with torch.no_grad():
+        model.step(torch.tensor([BOS] * 3), model.start(BATCH.source))
+    assert sorted(seen) == sorted(found)
+
+
+def test_state_dict_round_trip_and_copies() -> None:
+    model, other = model_of(norm="post", positions="rotary"), model_of(norm="post", positions="rotary", seed=1)
+    other.load_state_dict(model.state_dict(), strict=True)
+    twins = [other, copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for twin in twins:
+        assert torch.equal(twin.loss(BATCH).loss, model.loss(BATCH).loss)
+
+
+def test_starting_values() -> None:
+    model = model_of(width=64, hidden=64, vocab_size=2000)
+    assert abs(model.source_embedding.std().item() * 8 - 1.0) < 0.02
+    with torch.no_grad():
+        source = torch.randint(4, 2000, (4, 10), generator=torch.Generator().manual_seed(0))
+        scores: Tensor = model(source, source)
+    assert 0.7 < scores.std().item() < 1.4  # so the first loss is near ln V
+
+
+def test_long_sequences_need_no_setting() -> None:
+    model = model_of()
+    with torch.no_grad():
+        assert model(torch.full((1, 3000), 5), torch.full((1, 2), 5)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax", "rela"])
+def test_forward_compiles(name: str, kernels: None) -> None:
+    model = model_of(AttentionConfig(normalizer=name))
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(compiled(BATCH.source, BATCH.target), model(BATCH.source, BATCH.target), **CLOSE)

@@ -1,0 +1,69 @@
+"""Positions: added, turned or biased. Distances are all that rotary and ALiBi see; tables have no end."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError
+from entformer.nn.positions import Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
+
+
+def test_sinusoidal_is_sines_then_cosines() -> None:
+    table = Sinusoidal(6)(3)
+    for t in range(3):
+        angles = [t / 10000 ** (2 * i / 6) for i in range(3)]
+        expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+        torch.testing.assert_close(table[t], torch.tensor(expected))
+
+
+@pytest.mark.parametrize("width", [1, 5, 8])
+def test_sinusoidal_has_no_longest_sequence(width: int) -> None:
+    module = Sinusoidal(width)
+    short = module(4).clone()
+    long = module(5000, 10)
+    assert long.shape == (5000, width)
+    assert torch.equal(module(4), short)
+    assert torch.equal(module(2, 2), short[2:4])
+    assert list(module.state_dict()) == []
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    rotary, generator = Rotary(8), torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, 1, 8, generator=generator) for _ in range(2))
+
+    def score(i: int, j: int) -> Tensor:
+        return (rotary(q, i) * rotary(k, j)).sum(-1)
+
+    torch.testing.assert_close(score(7, 3), score(104, 100), rtol=0.0, atol=1e-5)
+    assert not torch.allclose(score(7, 3), score(7, 4))
+    torch.testing.assert_close(rotary(q, 50).norm(), q.norm())
+    assert torch.equal(rotary(q, 0), q)
+
+
+def test_rotary_piece_by_piece_equals_at_once() -> None:
+    rotary, t = Rotary(4), torch.randn(2, 3, 200, 4, generator=torch.Generator().manual_seed(1))
+    pieces = torch.cat([rotary(t[:, :, :1]), rotary(t[:, :, 1:90], 1), rotary(t[:, :, 90:], 90)], 2)
+    assert torch.equal(pieces, rotary(t))
+    assert rotary(t.bfloat16()).dtype == torch.bfloat16
+
+
+def test_alibi_slopes_are_those_of_the_paper() -> None:
+    torch.testing.assert_close(alibi_slopes(8), 2.0 ** -torch.arange(1.0, 9.0))
+    expected = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
+    torch.testing.assert_close(alibi_slopes(6), torch.tensor(expected))
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+
+
+def test_nape_biases_the_first_half() -> None:
+    torch.testing.assert_close(nape_slopes(5), torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))
+    assert nape_slopes(1).tolist() == [0.0]
+
+
+def test_mistakes_are_named() -> None:
+    assert slopes_of("none", 4) is None
+    with pytest.raises(ArgumentError, match=r"'learned'.*rotary, alibi, nape"):
+        slopes_of("learned", 4)
+    with pytest.raises(ArgumentError, match="head size 5 must be even"):
+        Rotary(5)
