@@ -1,0 +1,84 @@
+"""What every head attended to in a translation. In: a model, source and target ids. Out: an `AttentionRecord`.
+
+The model reads the finished translation once more, teacher-forced: one pass gives the same weights as the steps of the search
+did, for all positions at once, and the search itself need not carry them along.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
+from entformer.errors import ArgumentError
+from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.watch import Watched
+from entformer.text.subwords import BOS, EOS, Subwords
+
+
+def record_attention(
+    model: Seq2Seq, source_ids: Sequence[int], target_ids: Sequence[int], *, subwords: Subwords | None = None
+) -> AttentionRecord:
+    """Record one sentence. Ids come without BOS and EOS; with `subwords` the record also holds the pieces as text."""
+    source, target = (*source_ids, EOS), (BOS, *target_ids, EOS)
+    for side, ids in (("source", source), ("target", target)):
+        if any(not 0 <= i < model.config.vocab_size for i in ids):
+            raise ArgumentError(f"the {side} holds ids outside of the model's vocabulary, 0 to {model.config.vocab_size - 1}.")
+    device = model.source_embedding.device
+    seen: dict[tuple[str, int], Watched] = {}
+    training = model.training
+    model.eval()  # dropout would make it another model than the one that translated
+    try:
+        with torch.no_grad(), _watching(model, seen):
+            memory = model.encode(torch.tensor([source], device=device))
+            model.decode(torch.tensor([target[:-1]], device=device), memory)
+    finally:
+        model.train(training)
+    heads: dict[HeadKey, SparseRows] = {}
+    for (kind, layer), watched in seen.items():
+        heads.update(_rows_per_head(kind, layer, watched))
+    alphas = {
+        HeadKey(kind, layer, head): float(values[layer, head])
+        for kind, values in model.alphas().items()
+        for layer in range(values.shape[0])
+        for head in range(values.shape[1])
+    }
+    return AttentionRecord(
+        source=source,
+        target=target,
+        heads=heads,
+        normalizers={kind: module.normalizer for kind, _, module in model.attention_layers()},
+        alphas=alphas,
+        source_pieces=() if subwords is None else tuple(subwords.pieces(source)),
+        target_pieces=() if subwords is None else tuple(subwords.pieces(target)),
+    )
+
+
+@contextlib.contextmanager
+def _watching(model: Seq2Seq, seen: dict[tuple[str, int], Watched]) -> Iterator[None]:
+    """Every attention layer hands over what it did; watchers that were there before come back."""
+    layers = list(model.attention_layers())
+    before = [module.watcher for _, _, module in layers]
+    for kind, layer, module in layers:
+        module.watcher = lambda watched, key=(kind, layer): seen.__setitem__(key, watched)
+    try:
+        yield
+    finally:
+        for (_, _, module), watcher in zip(layers, before, strict=True):
+            module.watcher = watcher
+
+
+def _rows_per_head(kind: str, layer: int, watched: Watched) -> Iterator[tuple[HeadKey, SparseRows]]:
+    """The rows of a batch of one, (1, H, Lq), head by head."""
+    _, heads, queries, _ = watched.query.shape
+    crow = watched.support.crow.cpu().numpy()
+    col = watched.support.col.cpu().numpy().astype(np.int32)
+    weight = watched.support.weight.cpu().numpy().astype(np.float32)
+    for head in range(heads):
+        own = crow[head * queries : (head + 1) * queries + 1]
+        inside = slice(int(own[0]), int(own[-1]))
+        yield (
+            HeadKey(kind, layer, head),
+            SparseRows((own - own[0]).astype(np.int64), col[inside], weight[inside], watched.key.shape[2]),
+        )
