@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from entformer import __version__
-from entformer.errors import EntformerError
+from entformer.cli import verbs_bench, verbs_translation
+from entformer.errors import EntformerError, RunFailed
 
 app = typer.Typer(
     help="Adaptively sparse attention: alpha-entmax with learned alpha, as fast as softmax.",
@@ -21,8 +22,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench_app = typer.Typer(help="Measure speed against torch.softmax and the entmax package.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
         what = str(problem) if expected else f"{type(problem).__name__}: {problem}"
         advice = "" if expected else " (run again with --debug for the traceback)"
         print(f"entformer: {' '.join(what.split())}{advice}", file=sys.stderr)
-        sys.exit(2 if expected else 1)
+        sys.exit(2 if expected and not isinstance(problem, RunFailed) else 1)
 
 
 def _one_sentence(message: Warning | str, *_: object, **__: object) -> str:
@@ -84,62 +83,8 @@ def doctor(
     raise typer.Exit(run(as_json=as_json))
 
 
-@bench_app.callback()
-def bench() -> None:
-    """Measure speed against torch.softmax and the entmax package."""
-
-
-@bench_app.command("rows")
-def bench_rows(
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write all results here; - is standard output.")
-    ] = None,
-    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw time against row length here.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few seconds: two lengths, few rounds, rough figures.")] = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads for torch and the kernels; as many as torch takes if not given.")
-    ] = None,
-) -> None:
-    """Race entmax of rows against torch.softmax, forward and backward, n = 32 to 8192. Takes a few minutes."""
-    from entformer.cli.bench import run_rows
-
-    run_rows(json_file=json_file, png_file=png_file, quick=quick, threads=threads)
-
-
-@bench_app.command("attention")
-def bench_attention(
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write all results here; - is standard output.")
-    ] = None,
-    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw time against density here.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Some seconds: small shapes, few rounds, rough figures.")] = False,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N", help="Numbers of threads: everything with the most, some with the others. 1,2 if not given."
-        ),
-    ] = None,
-    shapes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BxHxLxD,...",
-            help="Self-attention shapes; 16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64 if not given.",
-        ),
-    ] = None,
-    memory: Annotated[
-        bool | None, typer.Option("--memory/--no-memory", help="Peak memory against SDPA. On, unless --quick.")
-    ] = None,
-    scaling: Annotated[
-        bool | None, typer.Option("--scaling/--no-scaling", help="What doubling the length costs. On, unless --quick.")
-    ] = None,
-) -> None:
-    """Race sparse attention against torch's fused softmax attention: time, density, memory. About five minutes."""
-    from entformer.cli.bench_attention import run_attention
-
-    run_attention(
-        json_file=json_file, png_file=png_file, quick=quick, threads=threads, shapes=shapes, memory=memory, scaling=scaling
-    )
-
+app.add_typer(verbs_translation.app)
+app.add_typer(verbs_bench.bench_app, name="bench")
 
 if __name__ == "__main__":
     main()

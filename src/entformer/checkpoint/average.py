@@ -1,0 +1,76 @@
+"""The mean of several checkpoints' weights. In: a run and names of its checkpoints. Out: RUN/averaged/model.safetensors.
+
+Sums run in float64 in the order of the steps, so the result does not depend on the order the names were given in.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from entformer.checkpoint.atomic import saying_why, write_json
+from entformer.checkpoint.folder import Checkpoint, RunFolder
+from entformer.checkpoint.weights import read_tensors, save_tensors
+from entformer.errors import ArgumentError, DataError
+
+
+def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Path:
+    """Write the mean of the named checkpoints to RUN/averaged/model.safetensors and return that path."""
+    folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
+    if not names:
+        raise ArgumentError("there is no checkpoint to average; give at least one.")
+    chosen = sorted({folder.checkpoint(name) for name in names})
+    mean = _mean(chosen)
+    target = folder.averaged / "model.safetensors"
+    with saying_why(target):
+        folder.averaged.mkdir(exist_ok=True)
+        beside = folder.averaged / ".model.safetensors.tmp"
+        try:
+            save_tensors(beside, mean)
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
+    write_json(
+        folder.averaged / "average.json",
+        {"step": chosen[-1].step, "checkpoints": [checkpoint.name for checkpoint in chosen]},
+    )
+    return target
+
+
+def last_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:
+    """The last `count` checkpoints that training saved by its schedule, not because it was stopped; oldest first."""
+    complete = folder.complete()
+    planned = [checkpoint for checkpoint in complete if checkpoint.state().get("scheduled", True)]
+    return (planned or complete)[-count:]
+
+
+def best_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:
+    """The `count` checkpoints still there that validated best, oldest first."""
+    latest = folder.latest()
+    ranking = [] if latest is None else latest.state().get("best", [])
+    here = {checkpoint.step: checkpoint for checkpoint in folder.complete()}
+    return sorted(here[step] for step, _ in ranking[:count] if step in here)
+
+
+def _mean(checkpoints: Sequence[Checkpoint]) -> dict[str, torch.Tensor]:
+    total: dict[str, torch.Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    for checkpoint in checkpoints:
+        tensors = read_tensors(checkpoint.weights)
+        if total and tensors.keys() != total.keys():
+            raise DataError(f"{checkpoint.path} holds other tensors than {checkpoints[0].path}; they cannot be averaged.")
+        for name, tensor in tensors.items():
+            wide = tensor.double() if tensor.is_floating_point() else tensor
+            if name not in total:
+                total[name], kinds[name] = wide.clone(), tensor.dtype
+            elif total[name].shape != wide.shape:
+                raise DataError(f"{checkpoint.path}: {name} has another shape than in {checkpoints[0].path}.")
+            elif tensor.is_floating_point():
+                total[name] += wide
+            else:
+                total[name] = wide  # counters: the newest
+    return {
+        name: (tensor / len(checkpoints)).to(kinds[name]) if kinds[name].is_floating_point else tensor
+        for name, tensor in total.items()
+    }

@@ -1,0 +1,140 @@
+"""A run folder -> a model ready to use. In: the folder and which weights. Out: `LoadedRun`.
+
+The folder alone suffices: model.json says what to build, subwords.model is the vocabulary, a checkpoint holds the weights.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from entformer import __version__
+from entformer.checkpoint.atomic import read_json
+from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.weights import load_weights
+from entformer.errors import DataError
+from entformer.models.config import Seq2SeqConfig
+from entformer.models.seq2seq import Seq2Seq
+from entformer.text.subwords import Subwords
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRun:
+    """A trained model with everything translation needs."""
+
+    model: Seq2Seq
+    """In eval mode."""
+    subwords: Subwords
+    source_language: str
+    target_language: str
+    info: dict[str, Any]
+    """model.json: also `tokenized`, `lowercase`, `data_fingerprint`, `entformer` (the version that trained it)."""
+    step: int
+
+
+def model_info(
+    config: Seq2SeqConfig,
+    subwords: Subwords,
+    *,
+    source_language: str,
+    target_language: str,
+    tokenized: bool,
+    lowercase: bool,
+    data_fingerprint: str,
+) -> dict[str, Any]:
+    """What model.json holds."""
+    return {
+        "format": FORMAT,
+        "entformer": __version__,
+        "source_language": source_language,
+        "target_language": target_language,
+        "tokenized": tokenized,
+        "lowercase": lowercase,
+        "subwords": {"size": subwords.size, "fingerprint": subwords.fingerprint},
+        "data_fingerprint": data_fingerprint,
+        "model": config.model_dump(mode="json"),
+    }
+
+
+def load_run(run: Path | str, which: str | Path = "best", *, device: torch.device | str = "cpu") -> LoadedRun:
+    """Load a trained run.
+
+    Args:
+        run: the run folder.
+        which: "best", "last", "averaged", "step-1000", or a path to a checkpoint folder or a safetensors file of this run.
+            "best" takes the last checkpoint while there has been no validation.
+        device: where the model goes.
+    """
+    folder = RunFolder(Path(run))
+    if not folder.path.is_dir():
+        raise DataError(f"there is no run folder {folder.path}.")
+    if not folder.model.is_file():
+        raise DataError(
+            f"{folder.path} is not a run of entformer: it has no model.json. Give the folder `entformer train` wrote."
+        )
+    info = read_json(folder.model)
+    if info.get("format") != FORMAT:
+        raise DataError(
+            f"{folder.model} has format {info.get('format')}; this version of entformer ({__version__}) reads {FORMAT}. "
+            "Use the version that wrote it."
+        )
+    subwords = _subwords(folder, info)
+    try:
+        config = Seq2SeqConfig.model_validate(info["model"])
+    except (KeyError, ValidationError) as problem:
+        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({problem}).") from problem
+    weights, step = _weights(folder, which)
+    model = Seq2Seq(config)
+    load_weights(weights, model)
+    return LoadedRun(
+        model=model.to(device).eval(),
+        subwords=subwords,
+        source_language=info["source_language"],
+        target_language=info["target_language"],
+        info=info,
+        step=step,
+    )
+
+
+def _subwords(folder: RunFolder, info: dict[str, Any]) -> Subwords:
+    subwords = Subwords.load(folder.subwords)
+    expected = info["subwords"]
+    if subwords.size != info["model"]["vocab_size"]:
+        raise DataError(
+            f"the model in {folder.path} has {info['model']['vocab_size']} types of subwords, {folder.subwords} has "
+            f"{subwords.size}; put back the subwords.model the run was trained with."
+        )
+    if subwords.fingerprint != expected["fingerprint"]:
+        raise DataError(
+            f"{folder.subwords} (fingerprint {subwords.fingerprint}) is not the one this model was trained with "
+            f"({expected['fingerprint']}); put back the original file."
+        )
+    return subwords
+
+
+def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
+    """The file of weights and its step."""
+    if which == "averaged":
+        file = folder.averaged / "model.safetensors"
+        if not file.is_file():
+            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
+        return file, int(read_json(folder.averaged / "average.json")["step"])
+    if which in ("best", "last"):
+        checkpoint = folder.pointed(str(which)) or folder.latest()
+        if checkpoint is None:
+            raise DataError(
+                f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
+            )
+        return checkpoint.weights, checkpoint.step
+    path = Path(which)
+    if path.suffix == ".safetensors" and path.is_file():
+        return path, -1
+    if path.is_dir() and (path / "model.safetensors").is_file():
+        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
+        return checkpoint.weights, checkpoint.step
+    checkpoint = folder.checkpoint(str(which))
+    return checkpoint.weights, checkpoint.step

@@ -1,0 +1,52 @@
+"""`entformer config`: look at recipes without training. In: a file, a shipped name or a run folder. Out: text or JSON."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from entformer.training.recipe_file import differences, find, load_recipe, shipped, to_yaml
+
+
+def show(recipe: str, settings: Sequence[str], *, as_json: bool) -> None:
+    """Every value of the recipe, defaults and presets written out."""
+    loaded = load_recipe(_file(recipe), settings)
+    print(json.dumps(loaded.resolved(), indent=1) if as_json else to_yaml(loaded), end="\n" if as_json else "")
+
+
+def validate(recipe: str, settings: Sequence[str]) -> None:
+    """Nothing but a word if the recipe is right; otherwise the error says where it is not."""
+    load_recipe(_file(recipe), settings)
+    print(f"{recipe}: no mistakes.")
+
+
+def diff(first: str, second: str, *, as_json: bool) -> int:
+    """Where two recipes differ, and exit code 1 if they do, as diff does."""
+    changed = differences(load_recipe(_file(first)).resolved(), load_recipe(_file(second)).resolved())
+    if as_json:
+        print(json.dumps({key: list(values) for key, values in changed.items()}, indent=1))
+    else:
+        for key, (before, after) in changed.items():
+            print(f"{key}: {_shown(before)} -> {_shown(after)}")
+    return 1 if changed else 0
+
+
+def list_shipped(*, as_json: bool) -> None:
+    """The recipes that come with entformer, with the first line of each."""
+    titles = {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in shipped().items()}
+    if as_json:
+        print(json.dumps(titles, indent=1))
+    else:
+        for name, title in titles.items():
+            print(f"{name:24} {title}")
+
+
+def _file(recipe: str) -> Path:
+    """A run folder stands for its recipe.yaml."""
+    path = Path(recipe)
+    return path / "recipe.yaml" if (path / "recipe.yaml").is_file() else find(recipe)
+
+
+def _shown(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...").strip()

@@ -1,0 +1,54 @@
+"""`entformer train`: a recipe in, a run folder out. Exit code 0; 130 after Ctrl-C, 143 after SIGTERM, with everything saved."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from entformer.training.loop import train
+from entformer.training.report import time_text
+from entformer.training.summary import RunSummary
+from entformer.training.trainer import describe
+
+
+def run(
+    recipe: str,
+    *,
+    out: Path | None,
+    settings: Sequence[str],
+    resume_with_new_data: bool,
+    threads: int | None,
+    stop_after_minutes: float | None,
+    as_json: bool,
+) -> int:
+    """Train, say how it went and what to do next, and return the exit code."""
+    summary = train(
+        recipe,
+        out,
+        settings=settings,
+        resume_with_new_data=resume_with_new_data,
+        threads=threads,
+        stop_after_minutes=stop_after_minutes,
+    )
+    if as_json:
+        print(json.dumps(summary.as_json(), indent=1))
+    else:
+        _print(summary, Console(stderr=True, highlight=False, soft_wrap=True))
+    return summary.exit_code
+
+
+def _print(summary: RunSummary, console: Console) -> None:
+    spent = f"{summary.target_tokens:,} target tokens in {time_text(summary.seconds)}"
+    console.print(f"stopped at step {summary.step} ({summary.stopped}); {spent}", markup=False)
+    if summary.best is not None:
+        console.print(f"best validation: {summary.metric} {summary.best:.4g} at step {summary.best_step}", markup=False)
+    if summary.averaged is not None:
+        console.print(f"averaged weights: {describe(summary.averaged)}", markup=False)
+    if summary.complete:
+        console.print(f"translate with: entformer translate {summary.run}", markup=False)
+    else:
+        again = shlex.join(["entformer", *sys.argv[1:]])
+        console.print(f"everything is saved in {summary.run}; go on with: {again}", markup=False)

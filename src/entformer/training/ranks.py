@@ -1,0 +1,98 @@
+"""The processes of a distributed run. In: what torchrun put into the environment. Out: sums over all processes.
+
+    torchrun --nproc-per-node 2 -m entformer.cli.main train RECIPE
+
+Each process has its share of every epoch's batches, the same number by construction. Gradients are summed once per update in
+one flat buffer, after accumulation: a process that had to split a batch for lack of memory keeps the others waiting but never
+out of step. Without torchrun there is one process and every sum is its own.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+
+PATIENCE = timedelta(hours=2)  # process 0 validates alone while the others wait
+
+
+class Ranks:
+    """This process among all."""
+
+    def __init__(self, device: str = "auto") -> None:
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0")) if self.size > 1 else 0
+        use_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        if use_cuda and not torch.cuda.is_available():
+            raise ArgumentError("training.device is cuda and torch finds no GPU here; use cpu or auto.")
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device("cuda", local) if use_cuda else torch.device("cpu")
+        if use_cuda:
+            torch.cuda.set_device(self.device)
+        self._started_here = self.size > 1 and not dist.is_initialized()
+        if self._started_here:
+            dist.init_process_group("nccl" if use_cuda else "gloo", timeout=PATIENCE)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def close(self) -> None:
+        if self._started_here and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each value, summed over the processes."""
+        if self.size == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        out: list[float] = total.tolist()
+        return out
+
+    def share(self, value: Any) -> Any:
+        """What process 0 has."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def collect(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every process, all of one shape."""
+        if self.size == 1:
+            return [tensor]
+        mine = tensor.to(self.device)
+        everyone = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(everyone, mine)
+        return [other.cpu() for other in everyone]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter], sums: Tensor) -> None:
+        """Sum gradients and the vector `sums` over the processes, in place."""
+        if self.size == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:  # a process whose batches did not touch it
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten().float() for gradient in gradients])
+        dist.all_reduce(flat)
+        dist.all_reduce(sums)
+        offset = 0
+        for gradient in gradients:
+            gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+            offset += gradient.numel()
+
+    def same_weights(self, module: nn.Module) -> None:
+        """Give every process the weights of process 0."""
+        if self.size > 1:
+            with torch.no_grad():
+                for tensor in module.state_dict().values():
+                    dist.broadcast(tensor, src=0)

@@ -1,0 +1,174 @@
+"""What a training run is. In: values from a recipe file. Out: `Recipe`, checked and complete; no torch needed.
+
+    name, data (which text), model (which Transformer), training (how), decoding (how validation and tests translate)
+
+Reading files, shipped recipes, `--set` and error messages with line numbers are in `training/recipe_file.py`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from entformer.models.config import PRESETS, Seq2SeqConfig
+
+UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
+KINDS = ("encoder", "decoder", "cross")
+
+
+class Section(BaseModel):
+    """A part of a recipe: no key but those named, and no change once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class DataConfig(Section):
+    """Which text. One of: `corpus` (a name), `train` and `valid` (files), `prepared` (what `entformer prep` wrote)."""
+
+    corpus: str | None = Field(default=None, description="A named corpus: builtin, multi30k, iwslt17-de-en, kftt-ja-en, ...")
+    from_: str | None = Field(default=None, alias="from", description="A folder or address with the files of the corpus.")
+    layout: str | None = Field(default=None, description="Which form of a named corpus: raw or tok, for multi30k.")
+    prepared: Path | None = Field(default=None, description="A prepared folder; made if it is missing.")
+    train: tuple[Path, ...] = Field(default=(), description="Two parallel files, or one with tab-separated columns.")
+    valid: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+    source_language: str | None = None
+    target_language: str | None = None
+    vocab_size: int = Field(default=32000, ge=16, description="Types of the joint subwords.")
+    subwords: Path | None = Field(default=None, description="Subwords of an earlier run to use instead of training new ones.")
+    max_length: int = Field(default=256, ge=1, description="Training pairs with a longer side, in subwords, are left out.")
+    max_ratio: float = Field(default=4.0, gt=1, description="Training pairs whose lengths differ by more are left out.")
+    lowercase: bool = Field(default=False, description="Lower-case all text first.")
+    tokenized: bool | None = Field(default=None, description="The text is tokenised; guessed if not given.")
+    dedup: bool = Field(default=False, description="Leave out repeated training pairs.")
+    clean: bool = Field(default=False, description="Remove characters that would otherwise be an error, such as NUL.")
+    size: int | None = Field(default=None, ge=10, description="Training pairs to make, for the built-in corpus.")
+    seed: int = Field(default=1, ge=0, description="For the subwords' sample and the built-in corpus.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.corpus and self.train:
+            raise ValueError("give corpus or train, not both")
+        if not (self.corpus or self.train or self.prepared):
+            raise ValueError("say which text to train on: corpus, train and valid, or prepared")
+        for split in ("train", "valid", "test"):
+            files = getattr(self, split)
+            if len(files) > 2:
+                raise ValueError(f"{split} takes two parallel files, or one with tabs; {len(files)} are given")
+        if self.train and not self.valid:
+            raise ValueError("train needs valid: name the validation files too")
+        if self.train and not (self.source_language and self.target_language):
+            raise ValueError("train needs source_language and target_language, such as en and de")
+        if self.from_ and not self.corpus:
+            raise ValueError("from belongs to a named corpus; give corpus too")
+        return self
+
+
+class TrainingConfig(Section):
+    """How to train. The defaults are the paper's: 8192 tokens, 20k steps of warm-up, then inverse square root."""
+
+    seed: int = Field(default=1, ge=0)
+    steps: int = Field(default=100_000, ge=1, description="Updates of the weights at most.")
+    epochs: int | None = Field(default=None, ge=1, description="Passes over the data at most.")
+    tokens: int = Field(default=8192, ge=1, description="Padded tokens of the larger side of a batch.")
+    accumulate: int = Field(default=1, ge=1, description="Batches per update.")
+    max_sentences: int | None = Field(default=None, ge=1, description="Sentences of a batch at most.")
+    lr: float = Field(default=6.25e-4, gt=0, description="The peak learning rate.")
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    warmup: int = Field(default=20_000, ge=0, description="Updates of linear warm-up.")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.98)
+    eps: float = Field(default=1e-9, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled, of matrices only.")
+    alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
+    clip: float | None = Field(default=1.0, gt=0, description="Largest norm of the gradient; null: no clipping.")
+    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="bfloat16: autocast, float32 weights.")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    validate_every: int = Field(default=1000, ge=1, description="Updates between validations; a checkpoint is saved at each.")
+    validate_beam: int = Field(default=1, ge=0, description="Beam of the validation's BLEU; 1: greedy, 0: no BLEU.")
+    metric: Literal["bleu", "chrf", "accuracy", "loss"] = Field(default="bleu", description="Which number is to be best.")
+    patience: int | None = Field(default=None, ge=1, description="Stop after this many validations without a better one.")
+    save_minutes: float = Field(default=10.0, gt=0, description="Minutes between saves besides those of the validations.")
+    keep_last: int = Field(default=5, ge=1)
+    keep_best: int = Field(default=1, ge=1)
+    average: Literal["last", "best", "none"] = Field(default="last", description="Which checkpoints are averaged at the end.")
+    average_count: int = Field(default=5, ge=1)
+    log_every: int = Field(default=100, ge=1, description="Updates between lines of the log and of metrics.jsonl.")
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.metric in ("bleu", "chrf") and self.validate_beam == 0:
+            raise ValueError(
+                f"metric is {self.metric} but validate_beam is 0; choose metric: loss or accuracy, or a beam of at least 1"
+            )
+        return self
+
+    @property
+    def kept_last(self) -> int:
+        """How many planned checkpoints stay, averaging included."""
+        return max(self.keep_last, self.average_count if self.average == "last" else 1)
+
+    @property
+    def kept_best(self) -> int:
+        return max(self.keep_best, self.average_count if self.average == "best" else 1)
+
+
+class DecodingConfig(Section):
+    """How translations are made from the finished model."""
+
+    beam: int = Field(default=5, ge=1)
+    length_penalty: Literal["average", "gnmt", "none"] = "average"
+    alpha: float = Field(default=1.0, ge=0, description="Strength of the length penalty.")
+
+
+def expand_model(given: Any) -> Any:
+    """`preset` and `attention` written out, as Seq2SeqConfig takes them.
+
+    `attention` holds for all three kinds; a kind may change some of it, or name its own normalizer and take none of it.
+    """
+    if not isinstance(given, dict):
+        return given
+    given = dict(given)
+    if "vocab_size" in given:
+        raise ValueError("vocab_size belongs in data: the subwords decide it")
+    preset = given.pop("preset", None)
+    everywhere = given.pop("attention", None) or {}
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(f"there is no preset {preset!r}; choose {', '.join(PRESETS)}")
+    if not isinstance(everywhere, dict):
+        raise ValueError("attention must be a mapping, such as {normalizer: entmax, alpha: learned}")
+    full: dict[str, Any] = {"vocab_size": UNKNOWN_VOCABULARY, **(PRESETS[preset] if preset else {}), **given}
+    for kind in KINDS:
+        own = given.get(kind)
+        if own is None or (isinstance(own, dict) and "normalizer" not in own):
+            full[kind] = {**everywhere, **(own or {})}
+    return full
+
+
+class Recipe(Section):
+    """A whole training run."""
+
+    name: str = Field(default="run", pattern=r"^[\w.-]+$")
+    data: DataConfig
+    model: Annotated[Seq2SeqConfig, BeforeValidator(expand_model)] = Field(
+        default_factory=lambda: Seq2SeqConfig.model_validate({"vocab_size": UNKNOWN_VOCABULARY})
+    )
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = Field(default_factory=DecodingConfig)
+
+    @field_validator("name")
+    @classmethod
+    def _not_hidden(cls, name: str) -> str:
+        if name.startswith("."):
+            raise ValueError("a name must not begin with a dot")
+        return name
+
+    def model_for(self, vocab_size: int) -> Seq2SeqConfig:
+        """The model's configuration, now that the size of the vocabulary is known."""
+        return self.model.model_copy(update={"vocab_size": vocab_size})
+
+    def resolved(self) -> dict[str, Any]:
+        """Every value, defaults and presets written out; reading it again gives the same recipe."""
+        values = self.model_dump(mode="json", by_alias=True)
+        del values["model"]["vocab_size"]
+        return values

@@ -1,0 +1,216 @@
+"""Recipe files. In: a path or the name of a shipped recipe, and `--set` texts. Out: `Recipe`, or an error with file:line.
+
+Relative paths in a file start from the folder of that file; those given by `--set` start from the working folder.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from entformer.errors import ArgumentError
+from entformer.training.recipe import KINDS, Recipe
+
+Place = tuple[str | int, ...]
+_ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # what expand_model takes besides
+_PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with entformer, by name."""
+    folder = resources.files("entformer") / "recipes"
+    return {
+        Path(entry.name).stem: Path(str(entry)) for entry in sorted(folder.iterdir(), key=str) if entry.name.endswith(".yaml")
+    }
+
+
+def find(recipe: str | Path) -> Path:
+    """The file of a recipe given as a path or a shipped name."""
+    path = Path(recipe)
+    if path.is_file():
+        return path
+    names = shipped()
+    if str(recipe) in names:
+        return names[str(recipe)]
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        raise ArgumentError(f"there is no recipe file {path}.")
+    close = difflib.get_close_matches(str(recipe), names, n=1)
+    advice = f"did you mean {close[0]!r}?" if close else f"shipped recipes: {', '.join(names)}."
+    raise ArgumentError(f"there is no recipe {str(recipe)!r}; {advice}")
+
+
+def load_recipe(recipe: str | Path, settings: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply `--set` texts such as "training.lr=1e-3"."""
+    path = find(recipe)
+    # What a shipped recipe is called must not depend on where the package is installed.
+    shown = f"{path.stem}.yaml" if path in shipped().values() else str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ArgumentError(f"{shown} cannot be read ({problem}).") from problem
+    values, places = parse(text, shown)
+    _start_paths_from(values, path.parent)
+    values.setdefault("name", path.stem)
+    for setting in settings:
+        _apply(values, places, setting)
+    return build(values, places, shown)
+
+
+def build(values: dict[str, Any], places: dict[Place, str], shown: str) -> Recipe:
+    """Check the values. The first problem becomes one sentence that begins with its place."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as problem:
+        errors = problem.errors(include_url=False)
+        # An unknown key explains most other problems, so it is named first.
+        first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
+        place: Place = first["loc"]
+        if place[:1] == ("model",) and place[1:2] in [(kind,) for kind in KINDS] and place not in places:
+            place = ("model", "attention", *place[2:])  # where the value was written before it was spread over the kinds
+        raise ArgumentError(f"{_where(place, places, shown)}: {_sentence(first, place)}") from problem
+
+
+def parse(text: str, shown: str) -> tuple[dict[str, Any], dict[Place, str]]:
+    """YAML -> its values, and where each key stands ("recipe.yaml:12")."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        at = f":{mark.line + 1}" if mark else ""
+        raise ArgumentError(f"{shown}{at}: this is not YAML ({getattr(problem, 'problem', None) or problem}).") from problem
+    if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
+        raise ArgumentError(f"{shown}:1: a recipe must be a mapping with the keys name, data, model, training, decoding.")
+    places: dict[Place, str] = {}
+    for place, line in _lines(node, ()):
+        if place in places:
+            raise ArgumentError(f"{shown}:{line}: the key {place[-1]!r} is there twice.")
+        places[place] = f"{shown}:{line}"
+    return values, places
+
+
+def _lines(node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield (*place, key.value), key.start_mark.line + 1
+            yield from _lines(value, (*place, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield (*place, i), value.start_mark.line + 1
+
+
+def _start_paths_from(values: dict[str, Any], folder: Path) -> None:
+    data = values.get("data")
+    if not isinstance(data, dict):
+        return
+    for key in _PATHS:
+        given = data.get(key)
+        if isinstance(given, str):
+            data[key] = _from_folder(given, folder)
+        elif isinstance(given, list):
+            data[key] = [_from_folder(item, folder) if isinstance(item, str) else item for item in given]
+
+
+def _from_folder(given: str, folder: Path) -> str:
+    return given if "://" in given else str((folder / Path(given).expanduser()).resolve())
+
+
+def _apply(values: dict[str, Any], places: dict[Place, str], setting: str) -> None:
+    """One `--set a.b=c`."""
+    key, separator, text = setting.partition("=")
+    parts = key.strip().split(".")
+    if not separator or not all(parts):
+        raise ArgumentError(f"--set {setting}: write it as section.key=value, such as training.lr=1e-3.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise ArgumentError(f"--set {setting}: the value is not YAML ({getattr(problem, 'problem', problem)}).") from problem
+    if parts[0] == "data" and len(parts) == 2:
+        holder = {"data": {parts[1]: value}}
+        _start_paths_from(holder, Path.cwd())
+        value = holder["data"][parts[1]]
+    here = values
+    for part in parts[:-1]:
+        inner = here.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ArgumentError(f"--set {setting}: {part!r} is a value, it has no keys below it.")
+        here = inner
+    here[parts[-1]] = value
+    for depth in range(1, len(parts) + 1):
+        if depth == len(parts) or tuple(parts[:depth]) not in places:
+            places[tuple(parts[:depth])] = f"--set {setting}"
+
+
+def _where(place: Place, places: dict[Place, str], shown: str) -> str:
+    """The place of the key, or of the nearest key around it."""
+    while place and place not in places:
+        place = place[:-1]
+    return places.get(place, shown)
+
+
+def _sentence(error: Any, place: Place) -> str:
+    section = ".".join(str(part) for part in place[:-1]) or "the recipe"
+    key = str(place[-1]) if place else "the recipe"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1])}"
+    if error["type"] == "missing":
+        return f"the key {key!r} is missing in {section}."
+    message = str(error["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:] if message[:2].istitle() else message
+    full = ".".join(str(part) for part in place) or "the recipe"
+    given = f", not {error['input']!r}" if not isinstance(error["input"], dict) and error["type"] != "value_error" else ""
+    return f"{full}: {message}{given}."
+
+
+def _suggestion(key: str, section: Place) -> str:
+    known = keys_of(section)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    # "drop_out" and "dropOut" are spellings of "dropout", whatever the distance says.
+    same = [name for name in known if _letters(name) == _letters(key)]
+    if same or close:
+        return f"; did you mean {(same or close)[0]!r}?"
+    for other in (("data",), ("model",), ("training",), ("decoding",)):
+        if other != section and key in keys_of(other):
+            return f"; {key!r} belongs in {other[0]}."
+    return f"; it takes {', '.join(known)}."
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def keys_of(section: Place) -> list[str]:
+    """The keys a section takes."""
+    kind: Any = Recipe
+    for part in section:
+        name = KINDS[0] if part == "attention" else str(part)
+        field = kind.model_fields.get(name) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        if field is None:
+            return []
+        kind = field.annotation
+        kind = next((one for one in get_args(kind) if isinstance(one, type) and issubclass(one, BaseModel)), kind)
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return []
+    names = [field.alias or name for name, field in kind.model_fields.items()]
+    return [name for name in names if section != ("model",) or name != "vocab_size"] + list(_ALSO.get(section, ()))
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The resolved recipe as text."""
+    return yaml.safe_dump(recipe.resolved(), sort_keys=False, allow_unicode=True, width=120)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) wherever two resolved recipes differ; a key that is not there counts as None."""
+    changed: dict[str, tuple[Any, Any]] = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            changed |= differences(before, after, f"{place}{key}.")
+        elif before != after:
+            changed[f"{place}{key}"] = (before, after)
+    return changed

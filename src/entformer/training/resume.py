@@ -1,0 +1,95 @@
+"""May this run go on? In: the run folder, the recipe and the data now. Out: what changed, or an error that names it.
+
+Some changes do no harm: more steps, other logging, where the same data lie. All others would make a run that no recipe
+describes, so they are refused by name.
+"""
+
+from typing import Any
+
+import yaml
+
+from entformer.checkpoint.atomic import read_json
+from entformer.checkpoint.folder import RunFolder
+from entformer.data.prepared import Prepared
+from entformer.errors import ArgumentError, DataError
+from entformer.training.recipe import Recipe
+from entformer.training.recipe_file import differences
+
+HARMLESS = {
+    "name",
+    "data.from",  # the fingerprint of the data is compared instead
+    "data.prepared",
+    *(
+        f"training.{key}"
+        for key in (
+            "steps",
+            "epochs",
+            "patience",
+            "validate_every",
+            "validate_beam",
+            "save_minutes",
+            "keep_last",
+            "keep_best",
+            "average",
+            "average_count",
+            "log_every",
+            "tensorboard",
+            "device",
+        )
+    ),
+    "decoding.beam",
+    "decoding.length_penalty",
+    "decoding.alpha",
+}
+
+
+def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
+    """Harmless changes since the run began, as text; an error for any other."""
+    if not folder.recipe.is_file():
+        return []
+    try:
+        before: Any = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise DataError(f"{folder.recipe} is damaged ({problem}); give another --out.") from problem
+    if not isinstance(before, dict):
+        raise DataError(f"{folder.recipe} is damaged; give another --out.")
+    changed = differences(before, recipe.resolved())
+    bad = [key for key in changed if key not in HARMLESS]
+    if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
+        bad.append("training.steps")  # these schedules end at the last step, so all rates so far would have been others
+    if bad:
+        raise ArgumentError(
+            f"the run in {folder.path} began with another recipe: {_listed(bad, changed)}. "
+            "Put the old value back to go on, or start a new run with another --out."
+        )
+    return [_listed([key], changed) for key in changed]
+
+
+def _listed(keys: list[str], changed: dict[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key} {_shown(changed[key][0])} -> {_shown(changed[key][1])}" for key in keys)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def same_data(folder: RunFolder, prepared: Prepared, *, allow_new: bool) -> bool:
+    """Whether the data are those the run began with. Other data need leave; other subwords are never possible."""
+    if not folder.model.is_file() or folder.latest() is None:
+        return True
+    info = read_json(folder.model)
+    size, fingerprint = info["subwords"]["size"], info["subwords"]["fingerprint"]
+    if prepared.subwords.fingerprint != fingerprint:
+        raise DataError(
+            f"the model in {folder.path} has {size} types of subwords (fingerprint {fingerprint}), the prepared data have "
+            f"{prepared.subwords.size} (fingerprint {prepared.subwords.fingerprint}); prepare the data with "
+            f"{folder.subwords}, or start a new run."
+        )
+    if prepared.fingerprint == info["data_fingerprint"]:
+        return True
+    if not allow_new:
+        raise DataError(
+            f"the data changed since the run in {folder.path} began (fingerprint {info['data_fingerprint']} then, "
+            f"{prepared.fingerprint} now); add --resume-with-new-data to go on with the new data from the start of an epoch."
+        )
+    return False

@@ -1,0 +1,308 @@
+"""The loop itself. In: everything built and loaded. Out: checkpoints, metrics, `RunSummary`.
+
+    validate if it is due -> end if there is nothing left to do -> one update -> log -> save if time says so -> again
+
+A stop is looked for after every update, and between the batches of a validation. Checkpoints at validations are planned:
+they are the same however often the run was interrupted, and only they are ranked and averaged.
+"""
+
+import signal
+import time
+
+import torch
+
+from entformer.checkpoint.atomic import read_json, write_json
+from entformer.checkpoint.average import average_checkpoints, best_checkpoints, last_checkpoints
+from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.weights import load_weights
+from entformer.data.batching import TokenBatches
+from entformer.data.prepared import Prepared
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.training.metrics import Metrics
+from entformer.training.prefetch import Stream
+from entformer.training.ranks import Ranks
+from entformer.training.recipe import Recipe
+from entformer.training.report import Reporter, time_text
+from entformer.training.schedule import rate
+from entformer.training.signals import StopSignals
+from entformer.training.state import Progress, random_tensors, save_progress
+from entformer.training.summary import RunSummary, Stopped, Validation
+from entformer.training.update import Updater
+from entformer.training.validate import validate
+
+
+class Trainer:
+    """One start of a training."""
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        folder: RunFolder,
+        prepared: Prepared,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        resumed: bool,
+        ranks: Ranks,
+        metrics: Metrics | None,
+        reporter: Reporter,
+    ) -> None:
+        self.recipe, self.config, self.folder, self.prepared = recipe, recipe.training, folder, prepared
+        self.model, self.optimizer, self.progress, self.ranks = model, optimizer, progress, ranks
+        self.metrics, self.reporter, self.signals = metrics, reporter, StopSignals()
+        self.batches = TokenBatches(
+            prepared.store("train"),
+            tokens=self.config.tokens,
+            seed=self.config.seed,
+            max_sentences=self.config.max_sentences,
+            rank=ranks.rank,
+            world_size=ranks.size,
+        )
+        self.updater = Updater(model, optimizer, self.config, ranks, reporter.say)
+        self.last_validation: Validation | None = None
+        self._saved_step = progress.step if resumed else -1
+        self._resumed = resumed
+        self._started = self._saved_at = time.perf_counter()
+        self._steps_here, self._seconds_here = 0, 0.0
+        self._interval_seconds = 0.0
+        self._interval_tokens = 0
+        # Sums stay on the device between log lines, so that logging costs no waiting.
+        self._sums = torch.tensor(progress.interval[:4], dtype=torch.float64, device=ranks.device)
+        self._norms, self._updates = progress.interval[4:]
+
+    def run(self, stop_after_minutes: float | None) -> RunSummary:
+        """Train until there is nothing left to do, or until told to stop."""
+        deadline = float("inf") if stop_after_minutes is None else self._started + 60 * stop_after_minutes
+        self.model.train()
+        if self._resumed:
+            self._point_best()
+        else:
+            self._write_alphas()
+        averaged: Validation | None = None
+        with self.signals:
+            stopped = self._loop(deadline)
+            if self.progress.step != self._saved_step:
+                self._save(planned=False)
+            self.reporter.end_bar()
+            if stopped in ("finished", "no better validation"):
+                averaged = self._finish()
+                stopped = self._told_to_stop(float("inf")) or stopped
+        return self._summary(stopped, averaged)
+
+    def _loop(self, deadline: float) -> Stopped:
+        """Updates, and all that comes between them; why it stopped."""
+        progress, total = self.progress, self._total_steps()
+        self.reporter.begin_bar(total, progress.step)
+        with Stream(self.batches, epoch=progress.epoch, position=progress.position) as stream:
+            while True:
+                if self._validation_due() and self._validate():
+                    self._save(planned=True)
+                stopped = self._end() or self._told_to_stop(deadline)
+                if stopped is not None:
+                    return stopped
+                self._update(stream)
+                if progress.step % self.config.log_every == 0:
+                    self._log(total)
+                if self._any(time.perf_counter() - self._saved_at > 60 * self.config.save_minutes):
+                    self._save(planned=False)
+
+    # ---- one update ------------------------------------------------------------------------------------------------------
+
+    def _update(self, stream: Stream) -> None:
+        began = time.perf_counter()
+        progress = self.progress
+        placed = [stream.take() for _ in range(self.config.accumulate)]
+        batches = [one.batch for one in placed]
+        (tokens,) = self.ranks.sum([sum(batch.target_tokens for batch in batches)])
+        step = progress.step + 1
+        done = self.updater.update(batches, tokens=tokens, step=step, rate=rate(self.config, step))
+        progress.step, progress.epoch, progress.position = step, placed[-1].epoch, placed[-1].position
+        progress.target_tokens += int(tokens)
+        self._sums += done.sums
+        self._norms += done.grad_norm
+        self._updates += 1
+        seconds = time.perf_counter() - began
+        progress.seconds += seconds
+        self._steps_here, self._seconds_here = self._steps_here + 1, self._seconds_here + seconds
+        self._interval_seconds += seconds
+        self._interval_tokens += int(tokens)
+
+    def _log(self, total: int) -> None:
+        loss, nll, correct, tokens = self._sums.tolist()
+        progress = self.progress
+        speed = self._interval_tokens / max(self._interval_seconds, 1e-9)
+        numbers = {
+            "epoch": progress.epoch,
+            "loss": loss / tokens,
+            "nll": nll / tokens,
+            "accuracy": correct / tokens,
+            "lr": rate(self.config, progress.step),
+            "grad_norm": self._norms / self._updates,
+            "target_tokens": progress.target_tokens,
+            "tokens_per_second": round(speed, 1),
+            "seconds": round(progress.seconds, 2),
+        }
+        if self.metrics is not None:
+            self.metrics.write("train", progress.step, **numbers)
+            self._write_alphas()
+        left = time_text((total - progress.step) * self._seconds_here / max(self._steps_here, 1))
+        short = f"loss {numbers['loss']:.3f}  accuracy {numbers['accuracy']:.3f}  {speed:,.0f} tokens/s  {left} left"
+        more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
+        self.reporter.interval(f"step {progress.step}/{total}  epoch {progress.epoch}  {short}  {more}")
+        self.reporter.move_bar(progress.step, short)
+        self._sums.zero_()
+        self._norms = self._updates = self._interval_seconds = 0.0
+        self._interval_tokens = 0
+
+    def _write_alphas(self) -> None:
+        """The alpha of every head of the kinds that learn it."""
+        learned = [kind for kind in KINDS if getattr(self.recipe.model, kind).learned]
+        if self.metrics is not None and learned:
+            alphas = self.model.alphas()
+            rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in alphas[kind].tolist()] for kind in learned}
+            self.metrics.write("alphas", self.progress.step, **rounded)
+
+    # ---- validation and saving -------------------------------------------------------------------------------------------
+
+    def _validation_due(self) -> bool:
+        progress = self.progress
+        planned = progress.step % self.config.validate_every == 0 or self._reached_the_end()
+        return progress.step > 0 and planned and progress.validated != progress.step
+
+    def _validate(self) -> bool:
+        """Validate in process 0; False if a signal came in between."""
+        found: Validation | None = None
+        if self.ranks.first:
+            found = self._judge(self.config.validate_beam, f"{self.progress.step}.txt")
+        found = self.ranks.share(found)
+        if found is None:
+            return False
+        progress, metric = self.progress, self.config.metric
+        self.last_validation = found
+        is_best = progress.rank(progress.step, found.value(metric), self.config.kept_best)
+        progress.validated = progress.step
+        if self.metrics is not None:
+            self.metrics.write("valid", progress.step, **vars(found))
+        self.reporter.say(f"validation at step {progress.step}: {describe(found)}{'  (best so far)' if is_best else ''}")
+        return True
+
+    def _judge(self, beam: int, file: str) -> Validation | None:
+        return validate(
+            self.model,
+            self.prepared,
+            beam=beam,
+            decoding=self.recipe.decoding,
+            tokens=self.config.tokens,
+            translations=self.folder.validations / file,
+            stopped=lambda: bool(self.signals.received),
+        )
+
+    def _save(self, *, planned: bool) -> None:
+        """A checkpoint of now; older ones that are no longer wanted go."""
+        progress = self.progress
+        progress.interval = [*self._sums.tolist(), self._norms, self._updates]
+        random_states = random_tensors(self.ranks)  # every process takes part
+        self._saved_step, self._saved_at = progress.step, time.perf_counter()
+        if not self.ranks.first:
+            return
+        save_progress(
+            self.folder,
+            progress,
+            model=self.model,
+            optimizer=self.optimizer,
+            random_states=random_states,
+            ranks=self.ranks,
+            scheduled=planned,
+            data_fingerprint=self.prepared.fingerprint,
+        )
+        self._point_best()
+        kept = {checkpoint.step for checkpoint in last_checkpoints(self.folder, self.config.kept_last)}
+        self.folder.keep_only(kept | {step for step, _ in progress.best} | {progress.step})
+
+    def _point_best(self) -> None:
+        if self.ranks.first and self.progress.best:
+            step, value = self.progress.best[0]
+            metric = self.config.metric
+            self.folder.point("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
+
+    # ---- the end ---------------------------------------------------------------------------------------------------------
+
+    def _reached_the_end(self) -> bool:
+        epochs = self.config.epochs
+        return self.progress.step >= self.config.steps or (epochs is not None and self.progress.epoch >= epochs)
+
+    def _end(self) -> Stopped | None:
+        """Why nothing is left to do, if so. The last step is validated first."""
+        progress, patience = self.progress, self.config.patience
+        if self._reached_the_end() and progress.validated == progress.step:
+            return "finished"
+        if patience is not None and progress.worse >= patience and progress.validated == progress.step:
+            return "no better validation"
+        return None
+
+    def _told_to_stop(self, deadline: float) -> Stopped | None:
+        received = self.signals.received
+        interrupt, terminate, late = self.ranks.sum(
+            [received == signal.SIGINT, received == signal.SIGTERM, time.perf_counter() >= deadline]
+        )
+        return "Ctrl-C" if interrupt else "SIGTERM" if terminate else "time is up" if late else None
+
+    def _any(self, condition: bool) -> bool:
+        return self.ranks.sum([condition])[0] > 0
+
+    def _total_steps(self) -> int:
+        """The steps at most, by steps or epochs."""
+        if self.config.epochs is None:
+            return self.config.steps
+        per_epoch = self.batches.batches_in(self.progress.epoch)
+        return min(self.config.steps, -(-self.config.epochs * per_epoch // self.config.accumulate))
+
+    def _finish(self) -> Validation | None:
+        """Average the checkpoints the recipe says, and judge the result with the beam of `decoding`."""
+        if not self.ranks.first or self.config.average == "none":
+            return None
+        choose = last_checkpoints if self.config.average == "last" else best_checkpoints
+        names = [checkpoint.name for checkpoint in choose(self.folder, self.config.average_count)]
+        record = self.folder.averaged / "average.json"
+        if record.is_file() and (before := read_json(record)).get("checkpoints") == names and before.get("validation"):
+            return Validation(**before["validation"])
+        weights = average_checkpoints(self.folder, names)
+        load_weights(weights, self.model)
+        found = self._judge(self.recipe.decoding.beam, "averaged.txt")
+        if found is None:
+            return None
+        write_json(record, {**read_json(record), "validation": vars(found)})
+        if self.metrics is not None:
+            self.metrics.write("averaged", self.progress.step, **vars(found))
+        self.reporter.say(f"average of {len(names)} checkpoints, beam {self.recipe.decoding.beam}: {describe(found)}")
+        return found
+
+    def _summary(self, stopped: Stopped, averaged: Validation | None) -> RunSummary:
+        progress, metric = self.progress, self.config.metric
+        best_step, best = progress.best[0] if progress.best else (None, None)
+        return RunSummary(
+            run=self.folder.path,
+            stopped=stopped,
+            step=progress.step,
+            epoch=progress.epoch,
+            seconds=progress.seconds,
+            target_tokens=progress.target_tokens,
+            metric=metric,
+            best_step=best_step,
+            best=None if best is None else as_read(metric, best),
+            validation=self.last_validation,
+            averaged=averaged,
+        )
+
+
+def as_read(metric: str, value: float) -> float:
+    """The ranking has losses negative, people do not."""
+    return -value if metric == "loss" else value
+
+
+def describe(found: Validation) -> str:
+    """One validation in a line."""
+    score = "" if found.bleu is None else f"  BLEU {found.bleu:.2f}"
+    loss = f"loss {found.loss:.3f}  perplexity {found.perplexity:.2f}  accuracy {found.accuracy:.3f}"
+    return f"{loss}{score}  ({found.seconds:.0f} s)"

@@ -1,0 +1,134 @@
+"""One update of the weights. In: batches and a learning rate. Out: new weights and the sums of loss, nll, hits and tokens.
+
+The gradient is that of the mean loss per target token over all batches of all processes, however they are cut. A batch that
+does not fit into memory is cut in two, and again. A loss or gradient that is not finite stops the run before it reaches the
+weights.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from entformer.data.records import Batch
+from entformer.errors import RunFailed
+from entformer.models.seq2seq import Seq2Seq
+from entformer.training.optim import clip, set_rate
+from entformer.training.ranks import Ranks
+from entformer.training.recipe import TrainingConfig
+
+_NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What one update did."""
+
+    sums: Tensor  # (4,) float64: loss, nll, correct, target tokens, over all processes
+    grad_norm: float  # before clipping
+
+
+class Updater:
+    """Holds what every update needs."""
+
+    def __init__(
+        self, model: Seq2Seq, optimizer: torch.optim.Optimizer, config: TrainingConfig, ranks: Ranks, say: Callable[[str], None]
+    ) -> None:
+        self.model, self.optimizer, self.config, self.ranks, self.say = model, optimizer, config, ranks, say
+        self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._told_split = False
+
+    def update(self, batches: Sequence[Batch], *, tokens: float, step: int, rate: float) -> Updated:
+        """Train on `batches`; `tokens` is the number of their target tokens over all processes."""
+        sums = self._gradients(list(batches), tokens)
+        self.ranks.sum_gradients(self.parameters, sums)
+        norm = clip(self.parameters, self.config.clip)
+        # The one place where the device is waited for.
+        loss_sum, grad_norm = torch.stack([sums[0], norm.to(sums.dtype)]).tolist()
+        if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
+            examples = [example for batch in batches for example in batch.examples]
+            shown = ", ".join(map(str, examples[:8])) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
+            raise RunFailed(
+                f"training diverged at step {step}: the loss is {loss_sum / tokens:.4g} and the gradient norm {grad_norm:.4g} "
+                f"(learning rate {rate:.3g}; training examples {shown}). The last checkpoint is intact; lower training.lr, "
+                "lengthen training.warmup or set training.clip."
+            )
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Updated(sums, grad_norm)
+
+    def _gradients(self, pieces: list[Batch], tokens: float) -> Tensor:
+        """Gradients of the mean loss into .grad; the sums of this process."""
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)
+            sums = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
+            too_large = None
+            for i, piece in enumerate(pieces):
+                try:
+                    sums += self._backward(piece, tokens)
+                except RuntimeError as problem:  # torch.OutOfMemoryError is one too
+                    if not is_out_of_memory(problem):
+                        raise
+                    if len(piece.examples) == 1:
+                        raise RunFailed(
+                            f"training example {piece.examples[0]} alone ({piece.source.shape[1]} source and "
+                            f"{piece.target.shape[1]} target tokens) does not fit into memory; leave out longer ones with "
+                            "data.max_length, or use a smaller model."
+                        ) from problem
+                    too_large = i
+                    break
+            if too_large is None:
+                return sums
+            # Outside of the except block: the exception's frames hold the tensors that have to go.
+            self._tell_split(pieces[too_large])
+            pieces[too_large : too_large + 1] = halves(pieces[too_large])
+            if self.ranks.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _backward(self, batch: Batch, tokens: float) -> Tensor:
+        device = self.ranks.device
+        if device.type != "cpu":
+            batch = batch.to(device)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            found = self.model.loss(batch)
+        (found.loss / tokens).backward()
+        counts = (found.loss.detach(), found.nll, found.correct)
+        return torch.stack([*(count.to(device, torch.float64) for count in counts), _scalar(found.tokens, device)])
+
+    def _tell_split(self, batch: Batch) -> None:
+        if not self._told_split:
+            self._told_split = True
+            self.say(
+                f"a batch of {len(batch.examples)} pairs did not fit into memory and is trained in two halves, as will others; "
+                "lower training.tokens and raise training.accumulate to avoid this."
+            )
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """The batch as two, each without padding it no longer needs."""
+    middle = len(batch.examples) // 2
+    out = []
+    for part in (slice(None, middle), slice(middle, None)):
+        source_lengths, target_lengths = batch.source_lengths[part], batch.target_lengths[part]
+        out.append(
+            Batch(
+                source=batch.source[part, : int(source_lengths.max())],
+                target=batch.target[part, : int(target_lengths.max()) + 1],  # BOS besides the labels
+                source_lengths=source_lengths,
+                target_lengths=target_lengths,
+                examples=batch.examples[part],
+            )
+        )
+    return out
+
+
+def is_out_of_memory(problem: RuntimeError) -> bool:
+    """Whether torch ran out of memory, on any device."""
+    return isinstance(problem, torch.OutOfMemoryError) or any(words in str(problem) for words in _NO_MEMORY)
+
+
+def _scalar(value: int | Tensor, device: torch.device) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64, device=device)

@@ -1,0 +1,85 @@
+"""A look at the validation set. In: a model and the prepared data. Out: loss, accuracy, BLEU, and the translations themselves.
+
+Batches come from the token store, whose examples are the lines of the text: translations find their line by that number.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from entformer.checkpoint.atomic import write_text
+from entformer.data.batching import TokenBatches
+from entformer.data.prepared import Prepared
+from entformer.decode.beam import beam_search
+from entformer.decode.scoring import corpus_scores
+from entformer.models.seq2seq import Seq2Seq
+from entformer.training.recipe import DecodingConfig
+from entformer.training.summary import Validation
+
+
+@torch.no_grad()
+def validate(
+    model: Seq2Seq,
+    prepared: Prepared,
+    *,
+    beam: int,
+    decoding: DecodingConfig,
+    tokens: int,
+    translations: Path,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Validation | None:
+    """Judge the model; the translations go to the file `translations`.
+
+    Args:
+        beam: 1 is greedy, 0 leaves BLEU out.
+        tokens: of a batch, as in training.
+        stopped: asked between batches; when it says yes the answer is None.
+    """
+    began = time.perf_counter()
+    device = next(model.parameters()).device
+    store = prepared.store("valid")
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    count = 0
+    lines = [""] * len(store)
+    try:
+        for batch in TokenBatches(store, tokens=tokens, shuffle=False).epoch(0):
+            if stopped():
+                return None
+            batch = batch.to(device)
+            found = model.loss(batch)
+            sums += torch.stack([part.to(device, torch.float64) for part in (found.loss, found.nll, found.correct)])
+            count += int(found.tokens)
+            if beam:
+                hypotheses = beam_search(
+                    model,
+                    batch.source,
+                    batch.source_mask,
+                    beam=beam,
+                    length_penalty=decoding.length_penalty,
+                    alpha=None if decoding.length_penalty == "none" else decoding.alpha,
+                )
+                for example, best in zip(batch.examples, hypotheses, strict=True):
+                    lines[example] = prepared.subwords.decode(best[0].tokens)
+    finally:
+        model.train(was_training)
+    loss, nll, correct = sums.tolist()
+    scores = None
+    if beam:
+        _, references = prepared.text("valid")
+        scores = corpus_scores(lines, references, tokenized=prepared.tokenized, lowercase=prepared.lowercase)
+        write_text(translations, "".join(f"{line}\n" for line in lines))
+    return Validation(
+        loss=loss / count,
+        nll=nll / count,
+        perplexity=math.exp(min(nll / count, 700.0)),
+        accuracy=correct / count,
+        bleu=None if scores is None else scores.main.value,
+        signature=None if scores is None else scores.main.signature,
+        chrf=None if scores is None else scores.chrf,
+        seconds=time.perf_counter() - began,
+    )

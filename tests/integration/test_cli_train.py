@@ -1,0 +1,78 @@
+"""`entformer train`, `average` and `config` as a user runs them: what is printed, where, and the exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def entformer(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "entformer.cli.main", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "word"),
+    [
+        (("train",), "--resume-with-new-data"),
+        (("average",), "--last"),
+        (("config",), "validate"),
+        (("config", "show"), "--set"),
+        (("config", "diff"), "--json"),
+    ],
+    ids=str,
+)
+def test_help(verb: tuple[str, ...], word: str) -> None:
+    done = entformer(*verb, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert word in done.stdout
+
+
+@pytest.mark.slow
+def test_train_then_average(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = entformer("train", make_recipe(average="none"), "--out", run, "--threads", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["step"], summary["complete"], summary["averaged"]) == (12, True, None)
+    lines = done.stderr.splitlines()
+    assert any(line.startswith("step 2/12  epoch 0  loss ") and "tokens/s" in line and "left" in line for line in lines)
+    assert any(line.startswith("validation at step 4: loss ") and "BLEU" in line for line in lines)
+    assert [line.split(" ", 2)[2] for line in (run / "train.log").read_text(encoding="utf-8").splitlines()] == lines
+    averaged = entformer("average", run, "--last", "2", "--json")
+    assert averaged.returncode == 0, averaged.stderr
+    assert json.loads(averaged.stdout)["checkpoints"] == ["step-00000008", "step-00000012"]
+    wrong = entformer("average", run, "--checkpoint", "step-5")
+    assert wrong.returncode == 2
+    assert "has no checkpoint 'step-5'; it has step-0000000" in wrong.stderr
+    both = entformer("average", run, "--last", "2", "--best", "2")
+    assert both.returncode == 2
+    again = entformer("config", "diff", make_recipe("other", average="none", lr=0.5), run)
+    assert again.returncode == 1
+    assert again.stdout.splitlines() == ["name: other -> tiny", "training.lr: 0.5 -> 0.01"]
+
+
+def test_config_shows_validates_and_lists() -> None:
+    shown = entformer("config", "show", "multi30k-entmax", "--set", "training.lr=1e-3", "--json")
+    values = json.loads(shown.stdout)
+    assert (values["training"]["lr"], values["model"]["encoder"]["alpha"]) == (0.001, "learned")
+    assert "vocab_size" not in values["model"]
+    right = entformer("config", "validate", "demo")
+    assert (right.returncode, right.stdout) == (0, "demo: no mistakes.\n")
+    wrong = entformer("config", "validate", "demo", "--set", "training.lr=fast")
+    assert wrong.returncode == 2
+    assert len(wrong.stderr.splitlines()) == 1
+    assert wrong.stderr.startswith("entformer: --set training.lr=fast: training.lr: input should be a valid number")
+    listed = entformer("config", "list")
+    assert any(line.startswith("demo ") for line in listed.stdout.splitlines())

@@ -1,0 +1,77 @@
+"""Two processes under torchrun: as many steps each, the sum of their gradients, one writer, restarts change nothing."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from entformer.checkpoint import RunFolder
+from entformer.checkpoint.weights import read_tensors
+from entformer.data.batching import TokenBatches
+from entformer.data.prepared import Prepared
+from entformer.training import train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def torchrun(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    where = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *where, "-m", "entformer.cli.main", "train", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    latest = RunFolder(run).latest()
+    assert latest is not None
+    return read_tensors(latest.weights)
+
+
+@pytest.mark.slow
+def test_20_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
+    make_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    still = {"dropout": 0.0, "attention_dropout": 0.0}
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = train(make_recipe("one", model=still, tokens=56, accumulate=2, epochs=2), one, threads=1, quiet=True)
+    done = torchrun(make_recipe("two", model=still, tokens=56, epochs=2), "--out", two, "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("validation at step 4") == 1  # one of them speaks
+    batches = TokenBatches(Prepared.open(one / "prepared").store("train"), tokens=56)
+    assert batches.batches_in(0) % 2 == 0, "choose data with an even number of batches, or the two see other batches"
+    latest = RunFolder(two).latest()
+    assert latest is not None
+    assert (latest.step, latest.state()["processes"]) == (alone.step, 2)
+    for name, tensor in last_weights(one).items():
+        torch.testing.assert_close(last_weights(two)[name], tensor, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_20_two_processes_go_on_bit_for_bit(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    for steps, run in ((8, whole), (4, pieces), (8, pieces)):
+        done = torchrun(make_recipe(f"steps{steps}", steps=steps), "--out", run, "--threads", "1")
+        assert done.returncode == 0, done.stderr
+    ours, theirs = last_weights(whole), last_weights(pieces)
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    # And one process alone can take over; it says what is not as it was.
+    more = train(make_recipe("more", steps=10), pieces, threads=1, quiet=True)
+    assert more.step == 10
+    assert "processes: 2 before, 1 now" in (pieces / "train.log").read_text(encoding="utf-8")

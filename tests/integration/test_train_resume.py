@@ -1,0 +1,299 @@
+"""A training that is killed, stopped or moved goes on as if nothing had happened; what may not change is refused by name."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from entformer.checkpoint import RunFolder, load_run
+from entformer.checkpoint.weights import read_tensors
+from entformer.errors import ArgumentError, DataError, RunFailed
+from entformer.models.seq2seq import Seq2Seq
+from entformer.training import train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "entformer.cli.main", "train", *map(str, arguments), "--threads", "1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_step(process: subprocess.Popen[str], run: Path, step: int) -> None:
+    """Until metrics.jsonl has a line of this step or a later one."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if (run / "metrics.jsonl").is_file():
+            lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+            if any(line.endswith("\n") and json.loads(line)["step"] >= step for line in lines):
+                return
+        time.sleep(0.01)
+
+
+def numbers(run: Path) -> list[dict[str, object]]:
+    """metrics.jsonl without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    clock = ("seconds", "tokens_per_second")
+    return [{key: value for key, value in json.loads(line).items() if key not in clock} for line in lines]
+
+
+def assert_same_run(first: Path, second: Path) -> None:
+    """Bit for bit: the last weights, the optimiser's state, the averaged weights, the metrics, the translations."""
+    names = [checkpoint.name for checkpoint in RunFolder(first).complete()]
+    assert [checkpoint.name for checkpoint in RunFolder(second).complete()] == names
+    files = [f"checkpoints/{name}/{kind}.safetensors" for name in names for kind in ("model", "state")]
+    for file in [*files, "averaged/model.safetensors"]:
+        ours, theirs = read_tensors(first / file), read_tensors(second / file)
+        assert ours.keys() == theirs.keys()
+        assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == [], file
+    assert numbers(first) == numbers(second)
+    for path in (first / "validations").iterdir():
+        assert path.read_bytes() == (second / "validations" / path.name).read_bytes()
+    assert (first / "best.json").read_bytes() == (second / "best.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_12_killed_at_random_steps_and_run_again_gives_bit_identical_weights(
+    make_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    # A save now and then besides the validations, so that the restarts begin in the middle of everything.
+    recipe = make_recipe(steps=60, validate_every=20, save_minutes=0.005, accumulate=2, average_count=2, keep_last=3)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(recipe, whole, threads=1, quiet=True)
+    chance = random.Random(time.time_ns())  # a different place every time
+    at = sorted(chance.sample(range(2, 58), 2))
+    for step in at:
+        process = start(recipe, "--out", killed)
+        wait_for_step(process, killed, step)
+        process.kill()
+        process.wait()
+    done = start(recipe, "--out", killed)
+    _, said = done.communicate(timeout=300)
+    assert done.returncode == 0, said
+    assert_same_run(whole, killed)
+
+
+def test_12_stopped_after_every_few_steps_gives_bit_identical_weights(
+    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(steps=12, validate_every=4, log_every=3)
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    train(recipe, whole, threads=1, quiet=True)
+    torch.manual_seed(1234)  # the caller's state must not matter
+    starts = 0
+    while not (summary := train(recipe, pieces, threads=1, stop_after_minutes=1e-9, quiet=True)).complete:
+        assert summary.stopped == "time is up"
+        assert summary.exit_code == 0
+        starts += 1
+        # Without a step in between nothing would ever be done: give each start two.
+        two_more(monkeypatch, recipe, pieces)
+        assert starts < 20
+    assert starts > 2
+    assert_same_run(whole, pieces)
+
+
+def two_more(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path) -> None:
+    from entformer.training.trainer import Trainer
+
+    real, count = Trainer._update, 0
+
+    def update(self: Trainer, stream: object) -> None:
+        nonlocal count
+        real(self, stream)  # type: ignore[arg-type]
+        count += 1
+        if count == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", update)
+        train(recipe, run, threads=1, quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
+    make_recipe: Callable[..., Path], tmp_path: Path, sent: int, code: int
+) -> None:
+    recipe, run = make_recipe(steps=5000, validate_every=5000, log_every=1), tmp_path / "run"
+    process = start(recipe, "--out", run)
+    wait_for_step(process, run, 3)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"go on with: entformer train {recipe} --out {run} --threads 1" in said
+    assert "Traceback" not in said
+    latest = RunFolder(run).latest()
+    assert latest is not None
+    assert latest.step >= 3
+    assert latest.state()["scheduled"] is False
+
+
+def test_a_finished_run_is_not_trained_again(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    recipe, run = make_recipe(), tmp_path / "run"
+    first = train(recipe, run, threads=1, quiet=True)
+    before = (run / "metrics.jsonl").read_bytes(), (run / "averaged" / "model.safetensors").stat().st_mtime_ns
+    second = train(recipe, run, threads=1, quiet=True)
+    assert (second.step, second.best, second.averaged) == (first.step, first.best, first.averaged)
+    assert ((run / "metrics.jsonl").read_bytes(), (run / "averaged" / "model.safetensors").stat().st_mtime_ns) == before
+
+
+def test_12_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(make_recipe(steps=4), run, threads=1, quiet=True)
+    longer = train(make_recipe(steps=8, log_every=1), run, threads=1, quiet=True)
+    assert longer.step == 8
+    assert "recipe: training.steps 4 -> 8" in (run / "train.log").read_text(encoding="utf-8")
+    with pytest.raises(ArgumentError, match=r"began with another recipe: training\.lr 0\.01 -> 0\.02\. Put the old value back"):
+        train(make_recipe(steps=8, lr=0.02), run, threads=1, quiet=True)
+    with pytest.raises(ArgumentError, match=r"model\.width 16 -> 32"):
+        train(make_recipe(steps=8, model={"width": 32}), run, threads=1, quiet=True)
+
+
+def test_12_a_schedule_that_ends_with_the_steps_cannot_get_more(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    train(make_recipe(steps=4, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
+    with pytest.raises(ArgumentError, match=r"training\.steps 4 -> 8"):
+        train(make_recipe(steps=8, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
+
+
+def test_12_changed_files_need_leave_and_keep_the_subwords(
+    make_recipe: Callable[..., Path], text: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(make_recipe(steps=4), run, threads=1, quiet=True)
+    subwords = (run / "subwords.model").read_bytes()
+    with (text / "train.xx").open("a", encoding="utf-8") as source, (text / "train.yy").open("a", encoding="utf-8") as target:
+        source.write("a b c h h h\n")
+        target.write("h h h c b a\n")
+    with pytest.raises(DataError, match=r"train\.xx changed since .*; add --resume-with-new-data"):
+        train(make_recipe(steps=8), run, threads=1, quiet=True)
+    summary = train(make_recipe(steps=8), run, threads=1, quiet=True, resume_with_new_data=True)
+    assert (summary.step, summary.epoch) == (8, summary.epoch)
+    assert (run / "subwords.model").read_bytes() == subwords
+    assert "the data are new; a new epoch begins" in (run / "train.log").read_text(encoding="utf-8")
+    train(make_recipe(steps=8), run, threads=1, quiet=True)  # the new data are the run's data from now on
+
+
+def test_12_another_prepared_folder_is_noticed_by_its_fingerprint(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    recipe = make_recipe(steps=4)
+    train(recipe, run, threads=1, quiet=True)
+    shutil.copytree(run / "prepared", other)
+    facts = json.loads((other / "prep.json").read_text(encoding="utf-8"))
+    facts["fingerprint"] = "0" * 16
+    (other / "prep.json").write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(DataError, match=r"the data changed since the run .* began \(fingerprint .* then, 0{16} now\)"):
+        train(recipe, run, settings=["data.prepared=" + str(other), "training.steps=6"], threads=1, quiet=True)
+
+
+def test_10_subwords_that_changed_under_a_run_are_told_by_numbers(
+    make_recipe: Callable[..., Path], text: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    recipe = make_recipe(steps=4)
+    train(recipe, run, threads=1, quiet=True)
+    smaller = tmp_path / "smaller"
+    train(recipe, smaller, settings=["data.vocab_size=276", "training.steps=1"], threads=1, quiet=True)
+    shutil.rmtree(run / "prepared")
+    shutil.copytree(smaller / "prepared", run / "prepared")
+    with pytest.raises(DataError, match=r"has \d+ types of subwords .* the prepared data have 276"):
+        train(recipe, run, threads=1, quiet=True, resume_with_new_data=True)
+
+
+def test_13_training_goes_on_from_the_checkpoint_before_a_truncated_one(
+    make_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    recipe, whole, hurt = make_recipe(), tmp_path / "whole", tmp_path / "hurt"
+    train(recipe, whole, threads=1, quiet=True)
+    shutil.copytree(whole, hurt)
+    shutil.rmtree(hurt / "averaged")
+    weights = RunFolder(hurt).checkpoint("12").weights
+    os.truncate(weights, 100)
+    train(recipe, hurt, threads=1, quiet=True)
+    assert "step-00000012 was half-written and is removed" in (hurt / "train.log").read_text(encoding="utf-8")
+    assert_same_run(whole, hurt)
+
+
+def test_15_nan_stops_the_run_and_leaves_the_last_checkpoint(
+    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    real, calls = Seq2Seq.loss, 0
+
+    def loss(self: Seq2Seq, batch: object) -> object:
+        nonlocal calls
+        found = real(self, batch)  # type: ignore[arg-type]
+        calls += self.training
+        return found._replace(loss=found.loss * float("nan")) if self.training and calls == 6 else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seq2Seq, "loss", loss)
+        with pytest.raises(RunFailed, match=r"training diverged at step 6: .*training examples \d+"):
+            train(make_recipe(), run, threads=1, quiet=True)
+    assert load_run(run, "last").step == 4
+    assert "stopped: training diverged at step 6" in (run / "train.log").read_text(encoding="utf-8")
+    assert train(make_recipe(), run, threads=1, quiet=True).step == 12  # and it can go on
+
+
+def test_25_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").touch()
+    process = start(make_recipe(), "--out", tmp_path / "full")
+    said_out, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert said_out == ""
+    assert said.splitlines() == [
+        f"entformer: the folder {tmp_path / 'full'} exists and is not a run of entformer (it holds letter.txt); "
+        "give a new or an empty folder."
+    ]
+
+
+def test_25_a_missing_data_file_is_named_before_anything_is_trained(make_recipe: Callable[..., Path], text: Path) -> None:
+    recipe = make_recipe()
+    (text / "train.yy").unlink()
+    with pytest.raises((ArgumentError, DataError), match=r"train\.yy"):
+        train(recipe, text.parent / "run", threads=1, quiet=True)
+
+
+def test_early_stop_keeps_the_best_and_says_why(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    summary = train(
+        make_recipe(steps=400, validate_every=1, patience=2, lr=1e-9, keep_last=1, average="best", average_count=2),
+        tmp_path / "run",
+        threads=1,
+        quiet=True,
+    )
+    assert (summary.stopped, summary.step, summary.best_step, summary.complete) == ("no better validation", 3, 1, True)
+    assert load_run(tmp_path / "run", "best").step == 1
+
+
+def test_the_run_folder_holds_what_the_design_says(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    summary = train(make_recipe(epochs=2, steps=10_000, metric="loss"), run, threads=1, quiet=True)
+    assert summary.stopped == "finished"
+    assert summary.epoch == 2
+    files = {path.relative_to(run).parts[0] for path in run.rglob("*") if path.is_file()}
+    expected = {"recipe.yaml", "model.json", "subwords.model", "metrics.jsonl", "train.log", "validations", "checkpoints"}
+    assert files == expected | {"best.json", "last.json", "averaged", "prepared", ".lock"}
+    assert yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["training"]["epochs"] == 2
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {entry["kind"] for entry in entries} == {"train", "alphas", "valid", "averaged"}
+    alphas = [entry for entry in entries if entry["kind"] == "alphas"]
+    assert alphas[0]["step"] == 0
+    assert [len(alphas[-1][kind][0]) for kind in ("encoder", "decoder", "cross")] == [2, 2, 2]
+    best = json.loads((run / "best.json").read_text(encoding="utf-8"))
+    assert best["value"] == min(entry["loss"] for entry in entries if entry["kind"] == "valid")
+    assert not list(run.rglob("*.pt")) + list(run.rglob("*.bin.tmp"))

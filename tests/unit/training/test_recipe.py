@@ -1,0 +1,153 @@
+"""Recipes: every mistake is one sentence with its place; what is resolved reads back the same; all shipped ones are right."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from entformer.errors import ArgumentError
+from entformer.training.recipe_file import build, differences, load_recipe, parse, shipped, to_yaml
+
+GOOD = """\
+name: trial
+data:
+  prepared: data
+model:
+  preset: tiny
+  attention: {normalizer: entmax, alpha: learned}
+  cross: {normalizer: softmax}
+training:
+  steps: 10
+"""
+
+
+def recipe_error(tmp_path: Path, text: str, *settings: str) -> str:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ArgumentError) as caught:
+        load_recipe(path, settings)
+    return str(caught.value).removeprefix(f"{tmp_path}/")
+
+
+def test_presets_and_attention_are_written_out(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    recipe = load_recipe(path)
+    assert (recipe.model.encoder_layers, recipe.model.width, recipe.model.dropout) == (4, 128, 0.3)
+    assert recipe.model.encoder.alpha == "learned"
+    assert recipe.model.cross.normalizer == "softmax"
+    assert recipe.model_for(1234).vocab_size == 1234
+
+
+def test_resolved_recipe_reads_back_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    first = load_recipe(path, ["training.lr=1e-3", "data.vocab_size=50"])
+    again = tmp_path / "elsewhere" / "again.yaml"
+    again.parent.mkdir()
+    again.write_text(to_yaml(first), encoding="utf-8")
+    assert load_recipe(again) == first
+    assert differences(first.resolved(), load_recipe(again).resolved()) == {}
+
+
+def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    path = tmp_path / "a" / "recipe.yaml"
+    path.write_text("data: {prepared: data}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "b")
+    assert load_recipe(path).data.prepared == tmp_path / "a" / "data"
+    assert load_recipe(path, ["data.prepared=data"]).data.prepared == tmp_path / "b" / "data"
+    named = load_recipe(path, ["data.corpus=multi30k", "data.from=https://example.org/x"])
+    assert named.data.from_ == "https://example.org/x"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            ("  preset: tiny", "  preset: tiny\n  drop_out: 0.1"),
+            "recipe.yaml:6: unknown key 'drop_out' in model; did you mean 'dropout'?",
+        ),
+        (("steps: 10", "stepz: 10"), "recipe.yaml:9: unknown key 'stepz' in training; did you mean 'steps'?"),
+        (("steps: 10", "dropout: 0.1"), "recipe.yaml:9: unknown key 'dropout' in training; 'dropout' belongs in model."),
+        (("training:", "trainings:"), "recipe.yaml:8: unknown key 'trainings' in the recipe; did you mean 'training'?"),
+        (
+            ("alpha: learned}", "alpha: learned, normaliser: rela}"),
+            "recipe.yaml:6: unknown key 'normaliser' in model.attention; did you mean 'normalizer'?",
+        ),
+        (("steps: 10", "steps: 0"), "recipe.yaml:9: training.steps: input should be greater than or equal to 1, not 0."),
+        (("steps: 10", "steps: ten"), "recipe.yaml:9: training.steps: input should be a valid integer, unable to parse"),
+        (("preset: tiny", "preset: huge"), "recipe.yaml:4: model: there is no preset 'huge'; choose base, small, tiny, micro."),
+        (("preset: tiny", "vocab_size: 5"), "recipe.yaml:4: model: vocab_size belongs in data: the subwords decide it."),
+        (("preset: tiny", "width: 130\n  heads: 4"), "recipe.yaml:4: model: width 130 must be a multiple of heads 4."),
+        (("prepared: data", "max_length: 3"), "recipe.yaml:2: data: say which text to train on"),
+        (("prepared: data", "train: [a, b]"), "recipe.yaml:2: data: train needs valid"),
+        (("steps: 10", "steps: 10\n  steps: 11"), "recipe.yaml:10: the key 'steps' is there twice."),
+        (("steps: 10", "steps: [10"), "recipe.yaml:10: this is not YAML"),
+        (("steps: 10", "validate_beam: 0"), "recipe.yaml:8: training: metric is bleu but validate_beam is 0"),
+    ],
+    ids=lambda value: value[1].split("\n")[-1].strip() if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_sentence_with_its_line(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
+    assert recipe_error(tmp_path, GOOD.replace(*change)).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("training.stepz=3", "--set training.stepz=3: unknown key 'stepz' in training; did you mean 'steps'?"),
+        ("training.steps=none", "--set training.steps=none: training.steps: input should be a valid integer"),
+        ("training.lr", "--set training.lr: write it as section.key=value"),
+        ("name.x=1", "--set name.x=1: 'name' is a value, it has no keys below it."),
+        ("training.steps=[", "--set training.steps=[: the value is not YAML"),
+    ],
+)
+def test_a_mistake_in_set_names_the_option(tmp_path: Path, setting: str, sentence: str) -> None:
+    assert recipe_error(tmp_path, GOOD, setting).startswith(sentence)
+
+
+def test_a_recipe_that_is_not_there() -> None:
+    with pytest.raises(ArgumentError, match=r"there is no recipe 'multi30k-entmaxx'; did you mean 'multi30k-entmax'\?"):
+        load_recipe("multi30k-entmaxx")
+    with pytest.raises(ArgumentError, match=r"there is no recipe file nowhere/x\.yaml\."):
+        load_recipe("nowhere/x.yaml")
+
+
+def test_a_recipe_that_is_no_mapping() -> None:
+    with pytest.raises(ArgumentError, match=r"x\.yaml:1: a recipe must be a mapping"):
+        parse("- 1", "x.yaml")
+
+
+def test_every_shipped_recipe_is_right_and_named_as_its_file() -> None:
+    names = shipped()
+    assert {"demo", "multi30k-softmax", "multi30k-entmax15", "multi30k-entmax", "multi30k-rela"} <= set(names)
+    papers = [
+        f"{corpus}-{kind}"
+        for corpus in ("iwslt17-de-en", "kftt-ja-en", "wmt16-ro-en", "wmt14-en-de")
+        for kind in ("softmax", "entmax15", "entmax")
+    ]
+    assert set(papers) <= set(names)
+    for name, path in names.items():
+        assert load_recipe(name).name == name
+        assert path.read_text(encoding="utf-8").startswith("# ")
+    for name in papers:
+        recipe = load_recipe(name)
+        assert (recipe.model.encoder_layers, recipe.model.heads, recipe.model.width, recipe.model.hidden) == (6, 8, 512, 2048)
+        assert (recipe.training.tokens, recipe.training.warmup, recipe.training.schedule) == (8192, 20_000, "inverse_sqrt")
+        assert "Table 1" in names[name].read_text(encoding="utf-8")
+
+
+def test_recipes_of_one_corpus_differ_in_their_attention_only() -> None:
+    for corpus in ("multi30k", "wmt14-en-de"):
+        first, second = (load_recipe(f"{corpus}-{kind}").resolved() for kind in ("softmax", "entmax"))
+        changed = differences(first, second)
+        assert all(key == "name" or key.split(".")[1] in ("encoder", "decoder", "cross") for key in changed), changed
+
+
+def test_values_that_are_not_from_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="here: unknown key 'modell'"):
+        build({"data": {"prepared": tmp_path}, "modell": {}}, {}, "here")
+    assert yaml.safe_load(to_yaml(build({"data": {"prepared": tmp_path}}, {}, "here")))["name"] == "run"
