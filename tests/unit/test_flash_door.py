@@ -285,3 +285,28 @@ def test_gradients_the_kernel_cannot_give_are_not_dropped(impl: Impl) -> None:
         return
     (grad,) = torch.autograd.grad(out.square().sum(), slopes)
     assert (grad != 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"attn_mask": [[True]]}, "attn_mask must be a tensor, not list"),
+        ({"key_padding_mask": [True]}, "key_padding_mask must be boolean"),
+        ({"alibi_slopes": [0.5, 0.25]}, "alibi_slopes must be a tensor"),
+        ({"alpha": None}, "alpha=None must be a finite number of at least 1"),
+        ({"alpha": "1.5"}, "must be a finite number"),
+    ],
+)
+def test_what_is_no_tensor_or_number_gets_a_sentence(wrong: dict[str, Any], sentence: str) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(ArgumentError, match=sentence):
+        attention(q, q, q, **wrong)
+
+
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+def test_rela_has_no_logsumexp(impl: Any) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    found = attention(q, q, q, normalizer="rela", return_stats=True, impl=impl)
+    assert isinstance(found, Attention)
+    assert found.stats is not None
+    assert found.stats.logsumexp.isnan().all()

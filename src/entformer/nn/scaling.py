@@ -3,10 +3,12 @@
 The factor multiplies the query before 1/sqrt(head size), so scores sharpen (or soften) as the context grows:
 
     SSMax     s_h log n                                         (Nakanishi 2025; s learned per head)
+    per head  delta + beta_h log(n)^gamma_h                     (the same without looking at x)
     ASEntmax  delta + softplus(W_b x) log(n)^(rho tanh(W_g x))  (Vasylenko et al. 2025; per head and query token)
 
 `row_length` makes n: the number of keys the query may attend, plus one. The one is the published code's for causal rows
-(log n is then never 0); used for every row, masks that mean the same give the same n, and so does cached decoding.
+(log n is then never 0); used for every row, masks that mean the same give the same n, and so does cached decoding. Padding,
+on either side, and other sequences packed into the same row are hidden keys and do not count.
 """
 
 import math
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 
-__all__ = ["ASEntmaxScaling", "SSMaxScaling", "row_length"]
+__all__ = ["SCALINGS", "ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "row_length", "scaling_of"]
 
 
 def row_length(
@@ -86,6 +88,42 @@ class SSMaxScaling(nn.Module):
         return f"num_heads={self.num_heads}, init={self.init}, spread={self.spread}"
 
 
+class PerHeadScaling(nn.Module):
+    """The factor delta + beta_h log(n)^gamma_h, both learned for each head and free to take any value.
+
+    Args:
+        num_heads: how many heads are scaled.
+        delta: 1 in the published model. With delta = 0 and gamma = 1 this is SSMax.
+        init: "identity" starts at beta = 0.05 and gamma = 0, the constant delta + 0.05;
+            "paper" draws beta from U(0.1, 1) and gamma from N(0, 0.1^2).
+    """
+
+    def __init__(self, num_heads: int, *, delta: float = 1.0, init: str = "identity") -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.delta = delta
+        self.init = _known_start(init)
+        self.beta = nn.Parameter(torch.empty(num_heads))
+        self.gamma = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.init == "paper":
+            nn.init.uniform_(self.beta, 0.1, 1.0)
+            nn.init.normal_(self.gamma, 0.0, 0.1)
+        else:
+            nn.init.constant_(self.beta, 0.05)
+            nn.init.zeros_(self.gamma)
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        log_n = _log_length(length, x)  # (B or 1, H or 1, L)
+        beta, gamma = (p.to(log_n.dtype)[:, None] for p in (self.beta, self.gamma))  # (H, 1)
+        return (self.delta + beta * log_n**gamma).expand(x.shape[0], self.num_heads, x.shape[1])
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, delta={self.delta}, init={self.init}"
+
+
 class ASEntmaxScaling(nn.Module):
     """Adaptive-scalable entmax: the factor delta + beta log(n)^gamma, where beta > 0 and |gamma| < rho depend on the token.
 
@@ -95,32 +133,73 @@ class ASEntmaxScaling(nn.Module):
         delta, rho: the published model has 1 and 2. gamma > 0 sharpens as n grows, gamma < 0 softens.
         init: "identity" starts at the constant 1.05 (beta = 0.05, gamma = 0) and trains more reliably;
             "paper" draws the projections from N(0, 0.02^2), so the factor starts anywhere between 1 and 20.
+        fixed_gamma: gamma is this number and nothing is learned about it.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, *, delta: float = 1.0, rho: float = 2.0, init: str = "identity") -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        delta: float = 1.0,
+        rho: float = 2.0,
+        init: str = "identity",
+        fixed_gamma: float | None = None,
+    ) -> None:
         super().__init__()
-        if init not in ("identity", "paper"):
-            raise ArgumentError(f'init={init!r} is not known; choose "identity" or "paper".')
         self.num_heads = num_heads
         self.delta = delta
         self.rho = rho
-        self.init = init
+        self.init = _known_start(init)
+        self.fixed_gamma = fixed_gamma
         self.beta = nn.Linear(embed_dim, num_heads)
-        self.gamma = nn.Linear(embed_dim, num_heads)
+        self.gamma = nn.Linear(embed_dim, num_heads) if fixed_gamma is None else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         for projection in (self.beta, self.gamma):
-            nn.init.normal_(projection.weight, 0.0, 0.02 if self.init == "paper" else 0.0)
-            nn.init.zeros_(projection.bias)
+            if projection is not None:
+                nn.init.normal_(projection.weight, 0.0, 0.02 if self.init == "paper" else 0.0)
+                nn.init.zeros_(projection.bias)
         if self.init == "identity":
             nn.init.constant_(self.beta.bias, math.log(math.expm1(0.05)))  # softplus of this is 0.05
 
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
         log_n = _log_length(length, x)  # (B or 1, H or 1, L)
-        beta = nn.functional.softplus(self.beta(x).transpose(1, 2).to(log_n.dtype))  # (B, H, L)
-        gamma = self.rho * torch.tanh(self.gamma(x).transpose(1, 2).to(log_n.dtype))
-        return self.delta + beta * log_n**gamma
+        beta, gamma = self.beta_gamma(x)
+        return self.delta + beta.to(log_n.dtype) * log_n ** gamma.to(log_n.dtype)
+
+    def beta_gamma(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What each head makes of each token of x (B, L, embed): beta and gamma, (B, H, L) each, in at least float32."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        beta = nn.functional.softplus(self.beta(x).transpose(1, 2).to(dtype))
+        if self.gamma is None:
+            return beta, torch.full_like(beta, self.fixed_gamma or 0.0)
+        return beta, self.rho * torch.tanh(self.gamma(x).transpose(1, 2).to(dtype))
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, delta={self.delta}, rho={self.rho}, init={self.init}"
+        fixed = "" if self.fixed_gamma is None else f", fixed_gamma={self.fixed_gamma}"
+        return f"num_heads={self.num_heads}, delta={self.delta}, rho={self.rho}, init={self.init}{fixed}"
+
+
+def _known_start(init: str) -> str:
+    if init not in ("identity", "paper"):
+        raise ArgumentError(f'init={init!r} is not known; choose "identity" or "paper".')
+    return init
+
+
+SCALINGS = ("ssmax", "per_head", "asentmax")
+"""Scalings by name; each goes with any normaliser."""
+
+
+def scaling_of(name: str, embed_dim: int, num_heads: int, *, init: str = "identity", gamma: float | None = None) -> nn.Module:
+    """The scaling of this name. `init` is for "per_head" and "asentmax"; a `gamma` is fixed for "asentmax" alone."""
+    if name not in SCALINGS:
+        raise ArgumentError(f"scaling={name!r} is not known; choose one of {', '.join(SCALINGS)}.")
+    if gamma is not None and name != "asentmax":
+        raise ArgumentError(f'a fixed gamma goes with scaling "asentmax" only, not with {name!r}.')
+    if name == "ssmax":
+        return SSMaxScaling(num_heads)
+    if name == "per_head":
+        return PerHeadScaling(num_heads, init=init)
+    return ASEntmaxScaling(embed_dim, num_heads, init=init, fixed_gamma=gamma)

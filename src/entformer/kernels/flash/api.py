@@ -24,7 +24,7 @@ class RowStats(NamedTuple):
 
     support_size: Tensor  # how many keys have weight, int32
     entropy: Tensor  # -sum p ln p
-    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, its generalisation elsewhere
+    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, else its generalisation; NaN for rela
 
 
 class Support(NamedTuple):
@@ -135,6 +135,8 @@ def attention(
     if not (return_stats or return_support):
         return out
     if stats is not None:
+        if rela:  # its weights are no exponential of anything
+            stats = stats._replace(logsumexp=torch.full_like(stats.logsumexp, math.nan))
         stats = RowStats(*(t.reshape(query.shape[:-1]) for t in stats))
     return Attention(out, stats, support)
 
@@ -189,6 +191,8 @@ def _with_batch(t: Tensor) -> Tensor:
 
 def _per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
     batch, heads = q.shape[:2]
+    if not isinstance(values, Tensor):
+        raise ArgumentError(f"{name} must be a tensor, one value per head, not {type(values).__name__}.")
     if (
         values.dim() > 2
         or (values.dim() >= 1 and values.shape[-1] not in (1, heads))
@@ -208,7 +212,7 @@ def _alpha_per_head(alpha: float | Tensor, normalizer: str, q: Tensor) -> Tensor
     if fixed is not None:
         return torch.full(q.shape[:2], fixed, dtype=dtype, device=q.device)
     if not isinstance(alpha, Tensor):
-        if not 1.0 <= alpha < math.inf:
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 1.0 <= alpha < math.inf:
             raise ArgumentError(f"alpha={alpha} must be a finite number of at least 1 in attention; 1 is softmax.")
         return torch.full(q.shape[:2], float(alpha), dtype=dtype, device=q.device)
     if not alpha.is_floating_point():
@@ -236,6 +240,8 @@ def _masks(
     """attn_mask as (boolean mask, additive bias), each (B, H, Lq, Lk), expanded, or None."""
     if attn_mask is None:
         return None, None
+    if not isinstance(attn_mask, Tensor):
+        raise ArgumentError(f"attn_mask must be a tensor, not {type(attn_mask).__name__}.")
     full = (*query.shape[:-2], queries, keys)
     try:
         expanded = attn_mask.expand(full)
@@ -252,7 +258,7 @@ def _masks(
 def _key_mask(mask: Tensor | None, batch: int, keys: int) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype != torch.bool:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise ArgumentError("key_padding_mask must be boolean, True = may attend.")
     if mask.shape not in ((batch, keys), (1, keys), (keys,)):
         raise ArgumentError(f"key_padding_mask must have shape ({batch}, {keys}), not {tuple(mask.shape)}.")
