@@ -22,6 +22,9 @@
 #define ENTFORMER_VL 4
 #endif
 
+// A loop that fills the registers with its tables is compiled by itself, or the compiler spills them around it.
+#define ENTFORMER_APART __attribute__((noinline))
+
 namespace {
 
 constexpr int VL = ENTFORMER_VL;  // floats per vector
@@ -154,23 +157,32 @@ inline float hmax(vf v) {
 #endif
 }
 
-// Lane r of the result is the sum of the lanes of v[r]: VL sums for little more than the price of one.
-inline vf sum_each(const vf* v) {
+// Lane r of the result is the sum, or the maximum, of the lanes of v[r]: VL of them for little more than the price of one.
 #if defined(__AVX512F__)
+template <class Join>
+inline vf join_each(const vf* v, const Join& join) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   __m512 t[16];
   for (int i = 0; i < 16; ++i) t[i] = (__m512)v[i];
   for (int left = 8; left > 0; left /= 2)
     for (int i = 0; i < left; ++i)
-      t[i] = _mm512_permutex2var_ps(t[2 * i], even, t[2 * i + 1]) + _mm512_permutex2var_ps(t[2 * i], odd, t[2 * i + 1]);
+      t[i] = join(_mm512_permutex2var_ps(t[2 * i], even, t[2 * i + 1]), _mm512_permutex2var_ps(t[2 * i], odd, t[2 * i + 1]));
   return (vf)t[0];
+}
+inline vf sum_each(const vf* v) {
+  return join_each(v, [](__m512 a, __m512 b) { return a + b; });
+}
+inline vf max_each(const vf* v) {
+  return join_each(v, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+}
 #else
+inline vf sum_each(const vf* v) {
   vf sums;
   for (int i = 0; i < VL; ++i) sums[i] = hsum(v[i]);
   return sums;
-#endif
 }
+#endif
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Row `bits`: the positions of its set bits, packed to the front.

@@ -144,6 +144,7 @@ struct SupportBatch {
 
   template <bool want_alpha>
   void run(int64_t n) {
+    if (size == 0) return;
     vf W_of[VL] = {}, WG_of[VL] = {}, A_of[VL] = {};
     for (int r = 0; r < size; ++r) rows[r].packed.measure(want_alpha, W_of[r], WG_of[r]);
     vf W = sum_each(W_of);

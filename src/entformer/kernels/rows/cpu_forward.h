@@ -150,8 +150,9 @@ void accumulate_flat(const Row* rows, uint32_t open, vf lam, RowSums& of) {
 
 // The step of VL rows from their sums: Newton's on ln_e(S), or Halley's where `third_order` has a bit.
 template <Shape shape>
-vf step_of(const RowSums& of, vf S, vf e, uint32_t third_order) {
-  vf W = vmax(sum_each(of.w), splat(kSmallestNormal)), change;
+inline vf step_of(const RowSums& of, vf S, vf W, vf e, uint32_t third_order) {
+  W = vmax(W, splat(kSmallestNormal));
+  vf change;
   if (shape == kOne) {
     change = (S - 1.0f) / W;
   } else if (shape == kHalf) {
@@ -185,9 +186,9 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
     uint32_t far = all & bits_greater(e, splat(1.0f / 32));
     for (int step = 0; step < 8 && far; ++step) {
       accumulate_flat<false>(rows, far, lam, of);
-      vf S = sum_each(of.p), change = step_of<shape>(of, S, e, third_order);
+      vf S = sum_each(of.p), W = sum_each(of.w), change = step_of<shape>(of, S, W, e, third_order);
       // Aimed a little short of the root: an evaluation beyond it would miss what is barely inside the support.
-      change -= kAimShort / vmax(sum_each(of.w), splat(kSmallestNormal));
+      change -= kAimShort / vmax(W, splat(kSmallestNormal));
       lam = blend(far, vmax(lam + change, least), lam);
       far &= bits_greater(S, blend(third_order, splat(1.5f), splat(1.05f)));
     }
@@ -202,7 +203,8 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
       of.w[r] = sums.w;
       of.w_over_q[r] = sums.w_over_q;
     }
-    vf S = sum_each(of.p), excess = S - 1.0f, change = step_of<shape>(of, S, e, third_order), next = lam + change;
+    vf S = sum_each(of.p), W = sum_each(of.w), excess = S - 1.0f;
+    vf change = step_of<shape>(of, S, W, e, third_order), next = lam + change;
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
     uint32_t moving = bits_greater(excess, splat(tolerance)) & bits_greater(next, lam);
     moving |= bits_greater(splat(-tolerance), excess) & (step == 0 ? ~0u : third_order);
@@ -346,7 +348,7 @@ void solve(Row* rows, int count) {
   }
 }
 
-void softmax_row(const float* s, float* p, int64_t n, float top) {
+inline void softmax_row(const float* s, float* p, int64_t n, float top) {
   double total = 0.0;
   int64_t i = 0;
   while (i + VL <= n) {
@@ -370,7 +372,7 @@ void softmax_row(const float* s, float* p, int64_t n, float top) {
 }
 
 // The row's maximum; +NaN when the row holds a NaN.
-float row_top(const float* s, int64_t n) {
+inline float row_top(const float* s, int64_t n) {
   vf top = splat(-kInf);
   bool has_nan = false;
   int64_t i = 0;
@@ -386,32 +388,5 @@ float row_top(const float* s, int64_t n) {
   }
   return has_nan ? __builtin_nanf("") : hmax(top);
 }
-
-// Up to VL rows at once. Rows that need no solver, or the float64 one, are written straight away.
-struct RowBatch {
-  Row half[VL], one[VL], general[VL];
-  int halves = 0, ones = 0, generals = 0;
-
-  void add(const float* s, float* p, int64_t n, double e, float* scratch) {
-    const float top = row_top(s, n);
-    const bool broken = top != top || e != e;  // NaN in the scores or in alpha
-    if (broken || !(top - top == 0.0f)) return special_row(s, p, n, broken, top);
-    if (fabs(e) < kSoftmaxBelow) return softmax_row(s, p, n, top);
-    if (e > 1.0 || e < 0.0) return double_row(s, p, n, e, (double*)scratch);
-    Row& row = e == 0.5 ? half[halves++] : e == 1.0 ? one[ones++] : general[generals++];
-    row.start(s, n, top, e, scratch);
-    row.p = p;
-  }
-  template <Shape shape>
-  static void run_shape(Row* rows, int count, int64_t n) {
-    solve<shape>(rows, count);
-    for (int r = 0; r < count; ++r) finish<shape>(rows[r], n);
-  }
-  void run(int64_t n) {
-    run_shape<kHalf>(half, halves, n);
-    run_shape<kOne>(one, ones, n);
-    run_shape<kGeneral>(general, generals, n);
-  }
-};
 
 }  // namespace

@@ -6,8 +6,9 @@
 #include "cpu_kernel.h"
 
 #include "cpu_backward.h"
+#include "cpu_batch.h"
 #include "cpu_double.h"
-#include "cpu_forward.h"
+#include "cpu_gathered_backward.h"
 
 namespace {
 
@@ -34,9 +35,9 @@ bool forward(const EntmaxForward& a, int64_t begin, int64_t end) {
   if (!scratch.data) return false;
   float* candidates = (float*)scratch.data;
   float* copies = candidates + most * stride;  // of narrow rows: in, then out
+  RowBatch batch;
   for (int64_t first = begin; first < end; first += most) {
     const int64_t count = end - first < most ? end - first : most;
-    RowBatch batch;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t row = first + r;
       const float* in = (const float*)a.scores + row * n;
@@ -68,8 +69,9 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
     return true;
   }
   const int64_t most = batch_rows(n), run = n + 2 * VL, stride = (narrow ? 6 : 3) * run;
-  Scratch scratch((size_t)(most * stride) * sizeof(float));
+  Scratch scratch((size_t)(most * stride + GatheredGradients::scratch_floats(most, n)) * sizeof(float));
   if (!scratch.data) return false;
+  GatheredGradients gathered((float*)scratch.data + most * stride, most, n);
   for (int64_t first = begin; first < end; first += most) {
     const int64_t count = end - first < most ? end - first : most;
     SupportBatch batch;
@@ -96,12 +98,14 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         backward_row_direct<kHalf>(p, g, out, n);
       } else if (!want && e == 1.0) {
         backward_row_direct<kOne>(p, g, out, n);
+      } else if (n <= kGatheredRow && e == e) {
+        gathered.add(p, g, out, grad_alpha, n, e);
       } else {
         batch.add(p, g, out, grad_alpha, n, e, packed);
       }
     }
-    if (want) batch.run<true>(n);
-    else batch.run<false>(n);
+    if (want) batch.run<true>(n), gathered.run<true>(n);
+    else batch.run<false>(n), gathered.run<false>(n);
     for (int64_t r = 0; narrow && r < count; ++r)
       write_row((float*)scratch.data + r * stride + 5 * run, a.dtype, first + r, n, a.grad_scores);
   }

@@ -1,0 +1,197 @@
+// The gradient of rows of moderate length in float32 for 1 <= alpha <= 2 (AVX-512 only): cpu_backward.h in straight lines.
+//
+// In: weights p and dL/dp of up to VL rows, an alpha for each.  Out: dL/dscores and dL/dalpha.
+// The supports of all rows stand in one run without gaps, so the costly part, slopes and effects of alpha, fills every lane and
+// has no short loops. w = p^(1-e) comes from a table of that power, and so does ln p. Where t = -e ln p is not small,
+// dp/dalpha = (p (1 + t) - w)/e^2 loses little; below, it is -p (ln p)^2 psi(t) with psi a polynomial.
+// No row's result depends on the others'.
+#pragma once
+
+#include "cpu_gathered_forward.h"
+#include "cpu_powers.h"
+
+namespace {
+
+#if defined(__AVX512F__)
+
+struct GatheredGradients {
+  struct One {
+    const float *p, *g;
+    float* out;
+    double* grad_alpha;
+    const PowerTable* table;
+    int64_t first, count;  // where its support stands
+    float e;
+  } rows[VL];
+  PowerTables tables;
+  int size = 0;
+  int64_t used = 0, widest = 0;
+  float *weight, *grad, *slope, *effect;  // of all supports, one after the other
+  uint16_t* support;                      // one bit a key, a word a vector, row after row
+
+  static int64_t scratch_floats(int64_t rows, int64_t n) { return n <= kGatheredRow ? 5 * rows * (n + 2 * VL) : 0; }
+  GatheredGradients(float* scratch, int64_t most, int64_t n) {
+    const int64_t run = most * (n + 2 * VL);
+    weight = scratch;
+    grad = scratch + run;
+    slope = scratch + 2 * run;
+    effect = scratch + 3 * run;
+    support = (uint16_t*)(scratch + 4 * run);
+  }
+
+  // Up to VL rows at a time, then `run`.
+  ENTFORMER_APART void add(const float* p, const float* g, float* out, double* grad_alpha, int64_t n, double e) {
+    One& row = rows[size];
+    row.p = p;
+    row.g = g;
+    row.out = out;
+    row.grad_alpha = grad_alpha;
+    row.e = (float)e;
+    row.table = tables.of(row.e, 1.0 - (double)row.e, false);
+    row.first = used;
+    uint16_t* bits_of = support + size * ((n + VL - 1) / VL);
+    float *weight_of = weight + used, *grad_of = grad + used;
+    int64_t at = 0;
+    auto gather = [&](vf weights, vf gradients) {
+      // NaN counts as support, so that it shows.
+      const uint32_t bits = _mm512_cmp_ps_mask((__m512)weights, _mm512_setzero_ps(), _CMP_NLE_UQ);
+      compress(weight_of + at, weights, bits);
+      at += compress(grad_of + at, gradients, bits);
+      *bits_of++ = (uint16_t)bits;
+    };
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) gather(load(p + i), load(g + i));
+    if (i < n) gather(load_tail(p + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f));
+    row.count = at;
+    used += at;
+    widest = at > widest ? at : widest;
+    ++size;
+  }
+
+  // Slopes, and effects of alpha, of entries [begin, end), which share an alpha. May write up to a vector beyond.
+  template <bool want_alpha>
+  ENTFORMER_APART void measure(const PowerTable& shared, int64_t begin, int64_t end) const {
+    const PowerTable table = shared;
+    const float e = table.e, per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;
+    const float *weights = weight;
+    float *slopes = slope, *effects = effect;
+    for (int64_t i = begin; i < end; i += VL) {
+      vf p = load(weights + i), x = vmax(splat(kSmallestNormal), p);  // in this order a NaN stays one
+      const Split at(x);
+      vf w = power_wide(table, at);
+      store(slopes + i, w);
+      if (want_alpha) {
+        vf log_p = log_of(x, at), t = -e * log_p;
+        vf psi = t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
+        vf near_one = p * (log_p * log_p * psi), other = (w - (p * t + p)) * per_e2;
+        store(effects + i, t < 0.5f ? -near_one : -other);
+      }
+    }
+  }
+
+  // Calls step(place, lanes) for the vectors of a row, `lanes` being those that are its own. All rows take as many vectors as the
+  // largest support needs, since loops of unlike lengths mispredict.
+  template <class Step>
+  void each_vector(const One& row, const Step& step) const {
+    const int64_t end = widest;
+    for (int64_t i = 0; i < end; i += VL)
+      step(row.first + i, _mm512_cmpgt_epi32_mask(_mm512_set1_epi32((int)(row.count - i)), (__m512i)kLanes));
+  }
+
+  ENTFORMER_APART vf totals(vf* products) const {
+    vf W_of[VL] = {};
+    for (int r = 0; r < size; ++r) {
+      vf W{}, WG{};
+      each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
+        vf w = (vf)_mm512_maskz_loadu_ps(lanes, slope + i);
+        W += w;
+        WG = (vf)_mm512_mask3_fmadd_ps((__m512)w, (__m512)load(grad + i), (__m512)WG, lanes);
+      });
+      W_of[r] = W;
+      products[r] = WG;
+    }
+    return sum_each(W_of);
+  }
+
+  // The sums of w (g - delta), which ought to be 0: what the rounding of delta leaves when all g share a large part.
+  ENTFORMER_APART vf residues(const float* delta) const {
+    vf sum_of[VL] = {};
+    for (int r = 0; r < size; ++r) {
+      vf sum{};
+      each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
+        sum = (vf)_mm512_mask3_fmadd_ps((__m512)load(slope + i), (__m512)(load(grad + i) - delta[r]), (__m512)sum, lanes);
+      });
+      sum_of[r] = sum;
+    }
+    return sum_each(sum_of);
+  }
+
+  // dS in place of the weights; returns the sums of a (g - delta).
+  template <bool want_alpha>
+  ENTFORMER_APART vf conclude(const float* delta, const float* correction) const {
+    vf sum_of[VL] = {};
+    for (int r = 0; r < size; ++r) {
+      vf sum{};
+      each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
+        vf centred = (load(grad + i) - delta[r]) - correction[r];
+        store(weight + i, load(slope + i) * centred);
+        if (want_alpha) sum = (vf)_mm512_mask3_fmadd_ps((__m512)load(effect + i), (__m512)centred, (__m512)sum, lanes);
+      });
+      sum_of[r] = sum;
+    }
+    return sum_each(sum_of);
+  }
+
+  // Puts dS where it belongs. Apart from `conclude`: a load across two stores that are still on their way would wait for them.
+  ENTFORMER_APART void spread(int64_t n) const {
+    const uint16_t* bits = support;
+    const float* next = weight;
+    for (int r = 0; r < size; ++r) {
+      float* out = rows[r].out;
+      int64_t i = 0;
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      if (i == n) continue;
+      store_tail(out + i, expand(next, *bits), n - i);
+      next += __builtin_popcount(*bits++);
+    }
+  }
+
+  template <bool want_alpha>
+  void run(int64_t n) {
+    if (size == 0) return;
+    store(weight + used, vf{});
+    for (int r = 0, end = 1; r < size; r = end++) {
+      while (end < size && rows[end].table == rows[r].table) ++end;
+      measure<want_alpha>(*rows[r].table, rows[r].first, end < size ? rows[end].first : used);
+    }
+    vf products[VL] = {};
+    float delta[VL], correction[VL];
+    vf W = totals(products), some = W == 0.0f ? splat(1.0f) : W;
+    store(delta, sum_each(products) / some);
+    store(correction, residues(delta) / some);
+    vf grad_alpha = conclude<want_alpha>(delta, correction);
+    spread(n);
+    for (int r = 0; want_alpha && r < size; ++r) *rows[r].grad_alpha = grad_alpha[r];
+    for (uint32_t broken = _mm512_cmp_ps_mask((__m512)W, (__m512)W, _CMP_UNORD_Q); broken; broken &= broken - 1) {
+      const One& row = rows[__builtin_ctz(broken)];
+      for (int64_t i = 0; i < n; ++i) row.out[i] = __builtin_nanf("");
+      if (want_alpha) *row.grad_alpha = __builtin_nan("");
+    }
+    size = 0;
+    used = widest = 0;
+  }
+};
+
+#else
+
+struct GatheredGradients {
+  static int64_t scratch_floats(int64_t, int64_t) { return 0; }
+  GatheredGradients(float*, int64_t, int64_t) {}
+  void add(const float*, const float*, float*, double*, int64_t, double) {}
+  template <bool want_alpha>
+  void run(int64_t) {}
+};
+
+#endif
+
+}  // namespace
