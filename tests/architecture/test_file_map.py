@@ -72,7 +72,8 @@ def test_every_make_target_and_verb_exists(document: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`make ([a-z]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    main = (PACKAGE / "cli" / "main.py").read_text(encoding="utf-8")
+    tables = [PACKAGE / "cli" / "main.py", *(PACKAGE / "cli").glob("verbs_*.py")]
+    main = "\n".join(table.read_text(encoding="utf-8") for table in tables)
     for verb in re.findall(r"`entformer ([a-z]+)", text):
         assert re.search(rf'^def {verb}\(|name="{verb}"', main, re.MULTILINE), f"entformer {verb}"
 

@@ -1,116 +1,101 @@
-"""`entformer demo`: alpha-entmax on one row of scores, alpha learned by gradient, the kernels timed; terminal and figure.
+"""`entformer demo`: from one row of scores to two translation models, in minutes, without network. Out: tables and a folder.
 
-The row is made up: how much the word "it" might look at each word of a sentence. Everything else is computed on the spot.
+    1. what alpha-entmax does to a row of scores                       cli/demo_mappings.py, cli/demo_figure.py
+    2. softmax and learned alpha trained on the built-in corpus        cli/demo_training.py, cli/demo_child.py
+    3. BLEU, sample sentences, alphas, densities                       cli/demo_results.py
+
+Run again it takes what is finished and goes on with what is not.
 """
 
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-from torch import Tensor
 
-from entformer.bench.signature import signature
-from entformer.bench.timing import compare, take_turns
-from entformer.cli.demo_figure import draw_demo
+from entformer.cli.demo_mappings import show_mappings
+from entformer.cli.demo_results import WATCHED, judge, show_heads, show_samples, show_scores, write_summary
+from entformer.cli.demo_training import DemoModel, check_folders, demo_models, stopped_by, train_side_by_side
 from entformer.cli.output import writable_folder
-from entformer.kernels.impl import resolve
-from entformer.kernels.rows.api import entmax
+from entformer.cli.test_sets import prepared_test_set
+from entformer.training.report import time_text
 
-KEYS = ("the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired")
-SCORES = (-0.5, 2.6, 0.6, -1.9, -0.7, 1.9, -1.3, 1.1, -0.9, 1.5)
-MAPPINGS = {"softmax": 1.0, "α = 1.25": 1.25, "1.5-entmax": 1.5, "sparsemax": 2.0}
-BAR = 9  # cells of the longest bar
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-HIDDEN_ALPHA = 1.73
+FEW = 20  # test sentences of --quick
 
 
-def run(out: Path) -> None:
-    """Show everything and write `out`/demo.png."""
-    writable_folder(out)
+def run(out: Path, *, fresh: bool = False, quick: bool = False) -> int:
+    """Show everything; files go to `out`. The exit code: 0, or 128 + the signal that stopped it."""
+    began = time.perf_counter()
     console = Console()
-    scores = torch.tensor(SCORES)
-    weights = {name: entmax(scores, alpha) for name, alpha in MAPPINGS.items()}
-    _show_weights(console, weights)
-    _show_support(console)
-    _show_learning(console, scores)
-    _show_speed(console)
-
-    path = out / "demo.png"
-    alphas = torch.linspace(1.0, 2.0, 201)
-    curves = entmax(scores.expand(len(alphas), -1), alphas.unsqueeze(-1))  # (alphas, keys)
-    columns = {name: p.tolist() for name, p in weights.items()}
-    draw_demo(path, keys=KEYS, weights=columns, marks=MAPPINGS, alphas=alphas.tolist(), curves=curves.T.tolist())
-    console.print("\n[bold]Figure[/bold]", Text(str(path)), soft_wrap=True)
-
-
-def bar(weight: float, longest: float) -> Text:
-    """A weight as a bar and a number. Exactly zero is a dot and a bare 0: a different thing from a small weight."""
-    if weight == 0.0:
-        return Text.assemble((f"{'·':<{BAR}}", "dim"), ("    0", "bold red"))
-    eighths = max(1, round(8 * BAR * weight / longest))
-    cells = EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-    number = f"{weight:.2f}" if weight >= 0.005 else "<.01"
-    return Text.assemble((f"{cells:<{BAR}}", "cyan"), f" {number}")
+    torch.set_num_threads(1)  # batches this small gain nothing from more, and on a busy machine threads wait for each other
+    try:
+        writable_folder(out)
+        models = demo_models(out, quick=quick)
+        check_folders(models, fresh=fresh)
+        show_mappings(console, out / "demo.png")
+        stopped = _train_and_judge(models, out, console, quick=quick)
+    except KeyboardInterrupt:
+        stopped = int(signal.SIGINT)
+    if stopped:
+        console.print(f"\nStopped by {stopped_by(stopped)}. Everything so far is saved; go on with:", highlight=False)
+        console.print(f"  {shlex.join([program(), *sys.argv[1:]])}", markup=False, highlight=False, soft_wrap=True)
+        return 128 + stopped
+    _show_places(console, models, out, time.perf_counter() - began)
+    return 0
 
 
-def _show_weights(console: Console, weights: dict[str, Tensor]) -> None:
-    console.print('\n[bold]One row of scores, four mappings[/bold]: what the word "it" looks at (made-up scores)')
-    longest = max(float(p.max()) for p in weights.values())
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("key")
-    table.add_column("score", justify="right", style="dim")
-    for name in weights:
-        table.add_column(name, no_wrap=True)
-    for i, (key, score) in enumerate(zip(KEYS, SCORES, strict=True)):
-        table.add_row(key, f"{score:+.1f}", *(bar(float(p[i]), longest) for p in weights.values()))
-    table.add_row("support", "", *(f"{int((p > 0).sum())} of {len(KEYS)}" for p in weights.values()), style="dim")
-    console.print(table, highlight=False)
-    console.print("A [bold red]0[/bold red] is exact: that key costs nothing and gets no gradient.", highlight=False)
+def _train_and_judge(models: list[DemoModel], out: Path, console: Console, *, quick: bool) -> int:
+    """Parts 2 and 3; the signal that stopped them, 0 if none did."""
+    training = models[0].recipe.training
+    console.print("\n[bold]Two translation models, English to German[/bold], on a small built-in corpus")
+    console.print(f"  the same Transformer twice, {training.steps} updates each: one attends by softmax, the")
+    console.print("  other by alpha-entmax, and every head of it learns its own alpha")
+    if stopped := train_side_by_side(models, console):
+        return stopped
+    test_set = prepared_test_set("test", models[0].recipe.data.prepared, None)
+    if quick:
+        test_set = replace(test_set, sources=test_set.sources[:FEW], references=test_set.references[:FEW])
+    judged = [judge(model, test_set, out / f"{model.name}.test.de", console) for model in models]
+    show_scores(console, judged, test_set)
+    show_samples(console, judged, test_set)
+    show_heads(console, judged, watched=min(WATCHED, len(test_set.sources)))
+    write_summary(out / "demo.json", judged, test_set)
+    return 0
 
 
-def _show_support(console: Console) -> None:
-    n, rows = 1000, 64
-    scores = torch.randn(rows, n, generator=torch.Generator().manual_seed(0))
-    console.print(f"\n[bold]The support shrinks as alpha grows[/bold]: keys with weight, of {n} random ones")
-    for alpha in (1.0, 1.1, 1.15, 1.2, 1.25, 1.3, 1.5, 2.0, 3.0):
-        kept = float((entmax(scores, alpha) > 0).sum(-1).float().mean())
-        console.print(Text.assemble(f"  α = {alpha:<5g}", ("█" * max(1, round(40 * kept / n)), "cyan"), f" {kept:.1f}"))
-
-
-def _show_learning(console: Console, scores: Tensor) -> None:
-    target = entmax(scores, HIDDEN_ALPHA)
-    raw = torch.tensor(-2.2, requires_grad=True)  # alpha = 1 + sigmoid(raw), so it starts near 1.1: almost softmax
-    path = []
-    for _ in range(150):
-        alpha = 1.0 + torch.sigmoid(raw)
-        loss = (entmax(scores, alpha) - target).square().sum()
-        (slope,) = torch.autograd.grad(loss, raw)
-        raw.data -= 10.0 * slope
-        path.append(alpha.item())
-    shown = " → ".join(f"{path[step]:.2f}" for step in (0, 5, 20, 149))
-    console.print("\n[bold]Alpha is learned by gradient[/bold], like any weight of the network")
-    console.print(f"  weights made with alpha {HIDDEN_ALPHA}, found again from them: {shown}", highlight=False)
-
-
-def _show_speed(console: Console) -> None:
-    # The reference is some hundred times slower than the kernels: where it serves, less work shows the same.
-    fast = resolve("auto", "cpu") == "cpu"
-    heads, rows, n = 8, 256 if fast else 4, 512
-    scores = torch.randn(heads, rows, n, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
-    alphas = torch.linspace(1.2, 1.8, heads).requires_grad_()
-    racers = {
-        "torch.softmax": lambda: torch.autograd.grad(torch.softmax(scores, -1), scores, grad),
-        "1.5-entmax": lambda: torch.autograd.grad(entmax(scores, 1.5), scores, grad),
-        "sparsemax": lambda: torch.autograd.grad(entmax(scores, 2.0), scores, grad),
-        "learned alpha, one per head": lambda: torch.autograd.grad(entmax(scores, alphas, alpha_dim=0), (scores, alphas), grad),
+def _show_places(console: Console, models: list[DemoModel], out: Path, seconds: float) -> None:
+    softmax, learned = (shlex.quote(str(model.folder.path)) for model in models)
+    name = program()
+    places = {
+        f"{learned}, {softmax}": "the two runs: weights, vocabulary, recipe, metrics.jsonl, train.log",
+        shlex.quote(str(out / "demo.json")): "every number above",
+        shlex.quote(str(out / "demo.png")): "the figure",
     }
-    laps = take_turns(racers, rounds=15 if fast else 3)
-    console.print(f"\n[bold]On this machine[/bold]: forward + backward, {heads} x {rows} rows of {n}, time against softmax")
-    for name in racers:
-        timing = compare(laps[name], laps["torch.softmax"])
-        line = Text.assemble(f"  {name:<28}", (f"{timing.ratio:5.2f} x", "bold"), (f"{timing.seconds * 1e3:8.2f} ms", "dim"))
-        console.print(line)
-    console.print(Text(f"  {signature()}", "dim"))
+    commands = {
+        f"{name} translate {learned}": "type English, read German",
+        f"{name} score --run {learned} --compare {softmax}": "is the difference more than chance?",
+        f"{name} train multi30k-entmax": "the same on real photo captions (downloads Multi30k; takes long)",
+        f"{name} config list": "all recipes that are ready to run",
+    }
+    console.print(f"\n[bold]Where everything is[/bold] (this took {time_text(seconds)})")
+    for title, rows in (("", places), ("[bold]How to go on[/bold]", commands)):
+        if title:
+            console.print(f"\n{title}")
+        for what, why in rows.items():
+            console.print(f"  {what}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"      {why}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def program() -> str:
+    """How to call entformer from here: by name if that finds this one, else by its path."""
+    called = Path(sys.argv[0])
+    found = shutil.which("entformer")
+    if found is not None and called.exists() and os.path.samefile(found, called):
+        return "entformer"
+    return shlex.quote(os.path.relpath(called)) if called.name == "entformer" else "entformer"

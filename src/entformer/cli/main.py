@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from entformer import __version__
-from entformer.cli import verbs_bench, verbs_translation
+from entformer.cli import verbs_analysis, verbs_bench, verbs_longcontext, verbs_translation
 from entformer.errors import EntformerError, RunFailed
 
 app = typer.Typer(
@@ -65,12 +65,19 @@ def top(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure demo.png; made if it is missing.")] = Path("entformer-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the models and the figure; made if missing.")] = Path("entformer-demo"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train both models anew instead of using what is there.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Twenty updates only: shows that everything works; the models know nothing yet.")
+    ] = False,
 ) -> None:
-    """See what alpha-entmax does to one row of scores, watch alpha being learned, and time the kernels. Takes seconds."""
+    """See what alpha-entmax does, then train and compare two translation models. Minutes on two cores, no network.
+
+    Run it again to go on after Ctrl-C, or to see the results of finished models once more.
+    """
     from entformer.cli.demo import run
 
-    run(out)
+    raise typer.Exit(run(out, fresh=fresh, quick=quick))
 
 
 @app.command()
@@ -84,7 +91,9 @@ def doctor(
 
 
 app.add_typer(verbs_translation.app)
+app.add_typer(verbs_analysis.app)
 app.add_typer(verbs_bench.bench_app, name="bench")
+app.add_typer(verbs_longcontext.app, name="longctx")
 
 if __name__ == "__main__":
     main()

@@ -48,7 +48,8 @@ def _print(summary: RunSummary, console: Console) -> None:
     if summary.averaged is not None:
         console.print(f"averaged weights: {describe(summary.averaged)}", markup=False)
     if summary.complete:
-        console.print(f"translate with: entformer translate {summary.run}", markup=False)
+        which = "" if summary.averaged is None else " --which averaged"
+        console.print(f"translate with: entformer translate {summary.run}{which}", markup=False)
     else:
         again = shlex.join(["entformer", *sys.argv[1:]])
         console.print(f"everything is saved in {summary.run}; go on with: {again}", markup=False)

@@ -1,0 +1,203 @@
+"""The demo's third part: what the trained models do. In: two run folders. Out: BLEU, samples, alphas, densities.
+
+Density is the share of (query, key) pairs with a weight above zero, of those a query may attend to: in the decoder, a position
+may attend to itself and to earlier ones only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from entformer.checkpoint.atomic import write_json, write_text
+from entformer.cli.demo_training import DemoModel
+from entformer.cli.test_sets import TestSet
+from entformer.decode.records import AttentionRecord, HeadKey
+from entformer.decode.scoring import Scores, corpus_scores
+from entformer.decode.translate import Translation, Translator
+
+KINDS = {"encoder": "encoder self", "decoder": "decoder self", "cross": "decoder to source"}
+WATCHED = 50  # test sentences the densities are counted over
+
+
+@dataclass(frozen=True)
+class Count:
+    """Attention of one head, or of several, counted."""
+
+    used: int = 0  # weights above zero
+    allowed: int = 0  # keys the queries may attend to, added up
+    queries: int = 0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.used + other.used, self.allowed + other.allowed, self.queries + other.queries)
+
+    @property
+    def density(self) -> float:
+        return self.used / max(self.allowed, 1)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one model does on the test set."""
+
+    model: DemoModel
+    translations: list[str]
+    scores: Scores
+    alphas: dict[HeadKey, float]
+    heads: dict[HeadKey, Count]
+
+    def kind(self, kind: str) -> Count:
+        return sum((count for key, count in self.heads.items() if key.kind == kind), Count())
+
+
+def judge(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> Judged:
+    """Translate the test set with the best checkpoint; score it; watch some sentences."""
+    decoding = model.recipe.decoding
+    translator = Translator(
+        model.folder.path,
+        beam=decoding.beam,
+        length_penalty=decoding.length_penalty,
+        alpha=None if decoding.length_penalty == "none" else decoding.alpha,
+        window=100,  # a longer one would be hardly faster, and progress would show later
+    )
+    if not console.is_terminal:
+        console.print(f"  {model.title}: translating {len(test_set.sources)} test sentences", highlight=False)
+    done: list[Translation] = []
+    columns = (TextColumn("  {task.description}"), BarColumn(24), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"{model.title:<13} translates", total=len(test_set.sources))
+        for translation in translator.translate(test_set.sources):
+            done.append(translation)
+            progress.advance(task)
+    lines = [translation.text for translation in done]
+    write_text(file, "".join(f"{line}\n" for line in lines))
+    records = [record for translation in done[:WATCHED] for record in translator.attention(translation)]
+    return Judged(
+        model=model,
+        translations=lines,
+        scores=corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase),
+        alphas=records[0].alphas,
+        heads=count_attention(records),
+    )
+
+
+def count_attention(records: Sequence[AttentionRecord]) -> dict[HeadKey, Count]:
+    """Every head's weights above zero, over all records."""
+    counts: dict[HeadKey, Count] = {}
+    for record in records:
+        for key, rows in record.heads.items():
+            n = rows.queries
+            allowed = n * (n + 1) // 2 if key.kind == "decoder" else n * rows.keys
+            used = int((rows.weight > 0).sum())  # softmax may round a weight to zero; such a key counts as unused
+            counts[key] = counts.get(key, Count()) + Count(used, allowed, n)
+    return counts
+
+
+# ---- shown ---------------------------------------------------------------------------------------------------------------
+
+
+def show_scores(console: Console, judged: Sequence[Judged], test_set: TestSet) -> None:
+    beam = judged[0].model.recipe.decoding.beam
+    console.print(f"\n[bold]How good they are[/bold]: {len(test_set.sources)} test sentences neither has seen, beam {beam}")
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    for column in ("  model", "BLEU", "chrF", "right to the letter"):
+        table.add_column(column, justify="left" if column == "  model" else "right")
+    for one in judged:
+        exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
+        share = f"{exact} of {len(test_set.references)}"
+        table.add_row(f"  {one.model.title}", Text(f"{one.scores.bleu:.1f}", "bold"), f"{one.scores.chrf:.1f}", share)
+    console.print(table, highlight=False)
+    for score in judged[0].scores.scores:
+        console.print(f"  {score.name:<5} {score.signature}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def sample_lines(test_set: TestSet, judged: Sequence[Judged]) -> list[int]:
+    """Lines that show what there is: a question, a clause with the verb at its end, a long compound, and a mistake if any."""
+    references = test_set.references
+    numbers = range(len(references))
+    longest_word = [max(len(word) for word in reference.split()) for reference in references]
+    wishes = (
+        (at for at in numbers if references[at].endswith("?")),
+        (at for at in numbers if ", weil " in references[at] or ", dass " in references[at]),
+        iter(sorted(numbers, key=lambda at: -longest_word[at])),
+        (at for at in numbers if judged[-1].translations[at] != references[at]),
+    )
+    chosen: list[int] = []
+    for wish in wishes:
+        new = next((at for at in wish if at not in chosen), None)
+        if new is not None:
+            chosen.append(new)
+    return chosen
+
+
+def show_samples(console: Console, judged: Sequence[Judged], test_set: TestSet) -> None:
+    console.print("\n[bold]How they translate[/bold]: some test sentences, the last one a mistake if there is any")
+    for at in sample_lines(test_set, judged):
+        reference = test_set.references[at]
+        rows = [("English", Text(test_set.sources[at])), ("reference", Text(reference))]
+        for one in judged:
+            right = one.translations[at] == reference
+            mark = ("✓", "green") if right else ("✗", "red")
+            rows.append((one.model.title, Text.assemble(one.translations[at], "  ", mark)))
+        for name, text in rows:
+            console.print(Text.assemble((f"  {name:<13} ", "dim"), text), highlight=False, soft_wrap=True)
+        console.print()
+
+
+def show_heads(console: Console, judged: Sequence[Judged], watched: int) -> None:
+    """The alphas the last model has learned, head by head, and how sparse both models are."""
+    dense, learned = judged[0], judged[-1]
+    console.print("[bold]What the heads have learned[/bold]: alpha of every head (1 is softmax, 2 is sparsemax),")
+    console.print(f"and the share of subwords it gives any weight to, over {watched} test sentences", highlight=False)
+    heads = 1 + max(key.head for key in learned.heads)
+    grid = Table(box=None, padding=(0, 2), pad_edge=False)
+    grid.add_column("  attention")
+    grid.add_column("layer", justify="right")
+    for head in range(heads):
+        grid.add_column(f"head {head + 1}", justify="right", no_wrap=True)
+    for kind, title in KINDS.items():
+        for layer in range(1 + max(key.layer for key in learned.heads if key.kind == kind)):
+            keys = [HeadKey(kind, layer, head) for head in range(heads)]
+            cells = [_cell(learned.alphas[key], learned.heads[key].density) for key in keys]
+            grid.add_row(f"  {title}" if layer == 0 else "", str(layer + 1), *cells)
+    console.print(grid, highlight=False)
+
+    console.print("\n[bold]How sparse they are[/bold]: subwords with weight, of those a position may look at")
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    table.add_column("  attention")
+    for one in (dense, learned):
+        table.add_column(one.model.title, justify="right", no_wrap=True)
+    for kind, title in KINDS.items():
+        table.add_row(f"  {title}", *(_share(one.kind(kind)) for one in (dense, learned)))
+    console.print(table, highlight=False)
+    console.print("  All other weights of the learned-alpha model are exactly 0.", highlight=False)
+
+
+def _cell(alpha: float, density: float) -> Text:
+    return Text.assemble((f"{alpha:.2f}", "cyan"), (f" {density:>4.0%}", "dim"))
+
+
+def _share(count: Count) -> str:
+    queries = max(count.queries, 1)
+    return f"{count.density:.0%} ({count.used / queries:.1f} of {count.allowed / queries:.1f})"
+
+
+def write_summary(path: Path, judged: Sequence[Judged], test_set: TestSet) -> None:
+    """The numbers of the demo for programs."""
+    models: dict[str, Any] = {}
+    for one in judged:
+        models[one.model.name] = {
+            "run": str(one.model.folder.path),
+            "steps": one.model.steps,
+            **one.scores.as_dict(),
+            "density": {kind: one.kind(kind).density for kind in KINDS},
+            "heads": [
+                {**key._asdict(), "alpha": one.alphas.get(key), "density": count.density} for key, count in one.heads.items()
+            ],
+        }
+    write_json(path, {"test_set": test_set.shown, "sentences": len(test_set.sources), "models": models})

@@ -1,0 +1,244 @@
+"""`entformer demo` as a user runs it, with a few updates: what it shows, what it leaves behind, how it stops and goes on."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entformer.cli.demo_results import Count, count_attention
+from entformer.cli.demo_training import check_folders, demo_models, read_metrics
+from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
+from entformer.errors import ArgumentError
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 240  # seconds; a busy machine is slow to start processes
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "entformer.cli.main", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", **more}
+
+
+def entformer(*arguments: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=cwd, env=environment(**more), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A quick demo, run once for this file: its folder, whose name is not a plain word, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "new" / "a: folder"
+    done = entformer("demo", "--quick", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_shows_every_part(demo: tuple[Path, str]) -> None:
+    folder, shown = demo
+    assert "2 of 10" in shown  # sparsemax leaves two keys
+    assert "→ 1.73" in shown  # the hidden alpha was found
+    for step in (5, 10, 15, 20):
+        assert f"step {step:>4} of 20" in shown
+    assert shown.count("nrefs:1") == 2  # signatures of BLEU and chrF
+    assert "Schläft die Ente montags unter einem Baum ein?" in shown
+    for title in ("encoder self", "decoder self", "decoder to source"):
+        assert shown.count(title) == 2  # alphas, densities
+    assert f"translate '{folder}/entmax'" in shown
+    picture = (folder / "demo.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+
+
+@pytest.mark.slow
+def test_the_numbers_are_in_a_file_too(demo: tuple[Path, str]) -> None:
+    folder, shown = demo
+    models = json.loads((folder / "demo.json").read_text(encoding="utf-8"))["models"]
+    assert list(models) == ["softmax", "entmax"]
+    softmax, learned = models.values()
+    assert softmax["steps"] == learned["steps"] == 20
+    assert set(softmax["density"].values()) == {1.0}
+    assert all(0 < density < 1 for density in learned["density"].values())
+    assert [head["alpha"] for head in softmax["heads"]] == [1.0] * 24
+    assert len({head["alpha"] for head in learned["heads"]}) == 24  # each head has its own
+    assert all(f"{head['alpha']:.2f}" in shown for head in learned["heads"])
+    assert all(model["scores"]["bleu"]["signature"] for model in models.values())
+    assert len((folder / "entmax.test.de").read_text(encoding="utf-8").splitlines()) == 20
+
+
+@pytest.mark.slow
+def test_again_it_uses_what_is_finished_and_says_the_same(demo: tuple[Path, str]) -> None:
+    folder, shown = demo
+    before = (folder / "entmax" / "train.log").read_bytes()
+    again = entformer("demo", "--quick", "--out", folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("trained already") == 2
+    start, end = "How good they are", "Where everything is"
+    assert again.stdout.partition(start)[2].partition(end)[0] == shown.partition(start)[2].partition(end)[0]
+    assert (folder / "entmax" / "train.log").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_its_models_translate(demo: tuple[Path, str]) -> None:
+    folder, _ = demo
+    source = folder.parent / "source.en"
+    source.write_text("A dog is sleeping.\n\nIs it raining?\n", encoding="utf-8")
+    done = entformer("translate", folder / "entmax", "--input", source, "--beam", "1", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+@pytest.mark.slow
+def test_other_settings_are_told_before_anything_happens(demo: tuple[Path, str]) -> None:
+    folder, _ = demo
+    done = entformer("demo", "--out", folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"entformer: {folder}/softmax holds a model that was trained with other settings; add --fresh"
+    )
+
+
+def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> None:
+    models = demo_models(tmp_path, quick=True)
+    check_folders(models, fresh=False)
+    run, data = tmp_path / "softmax", tmp_path / "data"
+    data.mkdir()
+    (data / "prep.json").write_text('{"format": 1}')
+    (run / "recipe.yaml").write_text("name: other\n")
+    (run / "mine.txt").write_text("mine")
+    (run / "checkpoints" / "step-00000010").mkdir()
+    check_folders(models, fresh=True)
+    assert not data.exists()
+    assert not (run / "recipe.yaml").exists()
+    assert not (run / "checkpoints").exists()
+    assert (run / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> None:
+    (tmp_path / "entmax").mkdir()
+    (tmp_path / "entmax" / "thesis.tex").write_text("mine")
+    with pytest.raises(ArgumentError, match=r"is not a run of entformer \(it holds thesis.tex\)"):
+        check_folders(demo_models(tmp_path, quick=True), fresh=fresh)
+    assert (tmp_path / "entmax" / "thesis.tex").is_file()
+
+
+def test_the_two_models_differ_in_the_normaliser_alone(tmp_path: Path) -> None:
+    softmax, learned = (model.recipe for model in demo_models(tmp_path, quick=False))
+    kinds = ("encoder", "decoder", "cross")
+    assert {getattr(softmax.model, kind).normalizer for kind in kinds} == {"softmax"}
+    assert {getattr(learned.model, kind).alpha for kind in kinds} == {"learned"}
+    same = dict.fromkeys(kinds, learned.model.encoder)
+    assert softmax.model.model_copy(update=same) == learned.model
+    assert (softmax.training, softmax.data, softmax.decoding) == (learned.training, learned.data, learned.decoding)
+
+
+# ---- stopping ------------------------------------------------------------------------------------------------------------
+
+
+def steps_done(folder: Path) -> int:
+    return min(read_metrics(folder / name / "metrics.jsonl").step for name in ("softmax", "entmax"))
+
+
+def is_free(run: Path) -> bool:
+    with open(run / ".lock", "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def wait_until(condition: object) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
+    """A demo that has come to its first updates. It would take minutes."""
+    folder = tmp_path / "demo"
+    with subprocess.Popen(
+        command("demo", "--out", folder), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or steps_done(folder) > 0)
+            assert process.poll() is None
+            yield folder, process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(running: "tuple[Path, subprocess.Popen[str]]") -> None:
+    folder, process = running
+    process.send_signal(signal.SIGINT)
+    shown, warned = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert warned == ""
+    assert "Stopped by Ctrl-C. Everything so far is saved; go on with:" in shown
+    assert f"demo --out {folder}" in shown
+    for model in demo_models(folder, quick=False):
+        assert is_free(model.folder.path)
+        latest = model.folder.latest()
+        assert latest is not None
+        assert 0 < latest.step < model.steps
+        assert not model.finished()
+
+
+@pytest.mark.slow
+def test_trainings_do_not_outlive_a_killed_demo(running: "tuple[Path, subprocess.Popen[str]]") -> None:
+    folder, process = running
+    process.kill()
+    process.wait()
+    wait_until(lambda: is_free(folder / "softmax") and is_free(folder / "entmax"))
+    assert all(model.folder.latest() is not None for model in demo_models(folder, quick=False))  # they saved first
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "train", "step": 25, "seconds": 2.5, "loss": 5.0, "accuracy": 0.1},
+        {"kind": "alphas", "step": 25, "encoder": [[1.5, 1.2]], "cross": [[1.9, 1.4]]},
+        {"kind": "valid", "step": 25, "bleu": 12.5},
+        {"kind": "valid", "step": 50, "bleu": None},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st', encoding="utf-8")
+    seen = read_metrics(path)
+    assert (seen.step, seen.loss, seen.alphas, seen.validations) == (25, 5.0, (1.2, 1.9), {25: 12.5})
+    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90"
+    assert read_metrics(tmp_path / "nothing").describe() == "starting"
+
+
+def test_density_counts_only_keys_that_may_be_attended_to() -> None:
+    def rows(*used: int, keys: int) -> SparseRows:
+        crow = np.cumsum([0, *used])
+        col = np.concatenate([np.arange(count) for count in used])
+        return SparseRows(crow, col.astype(np.int32), np.ones(len(col), np.float32), keys)
+
+    decoder, cross = HeadKey("decoder", 0, 0), HeadKey("cross", 0, 0)
+    heads = {decoder: rows(1, 2, 3, keys=3), cross: rows(1, 1, 4, keys=4)}
+    record = AttentionRecord((1, 2, 3, 4), (1, 2, 3, 4), heads, {}, {})
+    counts = count_attention([record, record])
+    assert counts[decoder] == Count(used=12, allowed=12, queries=6)
+    assert counts[decoder].density == 1.0
+    assert counts[cross].density == 0.5
