@@ -45,7 +45,11 @@ _HOMES = {
     "entformer.nn.cache": ("KeyValueCache",),
     "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
     "entformer.nn.rela": ("RelaNorm",),
-    "entformer.nn.scaling": ("ASEntmaxScaling", "SSMaxScaling"),
+    "entformer.nn.scaling": ("ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling"),
+    "entformer.nn.positions": ("Positions",),
+    "entformer.nn.window": ("WindowedCache", "alibi_windows"),
+    "entformer.models.lm": ("CausalLM",),
+    "entformer.models.lm_config": ("LMAttentionConfig", "LMConfig"),
     "entformer.models.config": ("Seq2SeqConfig",),
     "entformer.models.seq2seq": ("Seq2Seq",),
     "entformer.nn.mappings": (
@@ -63,6 +67,8 @@ __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "analysis":  # a room by its name: entformer.analysis.collect(...)
+        return importlib.import_module("entformer.analysis")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'entformer' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)
@@ -154,6 +160,9 @@ if TYPE_CHECKING:
         sparsemax_bisect as sparsemax_bisect,
     )
     from entformer.models.config import Seq2SeqConfig as Seq2SeqConfig
+    from entformer.models.lm import CausalLM as CausalLM
+    from entformer.models.lm_config import LMAttentionConfig as LMAttentionConfig
+    from entformer.models.lm_config import LMConfig as LMConfig
     from entformer.models.seq2seq import Seq2Seq as Seq2Seq
     from entformer.nn.alpha import AlphaChooser as AlphaChooser
     from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
@@ -183,6 +192,10 @@ if TYPE_CHECKING:
     )
     from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
     from entformer.nn.normalizers import Normalizer as Normalizer
+    from entformer.nn.positions import Positions as Positions
     from entformer.nn.rela import RelaNorm as RelaNorm
     from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
+    from entformer.nn.scaling import PerHeadScaling as PerHeadScaling
     from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
+    from entformer.nn.window import WindowedCache as WindowedCache
+    from entformer.nn.window import alibi_windows as alibi_windows

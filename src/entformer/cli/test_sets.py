@@ -69,13 +69,14 @@ def named_test_set(name: str, source: str | None = None) -> TestSet:
 
 def prepared_test_set(part: str, data: Path | None, run: Path | None) -> TestSet:
     """ "test" or "valid" of a prepared folder: the one given, or the one the run was trained from."""
-    prepared = Prepared.open(data) if data is not None else _of_run(run)
+    prepared = Prepared.open(data) if data is not None else prepared_of_run(run)
     sources, references = prepared.text(part)
     languages = prepared.source_language, prepared.target_language
     return TestSet(sources, references, f"{part} of {prepared.folder}", *languages, prepared.tokenized, prepared.lowercase)
 
 
-def _of_run(run: Path | None) -> Prepared:
+def prepared_of_run(run: Path | None) -> Prepared:
+    """The prepared data a run was trained on, wherever its recipe says they are; a warning if they have changed since."""
     if run is None:
         raise ArgumentError("a prepared test set needs --run or --data.")
     folder = RunFolder(run)

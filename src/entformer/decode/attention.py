@@ -5,7 +5,8 @@ did, for all positions at once, and the search itself need not carry them along.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch
 from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.attention import MultiheadAttention
 from entformer.nn.watch import Watched
 from entformer.text.subwords import BOS, EOS, Subwords
 
@@ -26,18 +28,19 @@ def record_attention(
         if any(not 0 <= i < model.config.vocab_size for i in ids):
             raise ArgumentError(f"the {side} holds ids outside of the model's vocabulary, 0 to {model.config.vocab_size - 1}.")
     device = model.source_embedding.device
-    seen: dict[tuple[str, int], Watched] = {}
+    heads: dict[HeadKey, SparseRows] = {}
+
+    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
+        heads.update(rows_per_head(kind, layer, watched))
+
     training = model.training
     model.eval()  # dropout would make it another model than the one that translated
     try:
-        with torch.no_grad(), _watching(model, seen):
+        with torch.no_grad(), watching(model, watch):
             memory = model.encode(torch.tensor([source], device=device))
             model.decode(torch.tensor([target[:-1]], device=device), memory)
     finally:
         model.train(training)
-    heads: dict[HeadKey, SparseRows] = {}
-    for (kind, layer), watched in seen.items():
-        heads.update(_rows_per_head(kind, layer, watched))
     alphas = {
         HeadKey(kind, layer, head): float(values[layer, head])
         for kind, values in model.alphas().items()
@@ -56,12 +59,14 @@ def record_attention(
 
 
 @contextlib.contextmanager
-def _watching(model: Seq2Seq, seen: dict[tuple[str, int], Watched]) -> Iterator[None]:
-    """Every attention layer hands over what it did; watchers that were there before come back."""
-    layers = list(model.attention_layers())
+def watching(
+    model: Seq2Seq, watch: Callable[[str, int, MultiheadAttention, Watched], None], *, kinds: Sequence[str] = ()
+) -> Iterator[None]:
+    """Every attention layer (of `kinds`, if given) hands what it does to `watch`; watchers that were there before come back."""
+    layers = [found for found in model.attention_layers() if not kinds or found[0] in kinds]
     before = [module.watcher for _, _, module in layers]
     for kind, layer, module in layers:
-        module.watcher = lambda watched, key=(kind, layer): seen.__setitem__(key, watched)
+        module.watcher = partial(watch, kind, layer, module)
     try:
         yield
     finally:
@@ -69,7 +74,7 @@ def _watching(model: Seq2Seq, seen: dict[tuple[str, int], Watched]) -> Iterator[
             module.watcher = watcher
 
 
-def _rows_per_head(kind: str, layer: int, watched: Watched) -> Iterator[tuple[HeadKey, SparseRows]]:
+def rows_per_head(kind: str, layer: int, watched: Watched) -> Iterator[tuple[HeadKey, SparseRows]]:
     """The rows of a batch of one, (1, H, Lq), head by head."""
     _, heads, queries, _ = watched.query.shape
     crow = watched.support.crow.cpu().numpy()

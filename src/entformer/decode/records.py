@@ -7,12 +7,15 @@ sparse. Rows of ReLA need no special case: they may be empty, and their weights 
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from entformer.errors import DataError
+from entformer.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from entformer.decode.head_picture import Figure
 
 FORMAT = 1  # of the JSON; a reader refuses a higher one
 
@@ -78,6 +81,31 @@ class AttentionRecord:
 
     def head(self, kind: str, layer: int, head: int) -> SparseRows:
         return self.heads[HeadKey(kind, layer, head)]
+
+    def plot(self, kind: str | None = None, layer: int | None = None, head: int | None = None) -> "Figure":
+        """Draw one head, or all heads of a kind or a layer: a matplotlib Figure, `.savefig("heads.pdf")`."""
+        from entformer.decode.head_picture import HeadPicture, draw_heads
+
+        wanted = [
+            key for key in self.heads if kind in (None, key.kind) and layer in (None, key.layer) and head in (None, key.head)
+        ]
+        if not wanted:
+            raise ArgumentError(f"the record has no head of kind {kind}, layer {layer}, head {head}.")
+        source, target = self.source_pieces, self.target_pieces[:-1]
+        pictures = []
+        for key in wanted:
+            rows, alpha = self.heads[key], self.alphas.get(key)
+            title = f"{key.kind} {key.layer}.{key.head}" + ("" if alpha is None else f"  α {alpha:.2f}")
+            tokens = source if key.kind == "encoder" else target, target if key.kind == "decoder" else source
+            pictures.append(HeadPicture(title, rows.crow, rows.col, rows.weight, *tokens, rows.keys, key.kind == "decoder"))
+        return draw_heads(pictures, columns=1 + max(key.head for key in wanted) if len(wanted) > 4 else None)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every head as a small drawing."""
+        from entformer.decode.record_html import Head, heads_as_html
+
+        heads = [Head(*key, rows, self.alphas.get(key)) for key, rows in self.heads.items()]
+        return heads_as_html(self.source_pieces, self.target_pieces, heads)
 
     def to_json(self, **extra: Any) -> str:
         """One line of JSON. `extra` (say, the line number) is written beside; `from_json` does not read it."""

@@ -1,0 +1,177 @@
+"""Word alignment from cross attention, and its error rate. In: a model, batches and gold links. Out: `AlignmentScores`.
+
+A target piece is linked to the source piece of the largest weight; words are linked if any of their pieces are. Two rows can
+speak for piece t of the target: row t, where it is predicted ("normal"), and row t + 1, where it is read ("shifted", Chen et
+al. 2020). The end of the source is never linked, and a row without weight (ReLA) links nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from entformer.analysis.collect import layer_rows, run_watched
+from entformer.analysis.gold import Gold
+from entformer.analysis.rows import Floats, Ints, LayerRows
+from entformer.analysis.words import word_numbers
+from entformer.data.records import Batch
+from entformer.errors import ArgumentError
+from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.watch import Watched
+from entformer.text.subwords import Subwords
+
+MODES = ("normal", "shifted")  # row t, row t + 1
+
+
+class Counts(NamedTuple):
+    """Sums over sentences."""
+
+    links: float  # |A|
+    sure: float  # |A and S|
+    possible: float  # |A and P|
+    gold: float  # |S|
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Error rates from cross attention; index 0 normal, 1 shifted."""
+
+    heads: dict[tuple[int, int], tuple[Counts, Counts]]  # (layer, head)
+    layers: dict[int, tuple[Counts, Counts]]  # the mean of the heads of a layer
+    averaged: tuple[Counts, Counts]  # the mean of all heads of all layers
+    sentences: int
+
+
+def alignment_error_rate(counts: Counts) -> float:
+    """Och and Ney (2003), over the sums of all sentences; A links found, S sure and P possible links of the gold standard:
+
+    AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
+    """
+    found = counts.links + counts.gold
+    return 1.0 - (counts.sure + counts.possible) / found if found else 1.0
+
+
+def precision_recall(counts: Counts) -> tuple[float, float]:
+    """precision = |A and P| / |A|,   recall = |A and S| / |S|;   0 where there is nothing to divide by."""
+    return counts.possible / counts.links if counts.links else 0.0, counts.sure / counts.gold if counts.gold else 0.0
+
+
+def strongest_keys(row: Ints, col: Ints, value: Floats, rows: int) -> Ints:
+    """argmax_j value_ij of each of `rows` sparse rows, the first of equals; -1 where there is no entry. (rows,)
+
+    Entries must come row by row, keys rising.
+    """
+    best = np.full(rows, -1, dtype=np.int64)
+    if len(row) == 0:
+        return best
+    begins = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
+    most = np.maximum.reduceat(value, begins)
+    hits = np.flatnonzero(value == np.repeat(most, np.diff(np.append(begins, len(row)))))
+    first = np.append(True, row[hits][1:] != row[hits][:-1])
+    best[row[hits][first]] = col[hits][first]
+    return best
+
+
+class _Sentences:
+    """The words and gold links of a batch as numbers: a link is ((b * S) + source word) * T + target word."""
+
+    def __init__(self, batch: Batch, subwords: Subwords, gold: Gold) -> None:
+        self.source_words = _words(batch.source.tolist(), subwords)  # (B, S)
+        self.target_words = _words(batch.target.tolist(), subwords)[:, 1:]  # (B, T): of the piece that row t predicts
+        self.width = int(self.target_words.max(initial=0)) + 1
+        self.height = int(self.source_words.max(initial=0)) + 1
+        sides = (
+            [(b, i, j) for b, number in enumerate(batch.examples) for i, j in links[number]]
+            for links in (gold.sure, gold.possible)
+        )
+        self.sure, self.possible = (
+            self.numbers(*np.array(links, dtype=np.int64).reshape(-1, 3).T) if links else np.zeros(0, np.int64)
+            for links in sides
+        )
+
+    def numbers(self, sentence: Ints, source: Ints, target: Ints) -> Ints:
+        return (sentence * self.height + source) * self.width + target
+
+    def count(self, best: Ints, shift: int) -> Counts:
+        """The links of argmax keys (B, T), row t + shift speaking for piece t."""
+        spoken = best[:, shift:]
+        words = self.target_words[:, : spoken.shape[1]]
+        b, t = np.nonzero((spoken >= 0) & (words >= 0))
+        source = self.source_words[b, spoken[b, t]]
+        found = np.unique(self.numbers(b, source, words[b, t])[source >= 0])
+        return Counts(len(found), np.isin(found, self.sure).sum(), np.isin(found, self.possible).sum(), len(self.sure))
+
+
+def _words(sentences: list[list[int]], subwords: Subwords) -> Ints:
+    return np.array([word_numbers(subwords, ids) for ids in sentences], dtype=np.int64)
+
+
+def collect_alignment(
+    model: Seq2Seq,
+    batches: Iterable[Batch],
+    subwords: Subwords,
+    gold: Gold,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> AlignmentScores:
+    """Align teacher-forced; `batch.examples` are the lines of `gold`. Means are of the shares, so that no head is louder."""
+    sums: dict[tuple[str, int, int], list[Floats]] = {}
+    done = 0
+    for batch in batches:
+        if max(batch.examples, default=0) >= len(gold):
+            raise ArgumentError(f"the gold standard has {len(gold)} lines, and the batch holds sentence {max(batch.examples)}.")
+        sentences = _Sentences(batch, subwords, gold)
+        together: list[tuple[Ints, Floats]] = []  # cells of the mean of each layer
+        shape = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
+        lengths = batch.target_lengths.cpu().numpy(), batch.source_lengths.cpu().numpy()
+
+        def add(key: tuple[str, int, int], best: Ints, sentences: _Sentences = sentences) -> None:
+            both = [np.array(sentences.count(best, shift), dtype=np.float64) for shift in (0, 1)]
+            sums[key] = [old + new for old, new in zip(sums[key], both, strict=True)] if key in sums else both
+
+        def watch(
+            kind: str,
+            layer: int,
+            module: MultiheadAttention,
+            watched: Watched,
+            lengths: tuple[Ints, Ints] = lengths,
+            shape: tuple[int, int, int] = shape,
+            together: list[tuple[Ints, Floats]] = together,
+            add: Callable[[tuple[str, int, int], Ints], None] = add,
+        ) -> None:
+            rows = layer_rows(kind, layer, watched, *lengths)
+            best = strongest_keys(*_without_end(rows), rows.batch * rows.heads * rows.queries)
+            for head, own in enumerate(best.reshape(rows.batch, rows.heads, rows.queries).transpose(1, 0, 2)):
+                add(("head", layer, head), own)
+            mixture = rows.mixture
+            words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // rows.queries]
+            cells = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
+            add(("layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
+            together.append((cells[0] * shape[2] + cells[1], cells[2]))
+
+        run_watched(model, batch.to(model.source_embedding.device), watch, kinds=("cross",))
+        cell, inverse = np.unique(np.concatenate([cells for cells, _ in together]), return_inverse=True)
+        value: Floats = np.bincount(inverse, np.concatenate([values for _, values in together]), len(cell)).astype(np.float64)
+        best = strongest_keys(cell // shape[2], cell % shape[2], value, shape[0] * shape[1])
+        add(("all", 0, 0), best.reshape(shape[:2]))
+        done += len(batch.examples)
+        if progress is not None:
+            progress(done)
+    if not sums:
+        raise ArgumentError("nothing was aligned: there was no batch.")
+    both = {key: (Counts(*pair[0].tolist()), Counts(*pair[1].tolist())) for key, pair in sums.items()}
+    return AlignmentScores(
+        heads={(layer, head): pair for (what, layer, head), pair in both.items() if what == "head"},
+        layers={layer: pair for (what, layer, _), pair in both.items() if what == "layer"},
+        averaged=both["all", 0, 0],
+        sentences=done,
+    )
+
+
+def _without_end(rows: LayerRows) -> tuple[Ints, Ints, Floats]:
+    """Entries whose key is a word of the source, not EOS."""
+    last = np.repeat(rows.key_lengths - 1, rows.heads)[rows.head_of_sentence]
+    inside = rows.col < last
+    return rows.row[inside], rows.col[inside], rows.weight[inside]

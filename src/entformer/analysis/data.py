@@ -1,0 +1,261 @@
+"""Everything a report says about runs, as plain data (ReportData, version 1). In: runs and text. Out: dicts for JSON.
+
+Figures and the page are made from this alone; report.json is this. `report_data` says what it holds.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from entformer import __version__
+from entformer.analysis.alignment import (
+    MODES,
+    AlignmentScores,
+    Counts,
+    alignment_error_rate,
+    collect_alignment,
+    precision_recall,
+)
+from entformer.analysis.collect import collect
+from entformer.analysis.gold import Gold
+from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
+from entformer.analysis.roles import find_roles, rank_heads
+from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
+from entformer.analysis.table import Example, HeadRow, HeadTable
+from entformer.analysis.words import WordMarker
+from entformer.checkpoint import LoadedRun, RunFolder
+from entformer.checkpoint.atomic import plain
+from entformer.data.batching import TokenBatches
+from entformer.data.store import TokenStore
+
+VERSION = 1
+MOST_WEIGHTS = 600_000  # in all sentences of a report: some ten bytes each
+ROLE_EXAMPLES = 3
+BATCH_TOKENS = 4096
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunToReport:
+    """One run and the text to look at it with."""
+
+    name: str
+    folder: RunFolder
+    loaded: LoadedRun
+    which: str
+    store: TokenStore
+    numbers: Sequence[int]  # of the sentences of the store in the text they are from: the ids in the report
+    data_name: str
+    text_key: str  # equal for runs that look at the same sentences
+    tokenized: bool
+    gold: Gold | None = None
+    gold_store: TokenStore | None = None
+
+
+def report_data(
+    runs: Sequence[RunToReport], *, examples: int = 12, title: str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """ReportData of several runs. Runs over the same text show the same sentences, chosen by the first, besides their own.
+
+    {"version", "title", "created", "entformer", "runs": [{
+        "name", "languages", "normalizers", "settings": {"a.b": value}, "scores": [{"name", "value", "signature"}], "data",
+        "alpha_steps", "alpha_paths": {kind: layers x heads x steps},
+        "heads": [`HeadRow`], "layers": [`LayerRow`], "roles": [the best heads of each role],
+        "alignment": {"best_head", "best_layer", "averaged", "layers"} or null,
+        "varied": [`VariedPair`, with places in "sentences"],
+        "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
+            "heads": {"encoder.0.0": {"crow", "col", "weight", "scores": `packed_scores` or null}}}]}]}
+    """
+    shared: dict[str, list[int]] = {}
+    reports = []
+    for run in runs:
+        report, shown = _report_run(run, examples, shared.get(run.text_key, []), MOST_WEIGHTS // len(runs), progress)
+        shared.setdefault(run.text_key, shown)
+        reports.append(report)
+    found: dict[str, Any] = plain(
+        {
+            "version": VERSION,
+            "title": title or f"Attention heads of {', '.join(run.name for run in runs)}",
+            "created": datetime.date.today().isoformat(),
+            "entformer": __version__,
+            "runs": reports,
+        }
+    )
+    return found
+
+
+def _report_run(
+    run: RunToReport, examples: int, shared: Sequence[int], budget: int, progress: Progress | None
+) -> tuple[dict[str, Any], list[int]]:
+    """The report of one run, and the places in its store of the sentences that other runs should show too."""
+    loaded, total = run.loaded, len(run.store)
+    languages = loaded.source_language, loaded.target_language
+    table = collect(
+        loaded.model,
+        TokenBatches(run.store, tokens=BATCH_TOKENS, shuffle=False).epoch(0),
+        subwords=loaded.subwords,
+        languages=languages,
+        tokenized=run.tokenized,
+        examples=examples,
+        progress=None if progress is None else lambda done: progress(f"{run.name}: heads", done, total),
+    )
+    scores = _alignment(run, progress)
+    if scores is not None:
+        table = _with_alignment(table, scores)
+    metrics = metrics_of(run.folder.metrics)
+    steps, paths = alpha_paths(metrics, loaded.step)
+    markers = (
+        WordMarker(loaded.subwords, languages[0], tokenized=run.tokenized),
+        WordMarker(loaded.subwords, languages[1], tokenized=run.tokenized),
+    )
+    chosen = _shown(table, run.store, shared, examples)
+    views = [view_sentence(loaded.model, example, loaded.subwords, markers) for example in chosen]
+    places = {example.id: place for place, example in enumerate(chosen)}
+    report = {
+        "name": run.name,
+        "languages": list(languages),
+        "normalizers": table.normalizers,
+        "settings": settings_of(run.folder),
+        "scores": scores_of(metrics, loaded.step, run.which),
+        "data": {
+            "sentences": table.sentences,
+            "source_tokens": table.source_tokens,
+            "target_tokens": table.target_tokens,
+            "name": run.data_name,
+        },
+        "step": loaded.step,
+        "alpha_steps": steps,
+        "alpha_paths": paths,
+        "heads": [_head(row, views) for row in table],
+        "layers": [asdict(layer) for layer in table.layers],
+        "roles": [asdict(ranking) for ranking in rank_heads(table)],
+        "alignment": None if scores is None else _alignment_report(scores),
+        "varied": [
+            {**asdict(pair), "sparse": places[pair.sparse], "dense": places[pair.dense]}
+            for pair in table.varied
+            if pair.sparse in places and pair.dense in places
+        ],
+        "sentences": _sentences(run, views, budget),
+    }
+    return report, [example.id for example in table.examples]
+
+
+def _shown(table: HeadTable, store: TokenStore, shared: Sequence[int], count: int) -> list[Example]:
+    """The sentences to show: those of the run before over the same text, and then this run's most varied ones."""
+    if not shared:
+        return list(table.examples)
+    own = {example.id: example.why for example in table.examples}
+    numbers = list(dict.fromkeys([*shared, *(number for pair in table.varied[:1] for number in (pair.sparse, pair.dense))]))
+    found = []
+    for number in numbers[: count + 2]:
+        source, target = (tuple(side.tolist()) for side in store[number])
+        found.append(Example(number, own.get(number, "sample"), source, target))
+    return found
+
+
+def _head(row: HeadRow, views: Sequence[SentenceView]) -> dict[str, Any]:
+    content = asdict(row)
+    content["roles"] = [{**asdict(role), "examples": _best_sentences(row.key, role.role, views)} for role in row.roles]
+    return content
+
+
+def _best_sentences(key: str, role: str, views: Sequence[SentenceView]) -> list[int]:
+    """Places of the sentences in which the head plays the role best."""
+    scored = [(view.roles.get(key, {}).get(role), place) for place, view in enumerate(views)]
+    known = sorted(((score, place) for score, place in scored if score is not None), key=lambda pair: (-pair[0], pair[1]))
+    return [place for _, place in known[:ROLE_EXAMPLES]]
+
+
+def _sentences(run: RunToReport, views: Sequence[SentenceView], budget: int) -> list[dict[str, Any]]:
+    """All sentences; what would make the report too large loses its densest heads, and "omitted" says which."""
+    kept: dict[int, set[str]] = {}
+    left = budget
+    order = sorted(range(len(views)), key=lambda place: views[place].entries)
+    for waiting, place in zip(range(len(order), 0, -1), order, strict=True):
+        allowance, room = left // waiting, left // waiting
+        sizes = sorted((len(rows.col), key) for key, rows in views[place].heads.items())
+        kept[place] = set()
+        for size, key in sizes:
+            if size <= room:
+                kept[place].add(key)
+                room -= size
+        left -= allowance - room
+    subwords = run.loaded.subwords
+    return [
+        {
+            "id": int(run.numbers[view.example.id]),
+            "source_text": subwords.decode(view.example.source),
+            "target_text": subwords.decode(view.example.target),
+            "source": list(view.source),
+            "target": list(view.target),
+            "why": view.example.why,
+            "heads": {
+                key: {**packed_rows(rows), "scores": packed_scores(view.scores[key]) if key in view.scores else None}
+                for key, rows in view.heads.items()
+                if key in kept[place]
+            },
+            "omitted": [key for key in view.heads if key not in kept[place]],
+        }
+        for place, view in enumerate(views)
+    ]
+
+
+# ---- alignment -------------------------------------------------------------------------------------------------------------
+
+
+def _alignment(run: RunToReport, progress: Progress | None) -> AlignmentScores | None:
+    store, gold = run.gold_store, run.gold
+    if gold is None or store is None:
+        return None
+    return collect_alignment(
+        run.loaded.model,
+        TokenBatches(store, tokens=BATCH_TOKENS, shuffle=False).epoch(0),
+        run.loaded.subwords,
+        gold,
+        progress=None if progress is None else lambda done: progress(f"{run.name}: alignment", done, len(store)),
+    )
+
+
+def _with_alignment(table: HeadTable, scores: AlignmentScores) -> HeadTable:
+    heads = []
+    for row in table:
+        pair = scores.heads.get((row.layer, row.head)) if row.kind == "cross" else None
+        if pair is not None:
+            row = find_roles(replace(row, aer=alignment_error_rate(pair[0]), aer_shifted=alignment_error_rate(pair[1])))
+        heads.append(row)
+    return replace(table, heads=tuple(heads))
+
+
+def _alignment_report(scores: AlignmentScores) -> dict[str, Any]:
+    """The best head, the best layer (its heads averaged), all heads averaged, and every layer."""
+    heads = [({"layer": layer, "head": head}, pair) for (layer, head), pair in scores.heads.items()]
+    layers = [({"layer": layer}, pair) for layer, pair in scores.layers.items()]
+    rates = {key: [alignment_error_rate(counts) for counts in pair] for key, pair in scores.heads.items()}
+    return {
+        "sentences": scores.sentences,
+        "best_head": _best(heads),
+        "best_layer": _best(layers),
+        "averaged": _best([({}, scores.averaged)]),
+        "layers": [
+            {
+                "layer": layer,
+                "aer": alignment_error_rate(pair[0]),
+                "aer_shifted": alignment_error_rate(pair[1]),
+                "best_head_aer": min(own[0] for key, own in rates.items() if key[0] == layer),
+                "best_head_aer_shifted": min(own[1] for key, own in rates.items() if key[0] == layer),
+            }
+            for layer, pair in scores.layers.items()
+        ],
+    }
+
+
+def _best(found: Sequence[tuple[dict[str, int], tuple[Counts, Counts]]]) -> dict[str, Any]:
+    """The lowest error rate, and from which rows it comes."""
+    every = [(alignment_error_rate(pair[mode]), where, mode, pair[mode]) for where, pair in found for mode in (0, 1)]
+    rate, where, mode, counts = every[int(np.argmin([entry[0] for entry in every]))]
+    precision, recall = precision_recall(counts)
+    return {**where, "aer": rate, "rows": MODES[mode], "precision": precision, "recall": recall}

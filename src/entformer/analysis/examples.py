@@ -1,0 +1,74 @@
+"""Which sentences are worth looking at. In: the sentences of a stream. Out: a few of them, with the reason, in fixed memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from entformer.analysis.streaming import Reservoir
+from entformer.analysis.table import Example, VariedPair
+from entformer.analysis.totals import LayerTotals
+
+PAIRS = 2  # of sentences in which a head's sparsity varies
+
+Tokens = tuple[int, ...]
+
+
+class ExampleKeeper:
+    """Keeps the tokens of candidates: a sample, questions, the longest sentence, and those the heads vary most on."""
+
+    def __init__(self, count: int, seed: int = 1) -> None:
+        self.count = count
+        self._sample = Reservoir(count, seed)
+        self._questions = Reservoir(max(1, count // 4) if count else 0, seed + 1)
+        self._longest: tuple[int, int] = (-1, -1)  # tokens, id
+        self._kept: dict[int, tuple[Tokens, Tokens]] = {}
+
+    def add(
+        self, sentences: Mapping[int, tuple[Tokens, Tokens]], questions: Iterable[int], totals: Iterable[LayerTotals]
+    ) -> None:
+        """A batch: its sentences by id, which of them ask, and the totals after it."""
+        if not self.count:
+            return
+        for number, (source, target) in sentences.items():
+            self._sample.add(number)
+            self._longest = max(self._longest, (len(source) + len(target), number))
+        for number in questions:
+            self._questions.add(number)
+        extremes = [ids for total in totals for ids in (total.variation.low_id, total.variation.high_id)]
+        wanted = {*self._sample.ids, *self._questions.ids, self._longest[1], *np.unique(extremes).tolist()}
+        known = {**self._kept, **sentences}
+        self._kept = {number: known[number] for number in wanted if number >= 0}
+
+    def chosen(self, varied: Sequence[VariedPair]) -> tuple[Example, ...]:
+        """At most `count` sentences, each once."""
+        reasons: dict[int, str] = {}
+        for pair in varied[: max(0, self.count // 4)]:
+            for number in (pair.sparse, pair.dense):
+                reasons.setdefault(number, "most variable sparsity")
+        for number in self._questions.ids:
+            reasons.setdefault(number, "question")
+        if self._longest[1] >= 0 and self.count > 1:
+            reasons.setdefault(self._longest[1], "longest")
+        for number in self._sample.ids:
+            if len(reasons) >= self.count:
+                break
+            reasons.setdefault(number, "sample")
+        return tuple(Example(number, why, *self._kept[number]) for number, why in list(reasons.items())[: self.count])
+
+
+def most_varied(totals: Mapping[tuple[str, int], LayerTotals], pairs: int = PAIRS) -> tuple[VariedPair, ...]:
+    """The heads whose sparsity differs most between two sentences of similar length, one pair each (Fig. 10).
+
+    Ranked by the difference of the mean densities of the two sentences.
+    """
+    found = []
+    for (kind, layer), total in totals.items():
+        spread, bucket = total.variation.widest()
+        for head in range(total.heads):
+            at = (head, int(bucket[head]))
+            if spread[head] > 0.0:
+                ids = int(total.variation.low_id[at]), int(total.variation.high_id[at])
+                densities = float(total.variation.low[at]), float(total.variation.high[at])
+                found.append((float(spread[head]), VariedPair(kind, layer, head, *ids, densities)))
+    found.sort(key=lambda entry: -entry[0])
+    return tuple(pair for _, pair in found[:pairs])

@@ -1,0 +1,64 @@
+"""All figures of a report as files for papers. In: ReportData. Out: PNG, SVG and PDF in a folder, one name per figure.
+
+The figures follow those of Correia et al. (2019), numbered in the table below; a figure without anything to show (no learned
+alpha, no question in the data) is left out. `draw_figures` needs the data alone, so report.json is enough to draw them again.
+"""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from entformer.analysis import figures_heads, figures_statistics
+from entformer.checkpoint.atomic import write_bytes
+
+FORMATS = ("png", "svg", "pdf")
+STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,  # and can be edited
+    "svg.hashsalt": "entformer",  # equal data, equal file
+    "figure.dpi": 150.0,
+}
+
+FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+    "alpha-trajectories": figures_statistics.alpha_trajectories,  # Fig. 2
+    "alpha-distribution": figures_statistics.alpha_distribution,  # Fig. 3
+    "density-distribution": figures_statistics.density_distribution,  # Fig. 4
+    "density-by-layer": figures_statistics.density_by_layer,  # Fig. 5
+    "head-diversity": figures_statistics.head_diversity,  # Fig. 6
+    "positional-heads": figures_heads.positional_heads,  # Fig. 7
+    "merging-heads": figures_heads.merging_heads,  # Fig. 8
+    "interrogation-heads": figures_heads.interrogation_heads,  # Fig. 9
+    "varied-sparsity": figures_heads.varied_sparsity,  # Fig. 10
+    "alignment-error": figures_statistics.alignment_error,
+    "head-measures": figures_statistics.head_measures,
+}
+
+
+def draw_figures(data: dict[str, Any], folder: Path) -> list[Path]:
+    """Write every figure that has something to show, in every format; the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with rc_context(STYLE):
+        for name, draw in FIGURES.items():
+            figure = draw(data)
+            if figure is None:
+                continue
+            for kind in FORMATS:
+                content = BytesIO()
+                figure.savefig(content, format=kind, dpi=200, metadata=_NO_DATE.get(kind))
+                figure.set_layout_engine("none")  # the places are found; finding them again takes as long as drawing
+                write_bytes(folder / f"{name}.{kind}", content.getvalue())
+                written.append(folder / f"{name}.{kind}")
+    return written
+
+
+_NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal data, equal file

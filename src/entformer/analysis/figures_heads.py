@@ -1,0 +1,127 @@
+"""Figures of single heads: in each run the one that answers best to a role, on a sentence. In: ReportData. Out: a Figure."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
+from entformer.decode.head_picture import HeadPicture, draw_heads
+
+Data = dict[str, Any]
+
+READABLE = 26  # tokens of a sentence that can be read in print
+
+
+def positional_heads(data: Data) -> Figure | None:
+    """Fig. 7: the most confident previous-token head of each run, on one sentence."""
+    return _best_heads(data, lambda head: head["positional"].get("-1"), "confidence", _medium_sentence)
+
+
+def merging_heads(data: Data) -> Figure | None:
+    """Fig. 8: the head of each run that merges subwords most, in the encoder, on a sentence with words of several pieces."""
+    return _best_heads(data, _of_encoder("merging_pieces"), "merging", _sentence_with_pieces)
+
+
+def interrogation_heads(data: Data) -> Figure | None:
+    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word."""
+    return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question)
+
+
+def varied_sparsity(data: Data) -> Figure | None:
+    """Fig. 10: the head of each run whose sparsity differs most between two sentences of similar length, on both."""
+    pictures = []
+    for run in data["runs"]:
+        for pair in run["varied"]:
+            key = f"{pair['kind']}.{pair['layer']}.{pair['head']}"
+            both = [run["sentences"][pair[which]] for which in ("sparse", "dense")]
+            if not all(key in sentence["heads"] for sentence in both):
+                continue
+            for sentence, density in zip(both, pair["densities"], strict=True):
+                told = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {density:.2f}"
+                pictures.append(_picture(sentence, key, told))
+            break
+    return draw_heads(pictures, columns=2) if pictures else None
+
+
+def _best_heads(
+    data: Data, score: Callable[[Data], float | None], told: str, choose: Callable[[Sequence[Data], str], Data | None]
+) -> Figure | None:
+    """One picture per run: the head with the highest score, on a sentence chosen to show it."""
+    pictures = []
+    for run in data["runs"]:
+        scored = [(value, head) for head in run["heads"] if (value := score(head)) is not None]
+        if not scored:
+            continue
+        value, head = max(scored, key=lambda pair: pair[0])
+        key = f"{head['kind']}.{head['layer']}.{head['head']}"
+        sentence = choose([sentence for sentence in run["sentences"] if key in sentence["heads"]], head["kind"])
+        if sentence is not None:
+            pictures.append(
+                _picture(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{told} {100 * value:.1f}%")
+            )
+    return draw_heads(pictures, columns=min(3, len(pictures))) if pictures else None
+
+
+def _of_encoder(measure: str) -> Callable[[Data], float | None]:
+    return lambda head: head[measure] if head["kind"] == "encoder" else None
+
+
+def _tokens(sentence: Data, kind: str) -> tuple[list[str], list[str]]:
+    """Of the queries and of the keys."""
+    reads = sentence["target"][:-1]
+    return sentence["source"] if kind == "encoder" else reads, reads if kind == "decoder" else sentence["source"]
+
+
+def _medium_sentence(sentences: Sequence[Data], kind: str) -> Data | None:
+    """The longest one that can be read; else the shortest."""
+    sizes = [(len(_tokens(sentence, kind)[0]), place) for place, sentence in enumerate(sentences)]
+    readable = [size for size in sizes if size[0] <= READABLE]
+    return sentences[max(readable)[1] if readable else min(sizes)[1]] if sizes else None
+
+
+def _sentence_with_pieces(sentences: Sequence[Data], kind: str) -> Data | None:
+    """The readable one with most pieces that continue a word."""
+
+    def continued(sentence: Data) -> int:
+        pieces = _tokens(sentence, kind)[0]
+        return sum(piece[0] not in "▁<" and piece.isalpha() for piece in pieces) if len(pieces) <= READABLE else -1
+
+    best = max(sentences, key=continued, default=None)
+    return best if best is not None and continued(best) > 0 else _medium_sentence(sentences, kind)
+
+
+def _question(sentences: Sequence[Data], kind: str) -> Data | None:
+    """A readable one with a question mark, and with an interrogative word where there is one."""
+    asking = [sentence for sentence in sentences if any(piece.lstrip("▁") in QUESTION_MARKS for piece in sentence["source"])]
+    words = frozenset[str]().union(*INTERROGATIVES.values())
+    with_word = [sentence for sentence in asking if words.intersection(sentence["source_text"].lower().split())]
+    return _medium_sentence(with_word or asking, kind)
+
+
+def _picture(sentence: Data, key: str, title: str) -> HeadPicture:
+    kind = key.split(".")[0]
+    stored = sentence["heads"][key]
+    queries, keys = _tokens(sentence, kind)
+    return HeadPicture(
+        title,
+        np.array(stored["crow"], dtype=np.int64),
+        np.array(stored["col"], dtype=np.int32),
+        np.array(stored["weight"], dtype=np.float32),
+        queries,
+        keys,
+        len(keys),
+        kind == "decoder",
+    )
+
+
+def _name(key: str) -> str:
+    """As the paper counts, from 1."""
+    kind, layer, head = key.split(".")
+    return f"{kind} layer {int(layer) + 1} head {int(head) + 1}"
+
+
+def _alpha(run: Data, key: str) -> str:
+    alpha = next(head["alpha"] for head in run["heads"] if f"{head['kind']}.{head['layer']}.{head['head']}" == key)
+    return "" if alpha is None else f", α {alpha:.2f}"

@@ -1,0 +1,78 @@
+"""What a run folder tells about its training. In: its files. Out: settings, scores with signatures, the path of every alpha."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from entformer.checkpoint import RunFolder
+from entformer.checkpoint.atomic import read_json
+
+MOST_STEPS = 240  # of an alpha's path; more than a figure can show
+
+
+def settings_of(folder: RunFolder) -> dict[str, Any]:
+    """The recipe, or what model.json says without one, flat: {"model.heads": 4, ...}."""
+    recipe = folder.recipe
+    content = yaml.safe_load(recipe.read_text(encoding="utf-8")) if recipe.is_file() else read_json(folder.model)
+    return dict(_flat(content, "")) if isinstance(content, dict) else {}
+
+
+def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flat(inner, f"{name}.{key}" if name else str(key))]
+    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value)]
+
+
+def metrics_of(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; what is not a whole line yet is left out."""
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a run that is being trained may be writing it
+        if isinstance(entry, dict) and "kind" in entry and "step" in entry:
+            found.append(entry)
+    return found
+
+
+def scores_of(metrics: list[dict[str, Any]], step: int, which: str = "best") -> list[dict[str, Any]]:
+    """The validation of the weights at `step`: BLEU with its signature, chrF, perplexity; empty if there was none."""
+    kind = "averaged" if which == "averaged" else "valid"
+    entry = next((entry for entry in reversed(metrics) if entry["kind"] == kind and entry["step"] == step), None)
+    if entry is None:
+        return []
+    found = []
+    for name, key, signature in (
+        ("BLEU (valid)", "bleu", entry.get("signature")),
+        ("chrF (valid)", "chrf", None),
+        ("perplexity (valid)", "perplexity", None),
+    ):
+        if isinstance(value := entry.get(key), int | float):
+            found.append({"name": name, "value": value, "signature": signature})
+    return found
+
+
+def alpha_paths(metrics: list[dict[str, Any]], upto: int) -> tuple[list[int] | None, dict[str, Any] | None]:
+    """Steps, and kind -> layers -> heads -> the alpha at every step (Fig. 2); None if no alpha was ever written or none moved.
+
+    `upto`: the step of the weights that are looked at.
+    """
+    entries = [entry for entry in metrics if entry["kind"] == "alphas" and (upto < 0 or entry["step"] <= upto)]
+    kinds = [key for key, value in (entries[0] if entries else {}).items() if isinstance(value, list)]
+    if len(entries) < 2 or not any(entries[0][kind] != entries[-1].get(kind) for kind in kinds):
+        return None, None
+    thin = -(-len(entries) // MOST_STEPS)
+    kept = [*entries[:-1:thin], entries[-1]]
+    paths = {
+        kind: [
+            [[entry[kind][layer][head] for entry in kept] for head in range(len(heads))]
+            for layer, heads in enumerate(kept[0][kind])
+        ]
+        for kind in kinds
+    }
+    return [entry["step"] for entry in kept], paths

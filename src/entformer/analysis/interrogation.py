@@ -1,0 +1,42 @@
+"""Heads that look at the question mark. In: `LayerRows` of the encoder, which words ask, where the mark is. Out: weights.
+
+`INTERROGATIVES` may be extended: `INTERROGATIVES["sv"] = frozenset({"vem", "vad", ...})`.
+"""
+
+import numpy as np
+
+from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
+
+QUESTION_MARKS = frozenset({"?", "\uff1f", "\u061f", "\u037e"})  # Latin, full-width, Arabic, Greek
+
+INTERROGATIVES: dict[str, frozenset[str]] = {
+    language: frozenset(words.split())
+    for language, words in {
+        "en": "who whom whose what which when where why how",
+        "de": "wer wen wem wessen was welche welcher welches welchen welchem wann wo wohin woher warum wieso weshalb wie",
+        "fr": "qui que quoi quel quelle quels quelles lequel laquelle quand où pourquoi comment combien",
+        "es": "quién quiénes qué cuál cuáles cuándo dónde adónde cómo cuánto cuánta cuántos cuántas",
+        "it": "chi che cosa quale quali quando dove perché come quanto quanta quanti quante",
+        "pt": "quem que qual quais quando onde como quanto quanta quantos quantas",
+        "nl": "wie wat welk welke wanneer waar waarom waarheen hoe hoeveel",
+        "ro": "cine ce care când unde cum cât câtă câți câte",
+        "ru": "кто что какой какая какое какие чей когда где куда откуда почему зачем как сколько",
+        "ja": "誰 何 どれ どの いつ どこ なぜ どう いくつ いくら",
+    }.items()
+}
+"""Interrogative words by language, lower-case."""
+
+
+def interrogation_weights(rows: LayerRows, asking: Bools, mark: Ints) -> Floats:
+    """What heads give the question mark when the query is an interrogative word (Correia et al. 2019, section 5.2):
+
+        w_i = share_{i, m}         m: the last question mark of the sentence, i: pieces of interrogative words
+
+    A head's score is the mean of w over the data. `asking` (B, L): the query is (a piece of) such a word; `mark` (B,): where
+    the mark is, -1 if there is none. Out: (H, asking queries of sentences with a mark).
+    """
+    asked = asking & (mark >= 0)[:, None] & rows.real  # (B, L)
+    marks = np.repeat(mark, rows.heads)[rows.head_of_sentence]
+    on_mark = rows.per_row(rows.share, (rows.col == marks) & asked.ravel()[rows.sentence_query])  # (B, H, L)
+    picked: Floats = on_mark.transpose(1, 0, 2)[:, asked]
+    return picked

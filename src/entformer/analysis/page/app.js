@@ -1,0 +1,278 @@
+// The report: reads the data, keeps what is chosen (run, sentence, head, alphas tried out), and tells every part of the page.
+
+(() => {
+  "use strict";
+
+  const { el } = Dom;
+  const at = (id) => document.getElementById(id);
+  const report = JSON.parse(at("entformer-data").textContent);
+  const runs = report.runs || [];
+  const tried = new Map(); // "run index/key" -> alpha
+  const state = { run: 0, sentence: 0, key: null };
+
+  const run = () => runs[state.run];
+  const sentence = () => run().sentences[state.sentence];
+
+  const heads = Heads.create({ onOpen: (key) => open(key, true) });
+  const inspector = Inspector.create({ onAlpha: tryAlpha, onStep: stepHead, onExample: openExample });
+  const table = HeadTable.create({ onOpen: (key) => open(key, true), onExample: openExample });
+  const paths = AlphaPaths.create({ onOpen: (key) => open(key, true) });
+  const compare = Compare.create({
+    onOpen: (index, key) => {
+      chooseRun(index);
+      open(key, true);
+    },
+  });
+
+  // Weights with a tried alpha are computed once per sentence and alpha.
+  const computed = new Map();
+  function rowsOf(key) {
+    const alpha = tried.get(`${state.run}/${key}`);
+    if (alpha === undefined || !sentence() || !Data.hasScores(sentence(), key))
+      return sentence() ? Data.storedRows(sentence(), key) : null;
+    const name = `${state.run}/${state.sentence}/${key}`;
+    const known = computed.get(name);
+    if (known && known.alpha === alpha) return known.rows;
+    const rows = Data.recomputedRows(sentence(), key, alpha);
+    computed.set(name, { alpha, rows });
+    return rows;
+  }
+
+  function alphaNow(head) {
+    const key = Data.keyOf(head);
+    const alpha = tried.get(`${state.run}/${key}`);
+    const changed = alpha !== undefined && Boolean(sentence()) && Data.hasScores(sentence(), key);
+    return { alpha: changed ? alpha : Data.alphaOf(run(), head), changed };
+  }
+
+  function tryAlpha(key, alpha) {
+    if (alpha === null) tried.delete(`${state.run}/${key}`);
+    else tried.set(`${state.run}/${key}`, alpha);
+    heads.refresh(key);
+    inspect();
+  }
+
+  function inspect() {
+    const head = Data.findHead(run(), state.key);
+    at("one-head").hidden = !head || !sentence();
+    if (!head || !sentence()) return;
+    inspector.show({
+      run: run(),
+      sentence: sentence(),
+      key: state.key,
+      head,
+      rows: rowsOf(state.key),
+      ...alphaNow(head),
+      canChange: Data.hasScores(sentence(), state.key),
+    });
+  }
+
+  function open(key, go) {
+    state.key = key;
+    heads.choose(key);
+    paths.choose(key);
+    inspect();
+    remember();
+    if (!go) return;
+    Dom.reveal(at("one-head"));
+    inspector.focus();
+  }
+
+  function stepHead(by) {
+    const keys = [...document.querySelectorAll("#grid .head")].map((node) => node.dataset.key);
+    open(keys[(keys.indexOf(state.key) + by + keys.length) % keys.length], false);
+  }
+
+  // A role's example is an index into the run's sentences.
+  function openExample(key, index) {
+    if (run().sentences[index]) chooseSentence(index);
+    open(key, true);
+  }
+
+  function chooseSentence(index) {
+    state.sentence = index;
+    showSentence();
+    showGrid();
+    inspect();
+    compare.follow(runs, sentence() && sentence().id);
+    remember();
+  }
+
+  function chooseRun(index) {
+    const id = sentence() && sentence().id;
+    state.run = index;
+    at("run-choice").value = index;
+    const same = run().sentences.findIndex((one) => one.id === id);
+    state.sentence = Math.max(same, 0);
+    if (!Data.findHead(run(), state.key)) state.key = run().heads.length ? Data.keyOf(run().heads[0]) : null;
+    fillSentences();
+    showSentence();
+    showGrid();
+    showTable();
+    paths.show(run(), state.key);
+    inspect();
+    remember();
+  }
+
+  function showGrid() {
+    heads.show({ run: run(), sentence: sentence(), rowsOf, alphaNow });
+    heads.choose(state.key);
+  }
+
+  function showTable() {
+    const roles = Finds.roles(run(), openExample);
+    const varied = Finds.varied(run(), openExample);
+    at("found-roles").replaceChildren(...(roles ? [roles] : []));
+    at("varied").replaceChildren(...(varied ? [varied] : []));
+    table.show(run());
+  }
+
+  const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+  function fillSentences() {
+    at("sentence-choice").replaceChildren(
+      ...run().sentences.map((one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110))),
+    );
+  }
+
+  function showSentence() {
+    at("sentence-choice").value = state.sentence;
+    const one = sentence();
+    const [from, to] = run().languages || ["", ""];
+    at("sentence-text").replaceChildren(
+      ...(one
+        ? [
+            el("p", { lang: from }, el("small", {}, from), el("span", {}, one.source_text)),
+            el("p", { lang: to }, el("small", {}, to), el("span", {}, one.target_text)),
+            el(
+              "p",
+              { class: "note" },
+              `Sentence ${one.id}: ${one.source.length} source and ${one.target.length} target tokens; chosen as: ${one.why}.`,
+            ),
+          ]
+        : [el("p", { class: "note" }, "This report holds no sentences.")]),
+    );
+  }
+
+  // The address says what is chosen, so a reload or a bookmark comes back to it.
+  function remember() {
+    const chosen = new URLSearchParams({ run: state.run, sentence: state.sentence, head: state.key || "" });
+    try {
+      history.replaceState(null, "", `#${chosen}`);
+    } catch {
+      // A page in a frame without an address of its own may not change it; nothing is lost.
+    }
+  }
+
+  function recall() {
+    const chosen = new URLSearchParams(location.hash.slice(1));
+    const index = Number(chosen.get("run"));
+    if (runs[index]) state.run = index;
+    if (run().sentences[Number(chosen.get("sentence"))]) state.sentence = Number(chosen.get("sentence"));
+    const known = Data.findHead(run(), chosen.get("head") || "");
+    state.key = known ? chosen.get("head") : telling();
+  }
+
+  // What to show first: the head with the best found role, else the sparsest.
+  function telling() {
+    const best = (head) => Math.max(0, ...(head.roles || []).map((role) => role.score)) * 10 - head.density;
+    const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
+    return head ? Data.keyOf(head) : null;
+  }
+
+  function setTheme(theme, keep) {
+    document.documentElement.dataset.theme = theme;
+    const button = at("theme");
+    button.setAttribute("aria-pressed", theme === "dark");
+    button.textContent = theme === "dark" ? "Light theme" : "Dark theme";
+    if (keep) {
+      try {
+        localStorage.setItem("entformer-theme", theme);
+      } catch {
+        // Storage may be closed to local files; the choice then lasts as long as the page.
+      }
+    }
+  }
+
+  function storedTheme() {
+    try {
+      return localStorage.getItem("entformer-theme");
+    } catch {
+      return null;
+    }
+  }
+
+  function startTheme() {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const stored = storedTheme();
+    setTheme(["light", "dark"].includes(stored) ? stored : system.matches ? "dark" : "light", false);
+    at("theme").addEventListener("click", () => {
+      setTheme(Colors.theme() === "dark" ? "light" : "dark", true);
+      repaint();
+    });
+    system.addEventListener("change", (event) => {
+      if (storedTheme()) return;
+      setTheme(event.matches ? "dark" : "light", false);
+      repaint();
+    });
+  }
+
+  // Colours that scripts have set do not follow the style sheet.
+  function repaint() {
+    showOverview();
+    showGrid();
+    showTable();
+    paths.show(run(), state.key);
+    inspector.repaint();
+    compare.show(runs, sentence() && sentence().id);
+  }
+
+  function showOverview() {
+    at("cards").replaceChildren(Summary.cards(runs));
+    at("settings").replaceChildren(Summary.settings(runs));
+    const alignment = Summary.alignment(runs);
+    at("alignment").replaceChildren(...(alignment ? [alignment] : []));
+  }
+
+  function start() {
+    at("title").textContent = report.title;
+    at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
+    startTheme();
+    if (!runs.length) {
+      at("cards").textContent = "This report holds no runs.";
+      for (const id of ["heads", "table", "training", "figures", "setup"]) at(id).hidden = true;
+      return;
+    }
+    recall();
+    at("run-choice").replaceChildren(...runs.map((one, index) => el("option", { value: index }, one.name)));
+    at("run-choice").value = state.run;
+    at("run-field").hidden = runs.length < 2;
+    at("run-choice").addEventListener("change", (event) => chooseRun(Number(event.target.value)));
+    at("sentence-choice").addEventListener("change", (event) => chooseSentence(Number(event.target.value)));
+    for (const [id, by] of [
+      ["sentence-before", -1],
+      ["sentence-after", 1],
+    ]) {
+      const count = () => run().sentences.length;
+      at(id).addEventListener("click", () => count() && chooseSentence((state.sentence + by + count()) % count()));
+    }
+    at("grid").append(heads.element);
+    at("one-head").append(inspector.element);
+    at("head-table").append(table.element);
+    at("paths").append(paths.element);
+    at("compare").append(compare.element);
+    fillSentences();
+    showSentence();
+    showOverview();
+    showGrid();
+    open(state.key, false);
+    // What lies below the first screen is drawn after the first frame.
+    Dom.inSlices("below", [
+      () => showTable(),
+      () => paths.show(run(), state.key),
+      () => compare.show(runs, sentence() && sentence().id),
+    ]);
+  }
+
+  start();
+})();

@@ -1,0 +1,158 @@
+// Small charts in SVG. A frame has axes and two scales; what is drawn in it is appended by those who ask for it. Every chart
+// carries a sentence for those who cannot see it.
+
+const Charts = (() => {
+  "use strict";
+
+  const { el, svg } = Dom;
+
+  const scale =
+    ([from, to], [start, end]) =>
+    (value) =>
+      start + ((value - from) / (to - from || 1)) * (end - start);
+
+  // At most `most` round numbers from `from` to `to`.
+  function ticks(from, to, most = 5) {
+    const rough = (to - from) / Math.max(most, 1) || 1;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const found = [];
+    for (let at = Math.ceil(from / step - 1e-9); at * step <= to + step * 1e-9; at++) found.push(at * step || 0); // never -0
+    return found;
+  }
+
+  // {width, height, x: [from, to], y: [from, to], xTicks, yTicks: values, xForm, yForm, xTitle, yTitle, says}
+  function frame(options) {
+    const { width = 340, height = 210, x: xs, y: ys, says } = options;
+    const margin = { left: 38, right: 10, top: 12, bottom: 32, ...options.margin };
+    const x = scale(xs, [margin.left, width - margin.right]);
+    const y = scale(ys, [height - margin.bottom, margin.top]);
+    const xForm = options.xForm || String;
+    const yForm = options.yForm || String;
+    const xTicks = options.xTicks || ticks(...xs);
+    const yTicks = options.yTicks || ticks(...ys, 4);
+    const plot = svg("g", {});
+    const picture = svg(
+      "svg",
+      { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": says },
+      yTicks.map((value) => [
+        svg("line", { class: "rule", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value) }),
+        svg("text", { class: "tick", x: margin.left - 6, y: y(value), dy: "0.32em", "text-anchor": "end" }, yForm(value)),
+      ]),
+      xTicks.map((value) =>
+        svg("text", { class: "tick", x: x(value), y: height - margin.bottom + 15, "text-anchor": "middle" }, xForm(value)),
+      ),
+      options.xTitle &&
+        svg(
+          "text",
+          { class: "axis", x: (margin.left + width - margin.right) / 2, y: height - 3, "text-anchor": "middle" },
+          options.xTitle,
+        ),
+      plot,
+    );
+    return { picture, plot, x, y, margin, width, height };
+  }
+
+  const share = (value) => `${Math.round(value * 100)}%`;
+
+  // Counts over equal bins from x[0] to x[1]; heights are shares of all, up to `top`. A bar beyond it is cut and says its
+  // share.
+  function histogram(counts, { x, top, color, says, xForm, markForm = xForm, xTitle, mark }) {
+    const total = counts.reduce((sum, count) => sum + count, 0) || 1;
+    const chart = frame({ height: 150, x, y: [0, top], xForm, xTitle, yForm: share, yTicks: ticks(0, top, 3), says });
+    const size = (x[1] - x[0]) / counts.length;
+    counts.forEach((count, bin) => {
+      const start = x[0] + bin * size;
+      const high = chart.y(Math.min(count / total, top));
+      if (count / total > top * 1.001) {
+        const right = 2 * bin < counts.length; // the side with room for a text
+        const beside = right ? chart.x(start + size) + 4 : chart.x(start) - 4;
+        const place = { class: "mean-text", x: beside, y: high + 26, "text-anchor": right ? "start" : "end" };
+        chart.plot.append(svg("text", place, `${share(count / total)} ↑`));
+      }
+      chart.plot.append(
+        svg(
+          "rect",
+          {
+            x: chart.x(start) + 0.5,
+            width: chart.x(x[0] + size) - chart.x(x[0]) - 1,
+            y: high,
+            height: Math.max(chart.y(0) - high, 0),
+            fill: color,
+          },
+          svg("title", {}, `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${((100 * count) / total).toFixed(1)}%`),
+        ),
+      );
+    });
+    if (!Data.missing(mark)) {
+      chart.plot.append(
+        svg("line", { class: "mean", x1: chart.x(mark), x2: chart.x(mark), y1: chart.margin.top - 2, y2: chart.y(0) }),
+        svg(
+          "text",
+          {
+            class: "mean-text",
+            x: chart.x(mark) + (mark > (x[0] + x[1]) / 2 ? -5 : 5),
+            y: chart.margin.top + 6,
+            "text-anchor": mark > (x[0] + x[1]) / 2 ? "end" : "start",
+          },
+          `mean ${(markForm || String)(mark)}`,
+        ),
+      );
+    }
+    return chart.picture;
+  }
+
+  function counts(values, [from, to], bins) {
+    const found = new Array(bins).fill(0);
+    for (const value of values) found[Math.min(Math.max(Math.floor(((value - from) / (to - from)) * bins), 0), bins - 1)]++;
+    return found;
+  }
+
+  const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+  const SHAPES = [
+    (x, y) => svg("circle", { cx: x, cy: y, r: 4 }),
+    (x, y) => svg("rect", { x: x - 3.6, y: y - 3.6, width: 7.2, height: 7.2 }),
+    (x, y) => svg("path", { d: `M${x} ${y - 4.8}L${x + 4.6} ${y + 3.6}H${x - 4.6}Z` }),
+    (x, y) => svg("path", { d: `M${x} ${y - 5}L${x + 5} ${y}L${x} ${y + 5}L${x - 5} ${y}Z` }),
+  ];
+  function shape(index, x, y, color) {
+    const node = SHAPES[index % SHAPES.length](x, y);
+    node.setAttribute("fill", color);
+    return node;
+  }
+
+  // Which colour, dash and shape belongs to which run.
+  function runLegend(runs) {
+    return el(
+      "div",
+      { class: "legend runs" },
+      runs.map((run, index) =>
+        el(
+          "span",
+          {},
+          svg(
+            "svg",
+            { viewBox: "0 0 34 12", width: 34, height: 12, "aria-hidden": "true" },
+            svg("line", {
+              x1: 1,
+              x2: 33,
+              y1: 6,
+              y2: 6,
+              stroke: Colors.run(index),
+              "stroke-width": 2,
+              "stroke-dasharray": Colors.dash(index),
+            }),
+            shape(index, 17, 6, Colors.run(index)),
+          ),
+          run.name,
+        ),
+      ),
+    );
+  }
+
+  const figure = (title, text, ...content) =>
+    el("figure", { class: "chart-block" }, el("figcaption", {}, el("h3", {}, title), el("p", {}, text)), content);
+
+  return { frame, histogram, counts, path, shape, ticks, share, runLegend, figure };
+})();

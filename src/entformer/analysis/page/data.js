@@ -1,0 +1,161 @@
+// Reading ReportData. Stored weights are compressed sparse rows: query i gives weight[crow[i]..crow[i+1]) to the keys
+// col[crow[i]..crow[i+1]). Rows with another alpha are computed from the stored scores.
+
+const Data = (() => {
+  "use strict";
+
+  const KINDS = ["encoder", "decoder", "cross"];
+  const KIND_TITLES = {
+    encoder: "Encoder self-attention",
+    decoder: "Decoder self-attention",
+    cross: "Cross attention",
+  };
+  const FIXED_ALPHA = { softmax: 1, ssmax: 1, entmax15: 1.5, sparsemax: 2 };
+  const MASKED = -32768;
+
+  const keyOf = (head) => `${head.kind}.${head.layer}.${head.head}`;
+  const parseKey = (key) => {
+    const [kind, layer, head] = key.split(".");
+    return { kind, layer: Number(layer), head: Number(head) };
+  };
+  const titleOf = (key) => {
+    const { kind, layer, head } = parseKey(key);
+    return `${KIND_TITLES[kind]}, layer ${layer}, head ${head}`;
+  };
+  const kindsOf = (run) => KINDS.filter((kind) => run.heads.some((head) => head.kind === kind));
+  const headsOf = (run, kind) => run.heads.filter((head) => head.kind === kind);
+  const findHead = (run, key) => run.heads.find((head) => keyOf(head) === key);
+
+  // The alpha a head works with: learned, or the one its normaliser has by definition; null for those without any (ReLA).
+  function alphaOf(run, head) {
+    return head.alpha ?? FIXED_ALPHA[(run.normalizers || {})[head.kind]] ?? null;
+  }
+
+  function tokensOf(sentence, kind) {
+    const queries = kind === "encoder" ? sentence.source : sentence.target;
+    const keys = kind === "decoder" ? sentence.target : sentence.source;
+    return { queries, keys };
+  }
+
+  // {rows, columns, crow, col, weight, visible(row)}: visible(row) keys, the first ones, may be attended to in that row.
+  function storedRows(sentence, key) {
+    const stored = (sentence.heads || {})[key];
+    if (!stored) return null;
+    const { kind } = parseKey(key);
+    const rows = stored.crow.length - 1;
+    const columns = kind === "decoder" ? rows : sentence.source.length;
+    return { rows, columns, crow: stored.crow, col: stored.col, weight: stored.weight, causal: kind === "decoder" };
+  }
+
+  const visible = (rows, row) => (rows.causal ? Math.min(row + 1, rows.columns) : rows.columns);
+
+  function hasScores(sentence, key) {
+    const stored = (sentence.heads || {})[key];
+    return Boolean(stored && stored.scores);
+  }
+
+  const decoded = new WeakMap();
+
+  // (rows x columns) numbers, -Infinity where masked.
+  function scoresOf(stored) {
+    if (!decoded.has(stored)) {
+      const bytes = Uint8Array.from(atob(stored.data), (letter) => letter.charCodeAt(0));
+      const view = new DataView(bytes.buffer);
+      const values = new Float64Array(stored.rows * stored.columns);
+      for (let i = 0; i < values.length; i++) {
+        const level = view.getInt16(2 * i, true); // little-endian, as numpy wrote it
+        values[i] = level === MASKED ? -Infinity : level * stored.scale + stored.offset;
+      }
+      decoded.set(stored, values);
+    }
+    return decoded.get(stored);
+  }
+
+  function recomputedRows(sentence, key, alpha) {
+    const stored = sentence.heads[key].scores;
+    const values = scoresOf(stored);
+    const crow = [0];
+    const col = [];
+    const weight = [];
+    for (let row = 0; row < stored.rows; row++) {
+      const weights = EntmaxSolver.entmax(values.subarray(row * stored.columns, (row + 1) * stored.columns), alpha);
+      weights.forEach((value, column) => {
+        if (value > 0) {
+          col.push(column);
+          weight.push(value);
+        }
+      });
+      crow.push(col.length);
+    }
+    return { rows: stored.rows, columns: stored.columns, crow, col, weight, causal: parseKey(key).kind === "decoder" };
+  }
+
+  // The row as [{column, weight}], largest first.
+  function support(rows, row) {
+    const found = [];
+    for (let at = rows.crow[row]; at < rows.crow[row + 1]; at++) found.push({ column: rows.col[at], weight: rows.weight[at] });
+    return found.sort((a, b) => b.weight - a.weight || a.column - b.column);
+  }
+
+  // Mean share of the visible keys with weight, as the measure "density" has it.
+  function density(rows) {
+    let sum = 0;
+    for (let row = 0; row < rows.rows; row++) sum += (rows.crow[row + 1] - rows.crow[row]) / visible(rows, row);
+    return rows.rows ? sum / rows.rows : 0;
+  }
+
+  // "▁man" starts a word; what does not is joined to the piece before it.
+  const SPECIAL = { "<s>": "start", "</s>": "end", "<pad>": "pad", "<unk>": "unknown" };
+  function shown(piece) {
+    if (Object.hasOwn(SPECIAL, piece)) return { text: SPECIAL[piece], special: true, starts: true };
+    const starts = piece.startsWith("▁");
+    return { text: starts ? piece.slice(1) || "␣" : piece, special: false, starts };
+  }
+
+  const missing = (value) => value === null || value === undefined || Number.isNaN(value);
+  const fixed = (value, digits = 2) => (missing(value) ? "–" : value.toFixed(digits));
+  const percent = (value) => {
+    if (missing(value)) return "–";
+    const share = value * 100;
+    return share > 0 && share < 10 ? `${share.toFixed(1)}%` : `${Math.round(share)}%`;
+  };
+  const number = (value) => (missing(value) ? "–" : value.toLocaleString("en"));
+
+  // Four decimals; a positive weight never reads as zero.
+  const weightText = (weight) => (weight === 0 ? "exactly 0" : weight < 0.0001 ? weight.toExponential(1) : weight.toFixed(4));
+
+  const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+  function median(values) {
+    if (!values.length) return null;
+    const sorted = [...values].sort((a, b) => a - b);
+    const middle = sorted.length >> 1;
+    return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  }
+
+  return {
+    KINDS,
+    KIND_TITLES,
+    keyOf,
+    parseKey,
+    titleOf,
+    kindsOf,
+    headsOf,
+    findHead,
+    alphaOf,
+    tokensOf,
+    storedRows,
+    visible,
+    hasScores,
+    recomputedRows,
+    support,
+    density,
+    shown,
+    missing,
+    fixed,
+    percent,
+    number,
+    weightText,
+    mean,
+    median,
+  };
+})();

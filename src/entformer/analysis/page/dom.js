@@ -1,0 +1,95 @@
+// Building the page without markup. Every text becomes a text node, so no token, title or setting can turn into HTML.
+
+const Dom = (() => {
+  "use strict";
+
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function fill(node, properties, children) {
+    for (const [name, value] of Object.entries(properties || {})) {
+      if (value === null || value === undefined || (value === false && !name.startsWith("aria-"))) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (name === "style") for (const [key, setting] of Object.entries(value)) node.style.setProperty(key, setting);
+      else node.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : String(value));
+    }
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+    return node;
+  }
+
+  const el = (name, properties, ...children) => fill(document.createElement(name), properties, children);
+  const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
+
+  // The arrow keys move the focus inside a group of buttons in which only one is reached by Tab.
+  function roving(container, selector, columnsOf) {
+    container.addEventListener("keydown", (event) => {
+      const items = [...container.querySelectorAll(selector)];
+      const at = items.indexOf(event.target.closest(selector));
+      if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+      const columns = columnsOf ? columnsOf(items) : 1;
+      const moves = {
+        ArrowRight: 1,
+        ArrowLeft: -1,
+        ArrowDown: columns,
+        ArrowUp: -columns,
+        Home: -at,
+        End: items.length - 1 - at,
+      };
+      const target = items[at + moves[event.key]];
+      if (!(event.key in moves)) return;
+      event.preventDefault();
+      if (target) focusOnly(items, target);
+    });
+  }
+
+  function focusOnly(items, target) {
+    for (const item of items) item.tabIndex = item === target ? 0 : -1;
+    target.focus();
+  }
+
+  // Heavy work in slices, so that the page stays alive; a later call with the same owner stops an earlier one.
+  const running = new Map();
+
+  function inSlices(owner, jobs, milliseconds = 10) {
+    const ticket = Symbol(owner);
+    running.set(owner, ticket);
+    let next = 0;
+    const slice = () => {
+      if (running.get(owner) !== ticket) return;
+      const end = performance.now() + milliseconds;
+      while (next < jobs.length && performance.now() < end) jobs[next++]();
+      if (next < jobs.length) requestAnimationFrame(slice);
+      else running.delete(owner);
+    };
+    slice();
+  }
+
+  // Once per frame at most, however often it is asked for.
+  function perFrame(work) {
+    let waiting = false;
+    return () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => {
+        waiting = false;
+        work();
+      });
+    };
+  }
+
+  // Scrolls a box of its own, never the page.
+  function keepInView(box, node) {
+    if (!node || box.scrollHeight <= box.clientHeight) return;
+    const above = node.offsetTop - box.offsetTop;
+    if (above < box.scrollTop) box.scrollTop = above;
+    else if (above + node.offsetHeight > box.scrollTop + box.clientHeight)
+      box.scrollTop = above + node.offsetHeight - box.clientHeight;
+  }
+
+  const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  function reveal(node) {
+    node.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
+  }
+
+  return { el, svg, roving, inSlices, perFrame, keepInView, reveal };
+})();

@@ -1,0 +1,144 @@
+// The grid of all heads of one run on one sentence: a panel per kind, a line per layer. Each head is a button with a small
+// picture, its alpha as a coloured chip, and its density.
+
+const Heads = (() => {
+  "use strict";
+
+  const { el } = Dom;
+  const FINEST = 96; // pixels of a thumbnail on a side; of longer sentences each pixel shows the largest weight in its block
+
+  function chip(alpha, changed = false, name = "α ") {
+    if (alpha === null) return el("span", { class: "alpha none", title: "no alpha" }, `${name}–`);
+    const rgb = Colors.alphaRgb(alpha);
+    return el(
+      "span",
+      { class: "alpha", style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
+      changed ? "α* " : name,
+      alpha.toFixed(2),
+    );
+  }
+
+  function thumbnail(canvas, rows) {
+    const width = Math.max(1, Math.min(rows.columns, FINEST));
+    const height = Math.max(1, Math.min(rows.rows, FINEST));
+    const peak = new Float32Array(width * height);
+    for (let row = 0; row < rows.rows; row++) {
+      const line = Math.floor((row * height) / rows.rows) * width;
+      for (let at = rows.crow[row]; at < rows.crow[row + 1]; at++) {
+        const pixel = line + Math.floor((rows.col[at] * width) / rows.columns);
+        if (rows.weight[at] > peak[pixel]) peak[pixel] = rows.weight[at];
+      }
+    }
+    canvas.width = width;
+    canvas.height = height;
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(width, height);
+    for (let pixel = 0; pixel < peak.length; pixel++) {
+      if (peak[pixel] > 0) image.data.set([...Colors.weightRgb(peak[pixel]), 255], 4 * pixel);
+    }
+    context.putImageData(image, 0, 0);
+  }
+
+  // onOpen(key): a head was chosen.
+  function create({ onOpen }) {
+    const element = el("div", { class: "panels" });
+    let content = null;
+    let buttons = new Map();
+
+    // {run, sentence, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}}
+    function show(next) {
+      content = next;
+      buttons = new Map();
+      element.replaceChildren(...Data.kindsOf(next.run).map((kind) => panel(kind)));
+      const first = buttons.values().next().value;
+      if (first) first.tabIndex = 0;
+      redraw();
+    }
+
+    function panel(kind) {
+      const heads = Data.headsOf(content.run, kind);
+      const layers = [...new Set(heads.map((head) => head.layer))].sort((a, b) => a - b);
+      const widest = Math.max(...layers.map((layer) => heads.filter((head) => head.layer === layer).length));
+      const grid = el("div", {
+        class: "grid",
+        style: { "--heads": widest },
+        role: "group",
+        "aria-label": Data.KIND_TITLES[kind],
+      });
+      for (const layer of layers) {
+        const own = heads.filter((head) => head.layer === layer).sort((a, b) => a.head - b.head);
+        grid.append(el("div", { class: "layer" }, el("span", { class: "layer-name" }, `layer ${layer}`), own.map(button)));
+      }
+      Dom.roving(grid, ".head", () => widest);
+      return el(
+        "section",
+        { class: "panel" },
+        el("h3", {}, Data.KIND_TITLES[kind], el("small", {}, (content.run.normalizers || {})[kind] || "")),
+        grid,
+      );
+    }
+
+    function button(head) {
+      const key = Data.keyOf(head);
+      const node = el(
+        "button",
+        { type: "button", class: "head", "data-key": key, tabindex: -1, onclick: () => onOpen(key) },
+        el("canvas", { class: "thumbnail", "aria-hidden": "true" }),
+        el("span", { class: "facts" }),
+      );
+      buttons.set(key, node);
+      label(node, head);
+      return node;
+    }
+
+    function label(node, head) {
+      const { alpha, changed } = content.alphaNow(head);
+      const key = Data.keyOf(head);
+      const rows = changed ? content.rowsOf(key) : null;
+      const density = rows ? Data.density(rows) : head.density;
+      node
+        .querySelector(".facts")
+        .replaceChildren(chip(alpha, changed), el("span", { class: "density" }, Data.percent(density)));
+      node.setAttribute(
+        "aria-label",
+        `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : alpha.toFixed(2)}, density ${Data.percent(density)}`,
+      );
+      node.title = `${key} · density ${Data.percent(density)}`;
+    }
+
+    function redraw() {
+      Dom.inSlices(
+        "thumbnails",
+        [...buttons].map(
+          ([key, node]) =>
+            () =>
+              picture(key, node),
+        ),
+      );
+    }
+
+    function picture(key, node) {
+      const rows = content.rowsOf(key);
+      node.classList.toggle("absent", !rows);
+      if (rows) thumbnail(node.querySelector("canvas"), rows);
+    }
+
+    function refresh(key) {
+      const node = buttons.get(key);
+      if (!node) return;
+      label(node, Data.findHead(content.run, key));
+      picture(key, node);
+    }
+
+    function choose(key) {
+      for (const [own, node] of buttons) {
+        node.setAttribute("aria-pressed", own === key);
+        node.tabIndex = own === key ? 0 : -1;
+      }
+    }
+
+    return { element, show, redraw, refresh, choose };
+  }
+
+  return { create, chip, thumbnail };
+})();

@@ -1,0 +1,120 @@
+// The weights of one head as lines between two columns of tokens: keys on the left, queries on the right. A line is drawn only
+// where the weight is above zero. Of a long or dense sentence only the lines of the chosen query are drawn; all would be a grey
+// mass.
+
+const Lines = (() => {
+  "use strict";
+
+  const { el, svg } = Dom;
+  const STEP = 24;
+  const HEADING = 30;
+  const MOST_LINES = 1500;
+
+  function create({ onQuery }) {
+    const element = el("div", { class: "lines" });
+    let content = null;
+    let picture = null;
+    let row = 0;
+    let drawnAt = 0;
+    new ResizeObserver(() => {
+      if (content && element.clientWidth && element.clientWidth !== drawnAt) show(content);
+    }).observe(element);
+
+    function show(next) {
+      content = next;
+      const { rows, queries, keys } = next;
+      const width = Math.min(Math.max(element.clientWidth, 300), 600);
+      const [from, to] = [width * 0.34, width * 0.66];
+      const height = Math.max(rows.rows, rows.columns) * STEP + HEADING + 6;
+      const middle = (index, count) => (index + 0.5) * STEP + HEADING + (height - HEADING - 6 - count * STEP) / 2;
+      const heading = (text, x, anchor) => svg("text", { x, y: 10, "text-anchor": anchor, class: "heading" }, text);
+      const background = svg("g", { class: "all" });
+      if (rows.col.length <= MOST_LINES) {
+        for (let query = 0; query < rows.rows; query++) {
+          for (const { column, weight } of Data.support(rows, query)) {
+            background.append(link(from, middle(column, rows.columns), to, middle(query, rows.rows), weight));
+          }
+        }
+      }
+      const word = (piece, index, count, x, anchor, extra) => {
+        const { text, special } = Data.shown(piece);
+        return svg(
+          "text",
+          { x, y: middle(index, count), "text-anchor": anchor, class: special ? "special" : "", ...extra },
+          text,
+        );
+      };
+      const keyWords = keys.slice(0, rows.columns).map((piece, index) => word(piece, index, rows.columns, from - 8, "end", {}));
+      const queryWords = queries.slice(0, rows.rows).map((piece, index) =>
+        word(piece, index, rows.rows, to + 8, "start", {
+          "data-row": index,
+          tabindex: -1,
+          role: "button",
+          "aria-label": `query ${Data.shown(piece).text}`,
+        }),
+      );
+      picture = { keyWords, queryWords, from, to, middle, chosen: svg("g", {}), background };
+      const drawing = svg(
+        "svg",
+        { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${next.title}: lines from queries to their keys` },
+        heading(next.keyTitle, from - 8, "end"),
+        heading(next.queryTitle, to + 8, "start"),
+        background,
+        picture.chosen,
+        svg("g", { class: "keys" }, keyWords),
+        svg("g", { class: "queries" }, queryWords),
+      );
+      element.replaceChildren(drawing);
+      drawnAt = element.clientWidth;
+      for (const name of ["pointerover", "focusin", "click"]) drawing.addEventListener(name, asked);
+      Dom.roving(drawing.querySelector(".queries"), "text");
+      mark(row);
+    }
+
+    function asked(event) {
+      const word = event.target.closest("[data-row]");
+      if (word && Number(word.dataset.row) !== row) onQuery(Number(word.dataset.row));
+    }
+
+    function link(x1, y1, x2, y2, weight) {
+      const bend = (x2 - x1) * 0.42;
+      return svg("path", {
+        d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`,
+        "stroke-width": (0.8 + 4.2 * Math.min(weight, 1)).toFixed(2),
+        stroke: Colors.weight(weight),
+        fill: "none",
+      });
+    }
+
+    function mark(next) {
+      row = next;
+      if (!picture || row >= content.rows.rows) return;
+      const { rows } = content;
+      const found = Data.support(rows, row);
+      const best = new Map(found.map(({ column, weight }) => [column, weight]));
+      const y = picture.middle(row, rows.rows);
+      picture.background.classList.add("dim");
+      picture.chosen.replaceChildren(
+        ...found.map(({ column, weight }) => link(picture.from, picture.middle(column, rows.columns), picture.to, y, weight)),
+        ...found
+          .slice(0, 4)
+          .map(({ column, weight }) =>
+            svg(
+              "text",
+              { x: picture.from - 2, y: picture.middle(column, rows.columns) - 9, class: "number", "text-anchor": "start" },
+              weight.toFixed(2),
+            ),
+          ),
+      );
+      picture.keyWords.forEach((word, column) => word.classList.toggle("strong", best.has(column)));
+      picture.queryWords.forEach((word, index) => {
+        word.classList.toggle("strong", index === row);
+        word.setAttribute("tabindex", index === row ? 0 : -1);
+      });
+    }
+
+    return { element, show, mark };
+  }
+
+  return { create };
+})();

@@ -1,0 +1,127 @@
+// One query and its support in words and numbers. Two lines of tokens (queries, keys) and the list of weights, largest first;
+// every key that is not in the list has weight exactly 0, and the page says so.
+
+const Tokens = (() => {
+  "use strict";
+
+  const { el } = Dom;
+  const LISTED = 12; // more on request: the long tail of a dense head says little
+
+  function chip(piece, index, properties) {
+    const { text, special, starts } = Data.shown(piece);
+    const classes = ["token", special ? "special" : "", starts ? "" : "joined"].join(" ").trim();
+    return el(properties.tag, { ...properties, tag: null, class: classes, "data-index": index }, text);
+  }
+
+  // onQuery(row) when a query is hovered, focused or tapped.
+  function create({ onQuery }) {
+    const queryLine = el("div", { class: "tokens queries", role: "group", "aria-label": "Queries: choose a token" });
+    const keyLine = el("div", { class: "tokens keys", "aria-label": "Keys" });
+    const says = el("p", { class: "says", "aria-live": "polite" });
+    const list = el("ol", { class: "support", "aria-label": "Keys with weight, largest first" });
+    const more = el("button", { type: "button", class: "quiet more", onclick: () => expand() }, "");
+    const rest = el("p", { class: "rest" });
+    const element = el(
+      "div",
+      { class: "reading" },
+      el("h4", {}, "Query", el("small", {}, "hover, tap or use the arrow keys")),
+      queryLine,
+      el("h4", {}, "Keys", el("small", {}, "coloured by weight, hatched where exactly 0")),
+      keyLine,
+      says,
+      list,
+      more,
+      rest,
+    );
+    let content = null;
+    let row = 0;
+    let all = false;
+
+    const asked = (event) => {
+      const button = event.target.closest(".token");
+      if (button && Number(button.dataset.index) !== row) onQuery(Number(button.dataset.index));
+    };
+    for (const name of ["pointerover", "focusin", "click"]) queryLine.addEventListener(name, asked);
+    Dom.roving(queryLine, ".token");
+
+    function show(next) {
+      const same = content && content.queries === next.queries && content.keys === next.keys;
+      content = next;
+      if (same) return;
+      queryLine.replaceChildren(
+        ...next.queries.map((piece, index) => chip(piece, index, { tag: "button", type: "button", tabindex: -1 })),
+      );
+      keyLine.replaceChildren(...next.keys.map((piece, index) => chip(piece, index, { tag: "span" })));
+    }
+
+    function expand() {
+      all = true;
+      mark(row);
+    }
+
+    function mark(next) {
+      if (next !== row) all = false;
+      row = next;
+      const { rows, queries, keys, predicted } = content;
+      [...queryLine.children].forEach((button, index) => {
+        button.classList.toggle("chosen", index === row);
+        button.setAttribute("aria-pressed", index === row);
+        button.tabIndex = index === row ? 0 : -1;
+      });
+      const found = Data.support(rows, row);
+      const seen = Data.visible(rows, row);
+      const weights = new Map(found.map(({ column, weight }) => [column, weight]));
+      [...keyLine.children].forEach((node, column) => {
+        const weight = weights.get(column);
+        const rgb = weight ? Colors.weightRgb(weight) : null;
+        node.classList.toggle("zero", !weight && column < seen);
+        node.classList.toggle("hidden-key", column >= seen);
+        node.style.background = rgb ? `rgb(${rgb.join(",")})` : "";
+        node.style.color = rgb ? Colors.ink(rgb) : "";
+        node.title = column >= seen ? "not visible: in the future" : weight ? Data.weightText(weight) : "exactly 0";
+      });
+      Dom.keepInView(queryLine, queryLine.children[row]);
+      Dom.keepInView(keyLine, found.length ? keyLine.children[found[0].column] : null);
+      describe(found, seen, Data.shown(queries[row]).text, predicted ? Data.shown(predicted[row]).text : null);
+      const shown = all ? found : found.slice(0, LISTED);
+      const top = found.length ? found[0].weight : 1;
+      list.replaceChildren(
+        ...shown.map(({ column, weight }) =>
+          el(
+            "li",
+            { "data-column": column },
+            el("span", { class: "key" }, Data.shown(keys[column]).text),
+            el("span", { class: "position" }, `at ${column}`),
+            el(
+              "span",
+              { class: "bar" },
+              el("i", { style: { width: `${(100 * weight) / Math.max(top, 1e-9)}%`, background: Colors.weight(weight) } }),
+            ),
+            el("span", { class: "value" }, Data.weightText(weight)),
+          ),
+        ),
+      );
+      more.hidden = shown.length === found.length;
+      more.textContent = `Show all ${found.length} keys with weight`;
+    }
+
+    function describe(found, seen, query, next) {
+      const zeros = seen - found.length;
+      says.replaceChildren(
+        "The query ",
+        el("b", {}, query),
+        ...(next === null ? [] : [" (to predict ", el("b", {}, next), ")"]),
+        found.length
+          ? ` puts weight on ${found.length} of ${seen} ${seen === 1 ? "key" : "keys"}.`
+          : " puts weight on no key at all.",
+      );
+      rest.hidden = zeros === 0;
+      rest.textContent =
+        zeros === 1 ? "The other visible key gets exactly 0." : `The other ${zeros} visible keys get exactly 0.`;
+    }
+
+    return { element, show, mark };
+  }
+
+  return { create };
+})();

@@ -1,0 +1,125 @@
+"""One sentence as a report holds it: pieces, sparse weights of every head, scores. In: a model and ids. Out: `SentenceView`.
+
+Scores are s_ij = q_i k_j / sqrt(D) plus what positions add, before the normaliser; from them a page can compute the weights
+of another alpha. They are L x L, so only short sentences have them.
+"""
+
+import base64
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from entformer.analysis.collect import layer_rows, run_watched
+from entformer.analysis.role_examples import sentence_roles
+from entformer.analysis.rows import Floats
+from entformer.analysis.table import Example
+from entformer.analysis.words import WordMarker
+from entformer.data.records import Batch
+from entformer.decode.attention import rows_per_head
+from entformer.decode.records import SparseRows
+from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.watch import Watched
+from entformer.text.subwords import BOS, EOS, Subwords
+
+LONGEST_WITH_SCORES = 40  # tokens on either side
+MASKED = -32768
+LEVELS = 65534  # of scores as 16-bit numbers, -32767 to 32767
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceView:
+    """What a report needs of one sentence."""
+
+    example: Example
+    source: tuple[str, ...]  # pieces, EOS at the end
+    target: tuple[str, ...]  # BOS at the start, EOS at the end
+    heads: dict[str, SparseRows]  # "encoder.0.0" -> weights
+    scores: dict[str, NDArray[np.float32]]  # (queries, keys), -inf = masked; empty for long sentences
+    roles: dict[str, dict[str, float]]  # head -> role -> its score in this sentence
+
+    @property
+    def entries(self) -> int:
+        """Weights of all heads."""
+        return sum(len(rows.col) for rows in self.heads.values())
+
+
+def view_sentence(
+    model: Seq2Seq, example: Example, subwords: Subwords, markers: tuple[WordMarker, WordMarker] | None = None
+) -> SentenceView:
+    """Read one sentence teacher-forced and keep everything."""
+    source, target = [*example.source, EOS], [BOS, *example.target, EOS]
+    sizes = len(source), len(target) - 1
+    batch = Batch(
+        torch.tensor([source]), torch.tensor([target]), torch.tensor([sizes[0]]), torch.tensor([sizes[1]]), (example.id,)
+    )
+    marks = {}
+    if markers is not None:
+        marks["encoder"] = markers[0].marks([source], sizes[0])
+        marks["decoder"] = markers[1].marks([target[:-1]], sizes[1])
+    heads: dict[str, SparseRows] = {}
+    scores: dict[str, NDArray[np.float32]] = {}
+    roles: dict[str, dict[str, float]] = {}
+
+    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
+        heads.update((f"{kind}.{layer}.{key.head}", rows) for key, rows in rows_per_head(kind, layer, watched))
+        if max(sizes) <= LONGEST_WITH_SCORES:
+            for head, own in enumerate(attention_scores(module, watched)):
+                scores[f"{kind}.{layer}.{head}"] = own
+        queries, keys = sizes[0 if kind == "encoder" else 1], sizes[1 if kind == "decoder" else 0]
+        rows = layer_rows(kind, layer, watched, np.array([queries]), np.array([keys]))
+        for role, values in sentence_roles(rows, marks.get(kind)).items():
+            for head, value in enumerate(values.tolist()):
+                if value == value:  # not NaN
+                    roles.setdefault(f"{kind}.{layer}.{head}", {})[role] = value
+
+    run_watched(model, batch.to(model.source_embedding.device), watch)
+    pieces = tuple(subwords.pieces(source)), tuple(subwords.pieces(target))
+    return SentenceView(example, *pieces, heads, scores, roles)
+
+
+def attention_scores(module: MultiheadAttention, watched: Watched) -> NDArray[np.float32]:
+    """The scores of a batch of one, (H, Lq, Lk), as the normaliser got them; -inf where a query may not look."""
+    query, key = watched.query[0].float(), watched.key[0].float()  # (H, L, D)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(max(query.shape[-1], 1))
+    distance = torch.arange(query.shape[1], device=query.device)[:, None] + watched.offset
+    distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): how far back the key is
+    if module.slopes is not None:
+        scores = scores - module.slopes.float()[:, None, None] * distance.abs()
+    if watched.masks.bias is not None:
+        scores = scores + watched.masks.bias[0].float()
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if watched.causal:
+        hidden |= distance < 0
+    if watched.masks.pairs is not None:
+        hidden |= ~watched.masks.pairs[0]
+    if watched.masks.keys is not None:
+        hidden |= ~watched.masks.keys[0]
+    found: NDArray[np.float32] = scores.masked_fill(hidden, -math.inf).cpu().numpy()
+    return found
+
+
+def packed_scores(scores: NDArray[np.float32]) -> dict[str, Any]:
+    """(Lq, Lk) as 16-bit levels in base64: score = offset + scale * level, level -32768 = masked. Error <= range / 131068."""
+    seen = np.isfinite(scores)
+    low, high = (float(scores[seen].min()), float(scores[seen].max())) if seen.any() else (0.0, 0.0)
+    scale, offset = (high - low) / LEVELS, (high + low) / 2
+    levels = np.full(scores.shape, MASKED, dtype="<i2")
+    exact: Floats = scores[seen].astype(np.float64) - offset
+    levels[seen] = np.clip(np.rint(exact / scale), -LEVELS // 2, LEVELS // 2) if scale > 0 else 0
+    rows, columns = scores.shape
+    data = base64.b64encode(levels.tobytes()).decode("ascii")
+    return {"rows": rows, "columns": columns, "scale": scale, "offset": offset, "data": data}
+
+
+def packed_rows(rows: SparseRows) -> dict[str, Any]:
+    """The weights as a report holds them, four significant digits."""
+    return {
+        "crow": rows.crow.tolist(),
+        "col": rows.col.tolist(),
+        "weight": [float(f"{weight:.4g}") for weight in rows.weight.tolist()],
+    }

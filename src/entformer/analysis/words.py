@@ -1,0 +1,110 @@
+"""What the tokens of a batch are: pieces of which word, a word that asks, the question mark. In: ids. Out: `Marks`.
+
+Words come from `Subwords.word_starts`. Two things part from plain words, so that a cluster is what the paper calls one: a piece
+of punctuation stands alone ("dog." is two clusters), and in tokenised text a hyphen joins its neighbours ("one - two").
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
+from entformer.analysis.rows import Bools, Ints
+from entformer.text.subwords import CONTROLS, SPACE, Subwords
+
+HYPHENS = frozenset({"-", "@-@", "\u2010", "\u2011"})
+INSIDE_WORDS = frozenset("-'\u2019\u2010\u2011")  # punctuation that does not end a word
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """One side of a batch."""
+
+    words: Ints  # (B, L) the cluster of each token, counted through its sentence, -1 for BOS, EOS and padding
+    asking: Bools  # (B, L) a piece of an interrogative word
+    mark: Ints  # (B,) the last question mark, -1 if there is none
+
+    @property
+    def questions(self) -> Bools:
+        """Sentences that have an interrogative word and a question mark, (B,); the mark alone if no such word was met."""
+        worded = np.any(self.asking, axis=1)
+        asks: Bools = (self.mark >= 0) & (worded | ~worded.any())
+        return asks
+
+
+class WordMarker:
+    """Reads tokens of one language."""
+
+    def __init__(self, subwords: Subwords, language: str, *, tokenized: bool = False) -> None:
+        self._asking = INTERROGATIVES.get(language.lower().replace("_", "-").split("-")[0], frozenset())
+        self._tokenized = tokenized
+        self._pieces = subwords.pieces(range(subwords.size))
+        bare = [piece.removeprefix(SPACE) for piece in self._pieces]
+        self._bare = bare
+        self._alone = [bool(text) and all(_parts_words(character) for character in text) for text in bare]
+        self._begins = [i < CONTROLS or piece.startswith(SPACE) for i, piece in enumerate(self._pieces)]
+
+    def marks(self, sentences: Sequence[Sequence[int]], length: int) -> Marks:
+        """The sentences of a batch, with BOS or EOS where the model sees them, padded to `length` places."""
+        words = np.full((len(sentences), length), -1, dtype=np.int64)
+        asking = np.zeros((len(sentences), length), dtype=np.bool_)
+        mark = np.full(len(sentences), -1, dtype=np.int64)
+        for b, ids in enumerate(sentences):
+            clusters = self.clusters(ids)
+            words[b, : len(ids)] = clusters
+            mark[b] = max((i for i, token in enumerate(ids) if self._bare[token] in QUESTION_MARKS), default=-1)
+            if self._asking:
+                texts: dict[int, str] = {}
+                for token, cluster in zip(ids, clusters, strict=True):
+                    texts[cluster] = texts.get(cluster, "") + self._bare[token]
+                asks = {cluster for cluster, text in texts.items() if cluster >= 0 and text.lower() in self._asking}
+                asking[b, : len(ids)] = [cluster in asks for cluster in clusters]
+        return Marks(words, asking, mark)
+
+    def clusters(self, ids: Sequence[int]) -> list[int]:
+        """The cluster of each token of one sentence, counted from 0; -1 for controls."""
+        starts: list[int] = []  # where clusters begin
+        texts: list[str] = []
+        before = -1  # the token before, -1 at the start
+        for place, token in enumerate(ids):
+            if token >= CONTROLS:
+                # A lone "▁" has no text yet: what follows belongs to it.
+                fresh = before < CONTROLS or self._begins[token]
+                if fresh or (self._bare[before] and (self._alone[token] or self._alone[before])):
+                    starts.append(place)
+                    texts.append("")
+                texts[-1] += self._bare[token]
+            before = token
+        joined = self._joined(texts) if self._tokenized else range(len(texts))
+        found = [-1] * len(ids)
+        for number, begin, end in zip(joined, starts, [*starts[1:], len(ids)], strict=True):
+            for place in range(begin, end):
+                if ids[place] >= CONTROLS:
+                    found[place] = number
+        return found
+
+    @staticmethod
+    def _joined(texts: Sequence[str]) -> list[int]:
+        """Numbers of the clusters when a hyphen takes its neighbours in."""
+        numbers: list[int] = []
+        for place, text in enumerate(texts):
+            together = place > 0 and (text in HYPHENS or texts[place - 1] in HYPHENS)
+            numbers.append(0 if place == 0 else numbers[-1] + (not together))
+        return numbers
+
+
+def _parts_words(character: str) -> bool:
+    return unicodedata.category(character)[0] == "P" and character not in INSIDE_WORDS
+
+
+def word_numbers(subwords: Subwords, ids: Sequence[int]) -> list[int]:
+    """The word, as spaces part them, of each token; -1 for PAD, BOS and EOS. What gold alignments count."""
+    found: list[int] = []
+    number = -1
+    for token, begins in zip(ids, subwords.word_starts(ids), strict=True):
+        control = token < CONTROLS
+        number += begins and not control
+        found.append(-1 if control else number)
+    return found

@@ -1,0 +1,230 @@
+"""ReportData made up for tests: no model, but scores with the shapes heads really have, and weights by `entformer.entmax`.
+
+`report_data()` gives runs with a softmax, a fixed and a learned alpha; `long_report_data()` one run with a 512-token sentence.
+"""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from entformer import entmax
+
+KINDS = ("encoder", "decoder", "cross")
+STEPS = [0, 100, 200, 400, 800, 1600, 3200, 4800, 6400, 8000]
+LEVELS = 32000  # of the 16-bit scores to either side of zero
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+# One text tries to become markup; the page must show it as it is.
+PAIRS = [
+    ("Where is the little dog that was running on the beach?", "Wo ist der kleine Hund, der am Strand lief?", "question"),
+    ("Two young men are sitting in front of a coffee-house.", "Zwei junge Männer sitzen vor einem Kaffeehaus.", "sample"),
+    (
+        'A sign says <script>alert("x")</script> & nothing else.',
+        'Auf einem Schild steht <img src=x onerror="boom()">.',
+        "sample",
+    ),
+    (
+        "A man in an orange hat is staring at something far away.",
+        "Ein Mann mit einem orangefarbenen Hut starrt etwas an.",
+        "longest",
+    ),
+]
+
+
+def pieces(text: str) -> list[str]:
+    """Pieces as sentencepiece writes them; long words are cut."""
+    found = []
+    for word in text.split():
+        cuts = [word[start : start + 6] for start in range(0, len(word), 6)]
+        found += [f"▁{cuts[0]}", *cuts[1:]]
+    return found
+
+
+def head_scores(rows: int, columns: int, role: int, chance: np.random.Generator) -> Numbers:
+    """(rows, columns): heads that look at a fixed offset, along the diagonal, at the end, or broadly."""
+    query = np.arange(rows)[:, None] * (columns / rows)
+    key = np.arange(columns)[None, :]
+    noise = chance.normal(size=(rows, columns))
+    if role == 0:
+        return 3.5 * (np.abs(query - 1 - key) < 0.6) + 0.5 * noise
+    if role == 1:
+        return -0.5 * np.abs(query - key) + 0.8 * noise
+    if role == 2:
+        return 2.5 * (key == columns - 1) + 0.7 * noise
+    return 0.9 * noise
+
+
+def store_scores(scores: Numbers, allowed: Numbers) -> dict[str, Any]:
+    """16-bit levels, little-endian, -32768 where masked."""
+    visible = scores[allowed]
+    offset = float(visible.max() + visible.min()) / 2
+    scale = float(visible.max() - visible.min()) / (2 * LEVELS) or 1.0
+    levels = np.where(allowed, np.round((scores - offset) / scale), -32768).astype("<i2")
+    rows, columns = scores.shape
+    data = base64.b64encode(levels.tobytes()).decode()
+    return {"rows": rows, "columns": columns, "scale": scale, "offset": offset, "data": data}
+
+
+def read_scores(stored: dict[str, Any]) -> Numbers:
+    levels = np.frombuffer(base64.b64decode(stored["data"]), dtype="<i2").reshape(stored["rows"], stored["columns"])
+    return np.where(levels == -32768, -math.inf, levels * stored["scale"] + stored["offset"])
+
+
+def head_rows(scores: Numbers, alpha: float, causal: bool, keep_scores: bool) -> dict[str, Any]:
+    allowed = np.tril(np.ones(scores.shape, dtype=bool)) if causal else np.ones(scores.shape, dtype=bool)
+    stored = store_scores(scores, allowed)
+    exact = torch.from_numpy(read_scores(stored))  # so that the page can compute the same weights
+    weights = entmax(exact, alpha=alpha).numpy()
+    row, col = np.nonzero(weights)
+    crow = np.concatenate([[0], np.bincount(row, minlength=len(weights)).cumsum()])
+    weight = [float(f"{value:.4g}") for value in weights[row, col]]
+    return {"crow": crow.tolist(), "col": col.tolist(), "weight": weight, "scores": stored if keep_scores else None}
+
+
+def make_sentence(
+    number: int, pair: tuple[str, str, str], alphas: dict[str, Numbers], chance: np.random.Generator
+) -> dict[str, Any]:
+    source, target = [*pieces(pair[0]), "</s>"], ["<s>", *pieces(pair[1]), "</s>"]
+    shapes = {"encoder": (len(source),) * 2, "decoder": (len(target) - 1,) * 2, "cross": (len(target) - 1, len(source))}
+    short = max(len(source), len(target)) <= 40
+    heads = {}
+    for kind in KINDS:
+        for layer, head in np.ndindex(alphas[kind].shape):
+            scores = head_scores(*shapes[kind], role=(layer + head) % 4, chance=chance)
+            heads[f"{kind}.{layer}.{head}"] = head_rows(scores, float(alphas[kind][layer, head]), kind == "decoder", short)
+    return {
+        "id": number,
+        "source_text": pair[0],
+        "target_text": pair[1],
+        "source": source,
+        "target": target,
+        "why": pair[2],
+        "heads": heads,
+    }
+
+
+def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, chance: np.random.Generator) -> dict[str, Any]:
+    density = float(np.clip(1.25 - 0.62 * alpha + 0.1 * chance.normal(), 0.05, 1.0)) if alpha > 1 else 1.0
+    rows = np.clip(chance.normal(density, 0.12, size=2000), 0.02, 0.999) if alpha > 1 else np.full(2000, 0.999)
+    role = (layer + head) % 4
+    small, other = (float(value) for value in 0.1 * chance.random(2))
+    before = 0.9 - 0.2 * abs(2 - alpha) + small if role == 0 else small
+    itself = 0.6 + 3 * other if role == 1 else other
+    roles = []
+    if role == 0 and kind != "cross":
+        roles.append({"role": "previous token", "score": before, "examples": [1, 3]})
+    if role == 2 and kind == "encoder":
+        roles.append({"role": "interrogation", "score": 0.71, "examples": [0]})
+    cross = kind == "cross"
+    return {
+        "kind": kind,
+        "layer": layer,
+        "head": head,
+        "alpha": alpha if learned else None,
+        "density": density,
+        "density_histogram": np.histogram(rows, bins=20, range=(0, 1))[0].tolist(),
+        "support": 14 * density,
+        "entropy": math.log(1 + 9 * density),
+        "effective_keys": 1 + 9 * density,
+        "null_rate": 0.0,
+        "positional": {} if cross else {"-1": before, "0": itself, "1": 0.1 * float(chance.random())},
+        "first_key": float(other),
+        "last_key": 0.8 if role == 2 else float(small),
+        "density_spread": density / 2,
+        "merging": 0.5 * itself if kind == "encoder" else None,
+        "interrogation": (0.71 if role == 2 else 0.1) if kind == "encoder" else None,
+        "aer": 0.4 + 0.5 * float(chance.random()) if cross else None,
+        "aer_shifted": 0.3 + 0.5 * float(chance.random()) if cross else None,
+        "roles": roles,
+    }
+
+
+def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads: int, seed: int) -> dict[str, Any]:
+    """alpha None: learned, another one for every head."""
+    chance = np.random.default_rng(seed)
+    shape = (layers, heads)
+    alphas = {kind: np.full(shape, alpha) if alpha else 1 + chance.beta(1.1, 0.9, size=shape) for kind in KINDS}
+    start = 1.5 + 0.1 * chance.normal(size=(len(KINDS), *shape))
+    paths = {
+        kind: [
+            [
+                [float(alphas[kind][at] + (start[place][at] - alphas[kind][at]) * math.exp(-step / 1500)) for step in STEPS]
+                for at in ((layer, head) for head in range(heads))
+            ]
+            for layer in range(layers)
+        ]
+        for place, kind in enumerate(KINDS)
+    }
+    found = [
+        make_head(kind, *at, alpha=float(alphas[kind][at]), learned=alpha is None, chance=chance)
+        for kind in KINDS
+        for at in np.ndindex(shape)
+    ]
+    by_layer = []
+    for kind in KINDS:
+        for layer in range(layers):
+            densities = [head["density"] for head in found if (head["kind"], head["layer"]) == (kind, layer)]
+            diversity = 0.12 + 0.08 * seed + 0.05 * float(chance.random())
+            union = min(1.0, 1.5 * max(densities))
+            by_layer.append(
+                {
+                    "kind": kind,
+                    "layer": layer,
+                    "js_diversity": diversity,
+                    "union_density": union,
+                    "density": float(np.mean(densities)),
+                }
+            )
+    rate = {"aer": 0.31, "rows": "shifted", "precision": 0.7, "recall": 0.68}
+    return {
+        "name": name,
+        "languages": ["en", "de"],
+        "normalizers": dict.fromkeys(KINDS, normalizer),
+        "settings": {
+            "model.layers": layers,
+            "model.heads": heads,
+            "model.normalizer": normalizer,
+            "training.lr": 0.005,
+            "data.name": "multi30k",
+        },
+        "scores": [
+            {"name": "BLEU", "value": 38.0 + seed / 3, "signature": "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.5.1"},
+            {"name": "chrF2", "value": 61.2 + seed / 5, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|version:2.5.1"},
+        ],
+        "data": {"sentences": 1000, "source_tokens": 15203, "target_tokens": 15611, "name": "test2016"},
+        "alpha_steps": STEPS if alpha is None else None,
+        "alpha_paths": paths if alpha is None else None,
+        "heads": found,
+        "layers": by_layer,
+        "alignment": {"best_head": {"layer": 1, "head": 2, **rate}, "best_layer": {"layer": 1, **rate}, "averaged": rate},
+        "varied": [{"kind": "encoder", "layer": 1, "head": 0, "sparse": 1, "dense": 3, "densities": [0.11, 0.42]}],
+        "sentences": [make_sentence(10 + number, pair, alphas, chance) for number, pair in enumerate(PAIRS)],
+    }
+
+
+def wrap(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "title": "Multi30k, three ways to attend",
+        "created": "2025-01-31",
+        "entformer": "0.1.0",
+        "runs": runs,
+    }
+
+
+def report_data(layers: int = 3, heads: int = 4) -> dict[str, Any]:
+    plans = (("learned alpha", "entmax", None), ("entmax15", "entmax15", 1.5), ("softmax", "softmax", 1.0))
+    return wrap([make_run(*plan, layers, heads, seed) for seed, plan in enumerate(plans, start=1)])
+
+
+def long_report_data(tokens: int = 512, layers: int = 4, heads: int = 4) -> dict[str, Any]:
+    """A run whose first sentence has `tokens` tokens on both sides, without scores, as reports store long sentences."""
+    run = make_run("learned alpha", "entmax", None, layers, heads, seed=1)
+    chance = np.random.default_rng(5)
+    alphas = {kind: np.full((layers, heads), 1.6) for kind in KINDS}
+    words = " ".join(f"w{number}" for number in range(tokens - 1))
+    run["sentences"].insert(0, make_sentence(99, (words, words, "longest"), alphas, chance))
+    return wrap([run])

@@ -1,0 +1,111 @@
+"""Tiny models over a real vocabulary, and a run folder with one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from entformer.checkpoint import RunFolder, model_info, save_weights
+from entformer.checkpoint.atomic import write_json
+from entformer.data.store import TokenStore
+from entformer.models.config import AttentionConfig, Seq2SeqConfig
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.text.subwords import Subwords
+
+SOURCES = (
+    "the red-haired man sleeps .",
+    "what does the dog see ?",
+    "why does she sleep in the small house near the water ?",
+    "two dogs play .",
+    "a man in an orange hat is looking at something small .",
+    "who sleeps ?",
+)
+TARGETS = (
+    "der rothaarige Mann schläft .",
+    "was sieht der Hund ?",
+    "warum schläft sie in dem kleinen Haus am Wasser ?",
+    "zwei Hunde spielen .",
+    "ein Mann mit orangem Hut sieht etwas Kleines an .",
+    "wer schläft ?",
+)
+
+
+@pytest.fixture(scope="session")
+def subwords() -> Subwords:
+    return Subwords.train([*SOURCES, *TARGETS] * 4, vocab_size=340)
+
+
+@pytest.fixture(scope="session")
+def store(subwords: Subwords) -> TokenStore:
+    return TokenStore.from_examples(zip(subwords.encode_lines(SOURCES), subwords.encode_lines(TARGETS), strict=True))
+
+
+def make_model(vocabulary: int, normalizer: str = "entmax", **options: object) -> Seq2Seq:
+    """Weights of some size, so that heads differ and sparse ones are sparse."""
+    torch.manual_seed(1)
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32}
+    kinds = {kind: AttentionConfig(normalizer=normalizer) for kind in KINDS}
+    model = Seq2Seq(Seq2SeqConfig.model_validate({"vocab_size": vocabulary, **sizes, **kinds, **options})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.mul_(2.0)
+    return model
+
+
+@pytest.fixture
+def model(subwords: Subwords) -> Seq2Seq:
+    return make_model(subwords.size)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, subwords: Subwords) -> Path:
+    """A run with learned alphas, untrained, with a short history, and its text beside it."""
+    return make_run(tmp_path_factory.mktemp("runs") / "learned", subwords, "entmax")
+
+
+@pytest.fixture(scope="session")
+def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: Subwords) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "rela", subwords, "rela")
+
+
+def make_run(path: Path, subwords: Subwords, normalizer: str) -> Path:
+    model = make_model(subwords.size, normalizer)
+    folder = RunFolder(path)
+    folder.claim()
+    subwords.save(folder.subwords)
+    info = model_info(
+        model.config,
+        subwords,
+        source_language="en",
+        target_language="de",
+        tokenized=True,
+        lowercase=False,
+        data_fingerprint="none",
+    )
+    write_json(folder.model, info)
+
+    def write(into: Path) -> None:
+        save_weights(into / "model.safetensors", model)
+        (into / "state.safetensors").write_bytes(b"")
+
+    folder.save(10, write, {"step": 10})
+    (path / "last.json").write_text('{"checkpoint": "step-00000010"}')
+    if normalizer == "entmax":
+        rows = [[[1.1, 1.2], [1.3, 1.4]], [[1.5, 1.6], [1.7, 1.8]]]
+        folder.metrics.write_text(
+            "".join(
+                f'{{"kind": "alphas", "step": {10 * i}, "encoder": {row}, "decoder": {row}, "cross": {row}}}\n'
+                for i, row in enumerate(rows)
+            )
+            + '{"kind": "valid", "step": 10, "bleu": 12.5, "signature": "nrefs:1|tok:13a", "chrf": 30.0, "perplexity": 9.0}\n'
+            + '{"kind": "train", "st'
+        )
+    (path / "test.en").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
+    (path / "test.de").write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
+    return path
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,126 @@
+"""Word alignment: gold files, argmax links from row i and i + 1, the error rate of a case counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from entformer.analysis.alignment import (
+    Counts,
+    alignment_error_rate,
+    collect_alignment,
+    precision_recall,
+    strongest_keys,
+)
+from entformer.analysis.gold import Gold, read_gold
+from entformer.analysis.words import word_numbers
+from entformer.data.batching import TokenBatches
+from entformer.data.store import TokenStore
+from entformer.decode.attention import record_attention
+from entformer.errors import ArgumentError, DataError
+from entformer.text.subwords import EOS, Subwords
+
+from .conftest import SOURCES, TARGETS, make_model
+
+
+def test_error_rate_by_hand() -> None:
+    # 4 links; 2 of the 3 sure ones found, 3 of the 4 are possible: 1 - (2 + 3) / (4 + 3)
+    counts = Counts(links=4, sure=2, possible=3, gold=3)
+    assert alignment_error_rate(counts) == pytest.approx(2 / 7)
+    assert precision_recall(counts) == pytest.approx((3 / 4, 2 / 3))
+    assert alignment_error_rate(Counts(0, 0, 0, 0)) == 1.0
+
+
+def test_strongest_key_of_sparse_rows() -> None:
+    row, col = np.array([0, 0, 2, 2, 2]), np.array([1, 3, 0, 2, 4])
+    assert strongest_keys(row, col, np.array([0.2, 0.8, 0.4, 0.4, 0.2]), 4).tolist() == [3, -1, 0, -1]
+    assert strongest_keys(row[:0], col[:0], np.zeros(0), 2).tolist() == [-1, -1]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_gold_is_read_sure_and_possible(tmp_path: Path) -> None:
+    path = write(tmp_path / "gold.wa", "0-0 1?1 1-2-P\n2p0 0-1\n")
+    gold = read_gold(path, ["a b", "a b c"], ["x y z", "x y"])
+    assert gold.sure == (frozenset({(0, 0)}), frozenset({(0, 1)}))
+    assert gold.possible == (frozenset({(0, 0), (1, 1), (1, 2)}), frozenset({(2, 0), (0, 1)}))
+    assert gold.turned().sure[1] == frozenset({(1, 0)})
+    one = read_gold(write(path, "1-1\n\n"), ["a b", "a b c"], ["x y z", "x y"], first=1)
+    assert one.sure == (frozenset({(0, 0)}), frozenset())
+
+
+def test_a_link_to_no_word_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "gold.wa", "0-0\n0-0 5-1\n")
+    with pytest.warns(UserWarning, match=r"gold\.wa:2: 5-1"):
+        gold = read_gold(path, ["a", "b"], ["x", "y"])
+    assert gold.sure[1] == frozenset({(0, 0)})
+
+
+def test_wrong_gold_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gold\.wa:1: '0:0' is not a link"):
+        read_gold(write(tmp_path / "gold.wa", "0:0\n"), ["a"], ["x"])
+    with pytest.raises(DataError, match="has 1 lines"):
+        read_gold(tmp_path / "gold.wa", ["a", "b"], ["x", "y"])
+
+
+def by_hand(subwords: Subwords, source: list[int], target: list[int], weights: np.ndarray, shift: int) -> set[tuple[int, int]]:
+    """Links of one head: the loop that the paper describes. weights (T, S)."""
+    from_words, to_words = word_numbers(subwords, source), word_numbers(subwords, target)
+    links = set()
+    for piece, word in enumerate(to_words):
+        row = weights[piece + shift, : len(source)]
+        if row.max() > 0:
+            links.add((from_words[int(row.argmax())], word))
+    return links
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "entmax15", "rela"])
+def test_links_are_those_of_a_plain_loop(normalizer: str, subwords: Subwords, store: TokenStore) -> None:
+    model = make_model(subwords.size, normalizer)
+    sure = tuple(frozenset((i, i) for i in range(len(line.split()))) for line in TARGETS)
+    sure = tuple(
+        frozenset(link for link in links if link[0] < len(line.split())) for links, line in zip(sure, SOURCES, strict=True)
+    )
+    gold = Gold(sure, tuple(links | {(0, 1)} for links in sure))
+    scores = collect_alignment(model, TokenBatches(store, tokens=40, shuffle=False).epoch(0), subwords, gold)
+    assert scores.sentences == len(store)
+    pairs = [(source.tolist(), target.tolist()) for source, target in store]
+    records = [record_attention(model, *pair) for pair in pairs]
+    for (layer, head), both in scores.heads.items():
+        for shift in (0, 1):
+            expected = np.zeros(4)
+            for number, (pair, record) in enumerate(zip(pairs, records, strict=True)):
+                dense = record.head("cross", layer, head).dense()
+                links = by_hand(subwords, *pair, dense, shift)
+                expected += len(links), len(links & sure[number]), len(links & gold.possible[number]), len(sure[number])
+            assert both[shift] == pytest.approx(tuple(expected))
+    for layer, both in scores.layers.items():
+        found = 0
+        for pair, record in zip(pairs, records, strict=True):
+            heads = [record.head("cross", layer, head).dense() for head in range(2)]
+            shares = [np.nan_to_num(dense / dense.sum(-1, keepdims=True).clip(1e-30)) for dense in heads]
+            found += len(by_hand(subwords, *pair, sum(shares), 0))
+        assert both[0].links == found
+
+
+def test_too_short_a_gold_standard_is_refused(subwords: Subwords, store: TokenStore) -> None:
+    batches = TokenBatches(store, tokens=4096, shuffle=False).epoch(0)
+    with pytest.raises(ArgumentError, match="gold standard has 1 lines"):
+        collect_alignment(make_model(subwords.size), batches, subwords, Gold((frozenset(),), (frozenset(),)))
+
+
+def test_the_end_of_the_source_is_never_linked(subwords: Subwords) -> None:
+    """Even if all weight lies there: then there is no link at all."""
+    model = make_model(subwords.size, "rela")
+    with torch.no_grad():
+        for _, _, module in model.attention_layers():
+            module.in_proj_weight.zero_()
+    store = TokenStore.from_examples([(subwords.encode("a man"), subwords.encode("ein Mann"))])
+    gold = Gold((frozenset({(0, 0)}),), (frozenset({(0, 0)}),))
+    scores = collect_alignment(model, TokenBatches(store).epoch(0), subwords, gold)
+    assert scores.heads[0, 0][0].links == 0  # scores of zero: ReLA gives no weight
+    assert EOS not in store[0][0]

@@ -1,0 +1,182 @@
+"""Every measure on a case computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from entformer.analysis.density import (
+    density,
+    density_histogram,
+    effective_keys,
+    entropy,
+    null_rows,
+    union_density,
+)
+from entformer.analysis.diversity import jensen_shannon, jensen_shannon_of_live_heads
+from entformer.analysis.interrogation import interrogation_weights
+from entformer.analysis.merging import merging_scores
+from entformer.analysis.positions import first_key_share, last_key_share, positional_confidence
+from entformer.analysis.rows import LayerRows
+from entformer.errors import ArgumentError
+
+# One sentence, two heads, three queries, four keys.
+TWO_HEADS = np.array(
+    [
+        [
+            [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 1.0]],
+            [[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
+        ]
+    ]
+)
+
+
+def rows(weights: np.ndarray, **options: object) -> LayerRows:
+    return LayerRows.from_dense("encoder", 0, weights, **options)  # type: ignore[arg-type]
+
+
+def test_density_is_the_share_of_keys_with_weight() -> None:
+    assert density(rows(TWO_HEADS)).tolist() == [[[0.5, 1.0, 0.25], [0.5, 0.25, 0.25]]]
+
+
+def test_density_counts_visible_keys_only() -> None:
+    causal = np.tril(np.full((1, 1, 3, 3), 0.5))
+    assert density(rows(causal, causal=True)).tolist() == [[[1.0, 1.0, 1.0]]]
+    padded = np.zeros((2, 1, 2, 4))
+    padded[0, 0, :, 0] = 1.0
+    padded[1, 0, 0, :2] = 0.5
+    padded[1, 0, 1, 3] = 1.0  # what padding attends to does not count
+    found = density(rows(padded, query_lengths=np.array([2, 1]), key_lengths=np.array([4, 2])))
+    assert found[0].tolist() == [[0.25, 0.25]]
+    assert found[1, 0, 0] == 1.0
+    assert math.isnan(found[1, 0, 1])
+
+
+def test_density_histogram_puts_exact_shares_in_their_bins() -> None:
+    found = density_histogram(rows(TWO_HEADS))
+    assert found.shape == (2, 20)
+    assert {i: n for i, n in enumerate(found[0].tolist()) if n} == {5: 1, 10: 1, 19: 1}
+    assert {i: n for i, n in enumerate(found[1].tolist()) if n} == {5: 2, 10: 1}
+
+
+def test_entropy_and_effective_keys() -> None:
+    assert entropy(rows(TWO_HEADS))[0, 0] == pytest.approx([math.log(2), math.log(4), 0.0])
+    assert effective_keys(rows(TWO_HEADS))[0, 0] == pytest.approx([2.0, 4.0, 1.0])
+
+
+def test_rows_that_do_not_sum_to_one_are_measured_by_their_shares() -> None:
+    assert entropy(rows(7.0 * TWO_HEADS)) == pytest.approx(entropy(rows(TWO_HEADS)))
+    assert jensen_shannon(rows(7.0 * TWO_HEADS)) == pytest.approx(jensen_shannon(rows(TWO_HEADS)))
+
+
+def test_a_row_without_weight_is_null() -> None:
+    weights = TWO_HEADS.copy()
+    weights[0, 1, 2] = 0.0
+    found = rows(weights)
+    assert null_rows(found).tolist() == [[[False, False, False], [False, False, True]]]
+    assert density(found)[0, 1, 2] == 0.0
+    assert math.isnan(entropy(found)[0, 1, 2])
+
+
+def test_union_density_counts_a_key_once() -> None:
+    assert union_density(rows(TWO_HEADS)).tolist() == [[0.5, 1.0, 0.5]]
+
+
+def test_jensen_shannon_by_hand() -> None:
+    found = jensen_shannon(rows(TWO_HEADS))[0]
+    mixed = [0.625, 0.125, 0.125, 0.125]
+    middle = (-sum(p * math.log(p) for p in mixed) - (math.log(4) + 0.0) / 2) / math.log(4)
+    assert found == pytest.approx([0.0, middle, math.log(2) / math.log(4)])
+
+
+def test_jensen_shannon_is_one_when_heads_share_all_keys_out() -> None:
+    assert jensen_shannon(rows(np.eye(3)[None, :, None, :])).item() == pytest.approx(1.0)
+
+
+def test_jensen_shannon_of_null_rows() -> None:
+    weights = np.zeros((1, 2, 1, 3))
+    weights[0, 0, 0, 0] = 2.0  # the other head gives nothing
+    assert jensen_shannon(rows(weights)).item() == pytest.approx(math.log(2) / math.log(4))
+    assert math.isnan(jensen_shannon_of_live_heads(rows(weights)).item())
+    weights = np.zeros((1, 3, 1, 3))
+    weights[0, 0, 0, 0] = weights[0, 1, 0, 1] = 1.0
+    assert jensen_shannon_of_live_heads(rows(weights)).item() == pytest.approx(math.log(2) / math.log(3))
+
+
+def test_jensen_shannon_needs_a_choice() -> None:
+    assert np.isnan(jensen_shannon(rows(np.ones((1, 2, 1, 1))))).all()
+
+
+def test_a_large_table_is_added_up_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.random.default_rng(1).random((2, 3, 4, 5)) * (np.random.default_rng(2).random((2, 3, 4, 5)) > 0.5)
+    small = jensen_shannon(rows(weights))
+    monkeypatch.setattr("entformer.analysis.rows.DENSE_CELLS", 0)
+    assert jensen_shannon(rows(weights)) == pytest.approx(small, nan_ok=True)
+
+
+def test_positional_confidence_is_the_mean_share_of_a_neighbour() -> None:
+    weights = np.array([[[[0.2, 0.8, 0.0], [0.9, 0.1, 0.0], [0.0, 0.5, 0.5]]]])
+    assert positional_confidence(rows(weights), -1).item() == pytest.approx((0.9 + 0.5) / 2)
+    assert positional_confidence(rows(weights), 0).item() == pytest.approx((0.2 + 0.1 + 0.5) / 3)
+    assert positional_confidence(rows(weights), 1).item() == pytest.approx((0.8 + 0.0) / 2)
+
+
+def test_a_query_without_a_choice_proves_nothing() -> None:
+    causal = np.array([[[[1.0, 0.0], [0.75, 0.25]]]])
+    assert positional_confidence(rows(causal, causal=True), 0).item() == pytest.approx(0.25)
+    assert math.isnan(positional_confidence(rows(np.ones((1, 1, 1, 1))), 0).item())
+    assert math.isnan(positional_confidence(rows(causal, causal=True), 1).item())
+
+
+def test_neighbours_in_padding_do_not_count() -> None:
+    weights = np.zeros((1, 1, 3, 3))
+    weights[0, 0, 0, 1] = weights[0, 0, 1, 0] = weights[0, 0, 2, 1] = 1.0
+    short = rows(weights, query_lengths=np.array([2]), key_lengths=np.array([2]))
+    assert positional_confidence(short, 1).item() == 1.0
+    assert positional_confidence(short, -1).item() == 1.0
+
+
+def test_first_and_last_key() -> None:
+    weights = np.array([[[[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]]])
+    assert first_key_share(rows(weights)).item() == pytest.approx(0.75)
+    assert last_key_share(rows(weights)).item() == pytest.approx(0.25)
+
+
+def test_merging_by_hand() -> None:
+    # Tokens: "blo" "wing" | "up" | end. The paper: the most that any piece gives to the rest of its word.
+    weights = np.array([[[[0.1, 0.6, 0.3, 0.0], [0.9, 0.1, 0.0, 0.0], [0.5, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 1.0]]]])
+    scores, sizes = merging_scores(rows(weights), np.array([[0, 0, 1, -1]]))
+    assert sizes.tolist() == [2, 1]
+    assert scores[0] == pytest.approx([0.9, 0.3])
+
+
+def test_merging_keeps_sentences_and_heads_apart() -> None:
+    weights = np.zeros((2, 2, 2, 2))
+    weights[:, 0] = np.eye(2)
+    weights[:, 1] = np.eye(2)[::-1]
+    scores, sizes = merging_scores(rows(weights), np.array([[0, 0], [0, 1]]))
+    assert sizes.tolist() == [2, 1, 1]
+    assert scores.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
+
+
+def test_interrogation_by_hand() -> None:
+    # "what is it ?": the query "what" gives 0.7 to the mark, the others do not count; the second sentence has no mark.
+    weights = np.zeros((2, 1, 4, 4))
+    weights[:, 0] = [[0.3, 0.0, 0.0, 0.7], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+    asking = np.array([[True, False, False, False]] * 2)
+    assert interrogation_weights(rows(weights), asking, np.array([3, -1])) == pytest.approx(np.array([[0.7]]))
+
+
+@pytest.mark.parametrize("bad", [-0.5, float("nan")])
+def test_negative_weights_and_nan_are_refused(bad: float) -> None:
+    weights = TWO_HEADS.copy()
+    weights[0, 0, 0, 0] = bad
+    with pytest.raises(ArgumentError, match="negative"):
+        rows(weights)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="dimensions"):
+        rows(TWO_HEADS[0])
+    with pytest.raises(ArgumentError, match="rows"):
+        LayerRows.from_support("encoder", 0, (np.zeros(3), np.zeros(0), np.zeros(0)), 2, 2, 2, np.array([2]), np.array([2]))

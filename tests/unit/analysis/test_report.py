@@ -1,0 +1,206 @@
+"""From run folders to files: the data of a report, its sentences, scores to compute weights from, figures, the verb."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from entformer.analysis import data as report_module
+from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
+from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
+from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
+from entformer.analysis.table import Example
+from entformer.checkpoint import RunFolder
+from entformer.cli.report import Options, run
+from entformer.data.store import TokenStore
+from entformer.errors import ArgumentError, DataError
+from entformer.kernels.rows.api import entmax
+from entformer.models.seq2seq import Seq2Seq
+from entformer.text.subwords import Subwords
+
+from .conftest import make_model
+
+
+def example(store: TokenStore, number: int) -> Example:
+    return Example(number, "sample", *(tuple(side.tolist()) for side in store[number]))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_weights_follow_from_the_stored_scores(positions: str, subwords: Subwords, store: TokenStore) -> None:
+    model = make_model(subwords.size, positions=positions)
+    view = view_sentence(model, example(store, 1), subwords)
+    alphas = model.alphas()
+    assert len(view.scores) == 12
+    for key, scores in view.scores.items():
+        kind, layer, head = key.split(".")
+        weights = entmax(torch.from_numpy(scores).double(), float(alphas[kind][int(layer), int(head)]))
+        assert view.heads[key].dense() == pytest.approx(weights.numpy(), abs=2e-5)
+
+
+def test_packed_scores_come_back_to_within_a_level() -> None:
+    scores = np.array([[1.5, -np.inf, -3.25], [0.0, 7.0, 2.0]], dtype=np.float32)
+    packed = packed_scores(scores)
+    levels = np.frombuffer(base64.b64decode(packed["data"]), "<i2").reshape(packed["rows"], packed["columns"])
+    assert levels[0, 1] == MASKED
+    seen = np.isfinite(scores)
+    assert (levels[seen] * packed["scale"] + packed["offset"]) == pytest.approx(scores[seen], abs=packed["scale"])
+    assert packed_scores(np.full((1, 2), 3.0, np.float32))["scale"] == 0.0
+
+
+def test_a_long_sentence_carries_its_support_alone(model: Seq2Seq, subwords: Subwords) -> None:
+    ids = tuple(subwords.encode("the man sleeps . " * LONGEST_WITH_SCORES))
+    view = view_sentence(model, Example(0, "longest", ids, ids[:5]), subwords)
+    assert view.scores == {}
+    assert view.heads["encoder.0.0"].queries == len(ids) + 1
+
+
+def test_history_of_a_run(run_folder: Path) -> None:
+    folder = RunFolder(run_folder)
+    metrics = metrics_of(folder.metrics)
+    assert [entry["kind"] for entry in metrics] == ["alphas", "alphas", "valid"]  # the line cut short is left out
+    steps, paths = alpha_paths(metrics, 10)
+    assert steps == [0, 10]
+    assert paths is not None
+    assert paths["encoder"][1][0] == [1.3, 1.7]  # layer 1, head 0
+    assert alpha_paths(metrics, 0) == (None, None)
+    bleu = scores_of(metrics, 10)[0]
+    assert bleu == {"name": "BLEU (valid)", "value": 12.5, "signature": "nrefs:1|tok:13a"}
+    assert scores_of(metrics, 5) == []
+    assert settings_of(folder)["model.heads"] == 2
+
+
+def test_long_histories_are_thinned_and_keep_their_ends() -> None:
+    metrics = [{"kind": "alphas", "step": step, "cross": [[1.0 + step / 1e4]]} for step in range(1001)]
+    steps, paths = alpha_paths(metrics, -1)
+    assert steps is not None
+    assert paths is not None
+    assert len(steps) <= 241
+    assert (steps[0], steps[-1]) == (0, 1000)
+    assert paths["cross"][0][0][-1] == pytest.approx(1.1)
+
+
+@pytest.fixture(scope="module")
+def written(run_folder: Path, rela_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two runs with gold links, by the verb."""
+    folder = tmp_path_factory.mktemp("report")
+    gold = folder / "gold.wa"
+    gold.write_text("0-0 1-1\n0-0\n0?0\n1-1\n0-0\n0-0\n")
+    text = f"{run_folder / 'test.de'},{run_folder / 'test.en'}"  # the other order: turned round
+    run([run_folder, rela_folder], Options(data=text, gold=gold, out=folder / "report.html", examples=4, which="last"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(written: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((written / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
+    assert data["version"] == 1
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", data["created"])
+    learned, rela = data["runs"]
+    assert learned["languages"] == ["en", "de"]
+    assert learned["normalizers"] == {"encoder": "entmax", "decoder": "entmax", "cross": "entmax"}
+    assert learned["data"]["sentences"] == 6
+    assert learned["alpha_steps"] == [0, 10]
+    assert rela["alpha_paths"] is None
+    assert len(learned["heads"]) == 12
+    head = learned["heads"][0]
+    assert len(head["density_histogram"]) == 20
+    assert head.keys() >= {
+        "alpha",
+        "support",
+        "entropy",
+        "effective_keys",
+        "null_rate",
+        "positional",
+        "merging",
+        "aer",
+        "roles",
+    }
+    assert rela["heads"][0]["alpha"] is None
+    assert any(head["null_rate"] > 0 for head in rela["heads"])
+    assert {layer["kind"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}
+    assert learned["alignment"].keys() >= {"best_head", "best_layer", "averaged"}
+    cross = [head for head in learned["heads"] if head["kind"] == "cross"]
+    best = min(min(head["aer"], head["aer_shifted"]) for head in cross)
+    assert learned["alignment"]["best_head"]["aer"] == pytest.approx(best)
+    assert learned["heads"][0]["aer"] is None
+
+
+def test_sentences_of_a_report(data: dict[str, Any]) -> None:
+    first, second = (run["sentences"] for run in data["runs"])
+    assert [sentence["id"] for sentence in second[:4]] == [sentence["id"] for sentence in first]  # side by side
+    for sentence in first:
+        assert sentence["source"][-1] == sentence["target"][-1] == "</s>"
+        assert sentence["target"][0] == "<s>"
+        assert sentence["heads"].keys() == {
+            f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)
+        }
+        cross = sentence["heads"]["cross.0.0"]
+        assert len(cross["crow"]) == len(sentence["target"])  # a row for every token the decoder reads
+        assert len(cross["col"]) == len(cross["weight"]) == cross["crow"][-1]
+        assert cross["scores"]["rows"] == len(sentence["target"]) - 1
+        assert cross["scores"]["columns"] == len(sentence["source"])
+    for run_data in data["runs"]:
+        for head in run_data["heads"]:
+            for role in head["roles"]:
+                assert all(0 <= place < len(run_data["sentences"]) for place in role["examples"])
+
+
+def test_the_page_holds_the_data_and_asks_for_nothing(written: Path, data: dict[str, Any]) -> None:
+    page = (written / "report.html").read_text(encoding="utf-8")
+    inside = re.search(r'<script type="application/json" id="entformer-data">(.*?)</script>', page, re.DOTALL)
+    assert inside is not None
+    assert json.loads(inside[1]) == data
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+
+
+def test_every_figure_is_there_in_every_format(written: Path) -> None:
+    names = {path.name for path in (written / "figures").iterdir()}
+    assert names == {f"{name}.{kind}" for name in FIGURES for kind in FORMATS}
+
+
+def test_figures_without_anything_to_show_are_left_out(
+    data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entformer.analysis.figures.FORMATS", ("svg",))
+    rela = {**data["runs"][1], "alignment": None, "varied": []}
+    names = {path.stem for path in draw_figures({**data, "runs": [rela]}, tmp_path)}
+    assert not names & {"alpha-trajectories", "alpha-distribution", "alignment-error", "varied-sparsity"}
+    assert {"density-distribution", "positional-heads", "head-measures"} <= names
+
+
+def test_a_small_budget_leaves_out_dense_heads_and_says_so(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report_module, "MOST_WEIGHTS", 900)
+    monkeypatch.setattr("entformer.analysis.report.draw_figures", lambda data, folder: [])
+    text = f"{run_folder / 'test'}"
+    run([run_folder], Options(data=text, out=tmp_path / "r.html", examples=2, which="last", as_json=True))
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["runs"][0]["kinds"]["encoder"]["normalizer"] == "entmax"
+    data = json.loads(Path(summary["data"]).read_text(encoding="utf-8"))
+    stored = [head for sentence in data["runs"][0]["sentences"] for head in sentence["heads"].values()]
+    assert 0 < sum(len(head["col"]) for head in stored) <= 900
+    assert any(sentence["omitted"] for sentence in data["runs"][0]["sentences"])
+
+
+def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    with pytest.raises(ArgumentError, match="twice"):
+        run([run_folder, run_folder], Options(out=out))
+    with pytest.raises(DataError, match="prepared data"):
+        run([run_folder], Options(out=out, which="last"))
+    with pytest.raises(ArgumentError, match="--gold FILE"):
+        run([run_folder], Options(data=str(run_folder / "test"), gold_text="a,b", out=out, which="last"))
+    with pytest.raises(DataError, match="no run folder"):
+        run([tmp_path / "nowhere"], Options(out=out))
+    with pytest.raises(ArgumentError, match=r"ends in \.html"):
+        run([run_folder], Options(out=tmp_path / "r.json"))

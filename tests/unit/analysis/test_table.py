@@ -1,0 +1,63 @@
+"""The table of heads, and roles found from it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from entformer.analysis import Collector, HeadTable, LayerRows
+from entformer.analysis.roles import QUESTIONS, RoleQuestion, find_roles, rank_heads
+from entformer.errors import ArgumentError
+
+
+@pytest.fixture
+def table() -> HeadTable:
+    """Three heads over ten tokens: previous token, even, itself."""
+    weights = np.zeros((4, 3, 10, 10))
+    weights[:, 0] = np.eye(10, k=-1)
+    weights[:, 0, 0, 0] = 1.0
+    weights[:, 1] = 0.1
+    weights[:, 2] = np.eye(10)
+    collector = Collector()
+    collector.add(LayerRows.from_dense("encoder", 0, weights))
+    return collector.table({("encoder", 0): [1.9, 1.0, 1.5]})
+
+
+def test_roles_are_found_with_scores(table: HeadTable) -> None:
+    found = [[(role.role, role.score) for role in row.roles] for row in table]
+    assert found[0] == [("previous token", 1.0)]
+    assert found[1] == [("broad context", pytest.approx(1.0))]
+    assert found[2] == [("current token", 1.0)]
+
+
+def test_roles_are_ranked_whether_or_not_they_are_candidates(table: HeadTable) -> None:
+    ranking = {ranking.role: ranking.heads for ranking in rank_heads(table, top=2)}
+    assert ranking["previous token"][0] == ("encoder.0.0", 1.0)
+    assert ranking["previous token"][1][0] == "encoder.0.1"
+    assert len(ranking["next token"]) == 2
+    assert "merges subwords" not in ranking  # nothing to measure it on
+
+
+def test_more_roles_can_be_asked_for(table: HeadTable) -> None:
+    sparse = RoleQuestion("one key only", lambda head: 1.0 / head.support, 0.9)
+    assert find_roles(table.heads[0], (*QUESTIONS, sparse)).roles[0].role in ("one key only", "previous token")
+    assert len(find_roles(table.heads[0], (*QUESTIONS, sparse)).roles) == 2
+
+
+def test_columns_and_order(table: HeadTable) -> None:
+    assert table.column("alpha") == [1.9, 1.0, 1.5]
+    assert table.column("positional.-1") == [1.0, pytest.approx(0.1), 0.0]
+    assert [row.head for row in table.sorted("alpha")] == [0, 2, 1]
+    assert [row.head for row in table.sorted("density", descending=False)] == [0, 2, 1]
+    assert [row.head for row in table.sorted("merging")] == [0, 1, 2]
+    with pytest.raises(ArgumentError, match="no measure"):
+        table.column("beauty")
+
+
+def test_it_becomes_json_and_html(table: HeadTable) -> None:
+    assert json.loads(table.to_json()) == table.to_dict()
+    assert table.to_dict()["heads"][0]["roles"][0]["role"] == "previous token"
+    page = table._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "encoder.0.2" in page
+    assert "encoder.0.2" in repr(table)
