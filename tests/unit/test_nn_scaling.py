@@ -11,7 +11,7 @@ from entformer.errors import ArgumentError
 from entformer.kernels.rows.api import entmax
 from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling, row_length
+from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling, row_length, scaling_of
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
 EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 7
@@ -140,6 +140,35 @@ def test_shapes_short_rows_and_low_precision(module: nn.Module) -> None:
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, factor, rtol=0.1, atol=0.0)  # bfloat16 parameters and products, 8 bits
     module.float()
+
+
+def test_per_head_scaling_by_hand_and_its_starts() -> None:
+    x, length = torch.zeros(BATCH, 3, EMBED), torch.tensor([[2, 30, 1000]])
+    module = PerHeadScaling(HEADS)
+    torch.testing.assert_close(module(x, length), torch.full((BATCH, HEADS, 3), 1.05))
+    with torch.no_grad():
+        module.beta.copy_(torch.tensor([0.5, -1.0, 2.0]))
+        module.gamma.copy_(torch.tensor([1.0, -0.5, 2.0]))
+    expected = 1.0 + module.beta[:, None] * length.log() ** module.gamma[:, None]
+    torch.testing.assert_close(module(x, length), expected.expand(BATCH, HEADS, 3))
+    drawn = PerHeadScaling(2000, init="paper")
+    assert 0.1 <= drawn.beta.min() <= drawn.beta.max() <= 1.0
+    assert drawn.gamma.std().item() == pytest.approx(0.1, rel=0.1)
+
+
+def test_scalings_by_name() -> None:
+    assert isinstance(scaling_of("ssmax", EMBED, HEADS), SSMaxScaling)
+    assert isinstance(scaling_of("per_head", EMBED, HEADS), PerHeadScaling)
+    fixed = scaling_of("asentmax", EMBED, HEADS, gamma=1.0)
+    assert isinstance(fixed, ASEntmaxScaling)
+    assert set(fixed.state_dict()) == {"beta.weight", "beta.bias"}
+    x, length = random(BATCH, 1, EMBED), torch.tensor([[100]])
+    torch.testing.assert_close(fixed(x, length), 1.0 + fixed.beta_gamma(x)[0] * math.log(100))
+    for arguments, words in ((("sharp", {}), "'sharp' is not known"), (("ssmax", {"gamma": 1.0}), "fixed gamma")):
+        with pytest.raises(ArgumentError, match=words):
+            scaling_of(arguments[0], EMBED, HEADS, **arguments[1])
+    module = MultiheadAttention(EMBED, HEADS, normalizer="sparsemax", scaling="per_head")
+    assert isinstance(module.scaling, PerHeadScaling)
 
 
 # ---- inside attention ----------------------------------------------------------------------------------------------------

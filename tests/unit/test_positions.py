@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.positions import Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
+from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
 
 
 def test_sinusoidal_is_sines_then_cosines() -> None:
@@ -59,6 +59,29 @@ def test_alibi_slopes_are_those_of_the_paper() -> None:
 def test_nape_biases_the_first_half() -> None:
     torch.testing.assert_close(nape_slopes(5), torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))
     assert nape_slopes(1).tolist() == [0.0]
+
+
+def test_nape_slopes_and_share_can_be_chosen() -> None:
+    assert nape_slopes(8, "exponential").tolist() == [1.0, 0.5, 0.25, 0.125, 0.0, 0.0, 0.0, 0.0]
+    assert nape_slopes(10, share=0.3).count_nonzero() == 3
+    assert nape_slopes(4, share=0.0).tolist() == [0.0] * 4
+    assert nape_slopes(4, share=1.0).count_nonzero() == 4
+    torch.testing.assert_close(slopes_of(Positions("nape", share=0.25), 8), nape_slopes(8, share=0.25))
+
+
+def test_a_raised_base_turns_more_slowly() -> None:
+    t = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    usual, raised = Rotary(8), Rotary(8, 5e5)
+    assert (raised(t, 100) - t).norm() < (usual(t, 100) - t).norm()
+    slowest = 100 / 5e5 ** (6 / 8)
+    expected = t[..., 3] * math.cos(slowest) - t[..., 7] * math.sin(slowest)
+    torch.testing.assert_close(raised(t, 100)[..., 3], expected)
+
+
+@pytest.mark.parametrize("wrong", [{"base": 1.0}, {"slopes": "steep"}, {"share": 1.5}, {"kind": "polar"}])
+def test_positions_name_their_mistakes(wrong: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(wrong)).replace("kind", "positions")):
+        Positions(**wrong)  # type: ignore[arg-type]
 
 
 def test_mistakes_are_named() -> None:

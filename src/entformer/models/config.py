@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from entformer.nn.normalizers import NORMALIZERS
+from entformer.nn.normalizers import normalizer_of
 
 __all__ = ["PRESETS", "AttentionConfig", "Seq2SeqConfig"]
 
@@ -18,7 +18,7 @@ class AttentionConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     normalizer: str = "entmax"
-    """"softmax", "sparsemax", "entmax15", "entmax", "rela", "ssmax" or "asentmax"."""
+    """A name of `nn/normalizers.py`: "softmax", "entmax", "rela", "asentmax", ...; or "module:Name" of your own."""
     alpha: float | Literal["learned"] | None = None
     """For "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax"."""
     alpha_tied: Literal["head", "layer", "kind"] = "head"
@@ -31,9 +31,8 @@ class AttentionConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.normalizer not in NORMALIZERS:
-            raise ValueError(f"normalizer {self.normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}")
-        if self.alpha is not None and not NORMALIZERS[self.normalizer].learns_alpha:
+        normalizer_of(self.normalizer)  # a mistake in the name shows before any tensor is made
+        if self.alpha is not None and not normalizer_of(self.normalizer).learns_alpha:
             raise ValueError(f'normalizer "{self.normalizer}" has no alpha to set; leave alpha out, or choose "entmax"')
         if isinstance(self.alpha, float) and not 1.0 <= self.alpha < float("inf"):
             raise ValueError(f"alpha {self.alpha:g} must be at least 1; 1 is softmax, 2 sparsemax")
@@ -46,7 +45,7 @@ class AttentionConfig(BaseModel):
     @property
     def learned(self) -> bool:
         """Whether alpha is a parameter."""
-        return (NORMALIZERS[self.normalizer].alpha if self.alpha is None else self.alpha) == "learned"
+        return (normalizer_of(self.normalizer).alpha if self.alpha is None else self.alpha) == "learned"
 
 
 class Seq2SeqConfig(BaseModel):

@@ -41,16 +41,12 @@ def output_loss(
 
     Under autocast the products take its dtype; losses and their sums are float32 (float64 if the states are).
     """
-    differentiate = torch.is_grad_enabled() and (
-        hidden.requires_grad or weight.requires_grad
-    )
+    differentiate = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     narrow = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):
         narrow = torch.get_autocast_dtype(hidden.device.type)
     with torch.autocast(hidden.device.type, enabled=False):
-        sums = _OutputLoss.apply(
-            hidden, weight, target, label_smoothing, alpha, narrow, differentiate
-        )  # type: ignore[no-untyped-call]
+        sums = _OutputLoss.apply(hidden, weight, target, label_smoothing, alpha, narrow, differentiate)  # type: ignore[no-untyped-call]
     return OutputSums(*sums)
 
 
@@ -71,18 +67,14 @@ class _OutputLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         h, w = hidden.to(narrow), weight.to(narrow)
         grad_hidden = torch.empty_like(h) if differentiate else None  # (N, d)
-        grad_weight = (
-            torch.zeros_like(weight, dtype=wide) if differentiate else None
-        )  # (V, d)
+        grad_weight = torch.zeros_like(weight, dtype=wide) if differentiate else None  # (V, d)
         rows = max(16, CHUNK // weight.shape[0])
         sums = torch.zeros(3, dtype=wide, device=h.device)  # loss, nll, correct
         for at in range(0, h.shape[0], rows):
             part, classes = h[at : at + rows], target[at : at + rows]
             scores = part @ w.t()  # (rows, V); from here on their gradient
             if alpha == 1.0:
-                found = cross_entropy_(
-                    scores, classes, smoothing, differentiate
-                )  # (rows, 3)
+                found = cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
             else:
                 found = _entmax_(scores, classes, smoothing, alpha, differentiate)
             sums += found.sum(0, dtype=torch.float64).to(wide)
@@ -104,26 +96,18 @@ class _OutputLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_others: Any) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         to_hidden = grad_hidden * grad if ctx.needs_input_grad[0] else None
-        to_weight = (
-            (grad_weight * grad).to(ctx.weight_dtype)
-            if ctx.needs_input_grad[1]
-            else None
-        )
+        to_weight = (grad_weight * grad).to(ctx.weight_dtype) if ctx.needs_input_grad[1] else None
         return to_hidden, to_weight, None, None, None, None, None
 
 
-def _entmax_(
-    scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool
-) -> Tensor:
+def _entmax_(scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool) -> Tensor:
     """As `cross_entropy_` with the entmax loss, whose own backward gives the gradient."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     best = wide.gather(1, target[:, None]).squeeze(1) == wide.amax(1)
     plain = entmax_loss(wide, target, alpha, reduction="none")
     with torch.set_grad_enabled(differentiate):
         leaf = wide.detach().requires_grad_(differentiate)
-        losses = entmax_loss(
-            leaf, target, alpha, reduction="none", label_smoothing=smoothing
-        )
+        losses = entmax_loss(leaf, target, alpha, reduction="none", label_smoothing=smoothing)
     if differentiate:
         scores.copy_(torch.autograd.grad(losses, leaf, torch.ones_like(losses))[0])
     return torch.stack([losses.detach(), plain, best.to(plain.dtype)], 1)

@@ -21,13 +21,16 @@ from entformer.kernels.flash.api import Attention, attention
 from entformer.kernels.impl import Impl
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.dense import RowMap, mapped_attention
+from entformer.nn.inputs import check_inputs
 from entformer.nn.masks import Masks, dense_weights, masks_of_torch
 from entformer.nn.normalizers import alpha_of, normalizer_of
-from entformer.nn.positions import Rotary, slopes_of
+from entformer.nn.positions import Positions, Rotary, slopes_of
 from entformer.nn.rela import RelaNorm
-from entformer.nn.scaling import row_length
+from entformer.nn.scaling import row_length, scale_queries, scaling_of
 from entformer.nn.sdpa import softmax_attention
 from entformer.nn.watch import Watched, Watcher
+from entformer.nn.window import HeadPart, WindowedCache, attend_in_parts
 
 __all__ = ["MultiheadAttention"]
 
@@ -41,15 +44,15 @@ class MultiheadAttention(nn.Module):
 
     Args:
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
-        normalizer: "entmax", "softmax", "entmax15", "sparsemax", "rela", "ssmax" or "asentmax"; see `nn/normalizers.py`.
+        normalizer: "entmax", "softmax", "rela", "asentmax", ... or "module:Name" of your own; see `nn/normalizers.py`.
         alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
             A `LearnedAlpha` is shared with other layers: whoever made it registers it, this module only uses it.
         alpha_tied: learn one alpha per "head", or one for the "layer".
         alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
         rela_norm: the norm "rela" needs: "gated", "init", "plain", or "none".
         rela_per_head: that norm for each head alone, not over the concatenated heads.
-        scaling: a module (x, n) -> factors of the queries, in place of the one the normaliser brings.
-        positions: of self-attention: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone.
+        scaling: a name of `nn/scaling.py` or a module (x, n) -> factors of the queries; None: what the normaliser brings.
+        positions: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone; or a `Positions`.
         backend: "sdpa" computes softmax by torch's scaled_dot_product_attention, for comparison; "entformer" by our kernel.
         impl: as in `entformer.attention`.
 
@@ -85,8 +88,8 @@ class MultiheadAttention(nn.Module):
         alpha_init: float | str = "random",
         rela_norm: str = "gated",
         rela_per_head: bool = False,
-        scaling: nn.Module | None = None,
-        positions: str = "none",
+        scaling: nn.Module | str | None = None,
+        positions: str | Positions = "none",
         backend: str = "entformer",
         impl: Impl = "auto",
     ) -> None:
@@ -97,13 +100,13 @@ class MultiheadAttention(nn.Module):
             raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
         if alpha_tied not in ("head", "layer"):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
-        if positions != "none" and (add_bias_kv or add_zero_attn):
-            raise ArgumentError(
-                f"positions={positions!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place."
-            )
+        places = Positions.of(positions)
+        kind = places.kind
+        if kind != "none" and (add_bias_kv or add_zero_attn):
+            raise ArgumentError(f"positions={kind!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
         if backend not in ("entformer", "sdpa"):
             raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
-        if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or positions in ("alibi", "nape")):
+        if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
             raise ArgumentError('backend="sdpa" computes softmax without ALiBi only; use backend="entformer".')
         self.embed_dim = embed_dim
         self.kdim = embed_dim if kdim is None else kdim
@@ -145,12 +148,13 @@ class MultiheadAttention(nn.Module):
         self.norm: nn.Module | None = None
         if traits.needs_output_norm and rela_norm != "none":
             self.norm = RelaNorm(embed_dim, num_heads, variant=rela_norm, per_head=rela_per_head)
+        self.row_map: RowMap | None = None if traits.rows is None else traits.rows(num_heads)
         if scaling is None and traits.scaling is not None:
             scaling = traits.scaling(embed_dim, num_heads)
-        self.scaling = scaling
-        self.positions = positions
-        self.rotary = Rotary(self.head_dim) if positions == "rotary" else None
-        self.register_buffer("slopes", slopes_of(positions, num_heads), persistent=False)  # (H,) or None
+        self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
+        self.positions = kind
+        self.rotary = Rotary(self.head_dim, places.base) if kind == "rotary" else None
+        self.register_buffer("slopes", slopes_of(places, num_heads), persistent=False)  # (H,) or None
         self.slopes: Tensor | None
         for own in self.children():
             if own is not self.out_proj:
@@ -202,7 +206,7 @@ class MultiheadAttention(nn.Module):
 
     @property
     def alphas(self) -> Tensor | None:
-        """The alpha of each head now, (H,); None for ReLA, which has none."""
+        """The alpha of each head now, (H,); None for ReLA and others that have none."""
         if isinstance(self.alpha, LearnedAlpha):
             return self.alpha.alpha
         return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=self.out_proj.weight.device)
@@ -218,7 +222,7 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         *,
-        cache: KeyValueCache | None = None,
+        cache: KeyValueCache | WindowedCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend. Without `need_weights` nothing of size Lq x Lk is stored; set it False unless you read the weights.
 
@@ -233,17 +237,26 @@ class MultiheadAttention(nn.Module):
                 unlike torch, `attn_mask` may be left out.
             cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries see all it holds
                 (masks must be as long), and with `is_causal` query i is at position i + its length before. With key and
-                value None, attend to what it holds: a memory projected once.
+                value None, attend to what it holds: a memory projected once. A `WindowedCache` forgets keys that can have
+                no weight; it serves causal self-attention, without weights, watchers or `attn_mask`.
 
         A query that may attend to nothing gets zeros before the output map, where torch gives NaN.
         """
-        batched = self._check_inputs(query, key, value, is_causal)
+        sizes = (self.embed_dim, self.kdim, self.vdim)
+        batched = check_inputs(
+            query, key, value, is_causal, sizes=sizes, positions=self.positions, batch_first=self.batch_first
+        )
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
         offset = 0 if cache is None else cache.length
         if self.rotary is not None and k is not None:
             q, k = self.rotary(q, offset), self.rotary(k, offset)
-        if cache is not None:
+        parts: list[HeadPart] | None = None
+        if isinstance(cache, WindowedCache):
+            if k is None or v is None or not is_causal or need_weights or self.watcher is not None:
+                raise ArgumentError("a WindowedCache serves causal self-attention without weights and watchers only.")
+            parts = cache.append(k, v)
+        elif cache is not None:
             k, v = cache.views() if k is None or v is None else cache.append(k, v)
         if k is None or v is None:
             raise ArgumentError("key and value may be None only with a cache that holds a memory.")
@@ -252,7 +265,7 @@ class MultiheadAttention(nn.Module):
             k, v = self._with_extra_keys(k, v)
             offset += extra
         batch, heads, queries, _ = q.shape
-        keys = k.shape[2]
+        keys = k.shape[2] if parts is None else offset + k.shape[2]
         masks = masks_of_torch(
             None if is_causal else attn_mask,
             key_padding_mask,
@@ -263,29 +276,16 @@ class MultiheadAttention(nn.Module):
             extra=extra,
         )
         if self.scaling is not None:
-            q = self._scaled(q, x, keys, masks, offset if is_causal else None)
+            sight = {"causal_offset": offset if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
+            length = row_length(queries, keys, device=q.device, **sight)  # type: ignore[arg-type]
+            q = scale_queries(q, self.scaling(x, length), self.slopes if self.positions == "nape" else None)
         weights = None
-        if self.backend == "sdpa" and not need_weights and self.watcher is None:
-            out = softmax_attention(q, k, v, masks, offset if is_causal else None, self.dropout if self.training else 0.0)
+        if parts is not None:
+            out = attend_in_parts(q, parts, lambda some, part: self._attend_part(some, part, masks))
         else:
-            found = attention(
-                q,
-                k,
-                v,
-                alpha=self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha,
-                normalizer=normalizer_of(self.normalizer).kernel,
-                attn_mask=masks.one_mask(),
-                key_padding_mask=masks.keys,
-                dropout_p=self.dropout if self.training else 0.0,
-                is_causal=is_causal,
-                causal_offset=offset,
-                alibi_slopes=self.slopes,
-                return_stats=self.watcher is not None,
-                return_support=need_weights or self.watcher is not None,
-                impl=self.impl,
-            )
-            out = found.output if isinstance(found, Attention) else found
-            if isinstance(found, Attention) and found.support is not None:
+            found = self._attend(q, k, v, masks, is_causal, offset, need_weights or self.watcher is not None)
+            out = found.output
+            if found.support is not None:
                 if self.watcher is not None and found.stats is not None:
                     self.watcher(Watched(found.support, found.stats, q.detach(), k.detach(), masks, is_causal, offset))
                 if need_weights:
@@ -296,36 +296,6 @@ class MultiheadAttention(nn.Module):
         if not batched:
             return result[0], None if weights is None else weights[0]
         return result if self.batch_first else result.transpose(0, 1), weights
-
-    def _check_inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None, is_causal: bool) -> bool:
-        """Whether there is a batch dimension."""
-        if query.is_nested:
-            raise ArgumentError(
-                "nested tensors are not taken; build TransformerEncoder with enable_nested_tensor=False, or set its "
-                "use_nested_tensor to False."
-            )
-        if (key is None) != (value is None):
-            raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
-        if key is None and is_causal:
-            raise ArgumentError("is_causal needs key and value: a memory has no order the queries share.")
-        sizes = (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim))
-        for name, t, size in sizes:
-            if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
-                raise ArgumentError(
-                    f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
-                    f"and size {size} in the last."
-                )
-        if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
-            raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
-        if key is None and self.positions != "none":
-            raise ArgumentError(f"positions={self.positions!r} are those of self-attention; a memory needs positions='none'.")
-        batch_dim = 0 if self.batch_first else 1
-        if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
-            raise ArgumentError(
-                f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch size, dimension {batch_dim} "
-                f"as batch_first={self.batch_first}."
-            )
-        return query.dim() == 3
 
     def _batch_first(self, t: Tensor) -> Tensor:
         """(B, L, size) of an input in any layout."""
@@ -363,15 +333,49 @@ class MultiheadAttention(nn.Module):
         cache.append(k, v)
         return cache
 
-    def _scaled(self, q: Tensor, x: Tensor, keys: int, masks: Masks, causal_offset: int | None) -> Tensor:
-        """q times the factor of its row's length; where only some heads have ALiBi, those keep their scores."""
-        length = row_length(
-            q.shape[2], keys, causal_offset=causal_offset, key_mask=masks.keys, mask=masks.visible(), device=q.device
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        masks: Masks,
+        causal: bool,
+        offset: int,
+        watched: bool,
+        some: Tensor | None = None,
+    ) -> Attention:
+        """Attention of all heads, or of the heads `some`, by whichever way computes this normaliser."""
+        dropout = self.dropout if self.training else 0.0
+        slopes = self.slopes if self.slopes is None or some is None else self.slopes[some]
+        if self.row_map is not None:
+            how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
+            return mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
+        if self.backend == "sdpa" and not watched:
+            return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
+        alpha = self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha
+        found = attention(
+            q,
+            k,
+            v,
+            alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
+            normalizer=normalizer_of(self.normalizer).kernel or self.normalizer,
+            attn_mask=masks.one_mask(),
+            key_padding_mask=masks.keys,
+            dropout_p=dropout,
+            is_causal=causal,
+            causal_offset=offset,
+            alibi_slopes=slopes,
+            return_stats=watched and self.watcher is not None,
+            return_support=watched,
+            impl=self.impl,
         )
-        factor: Tensor = self.scaling(x, length)[..., None]  # type: ignore[misc]  # (B, H, Lq, 1)
-        if self.positions == "nape" and self.slopes is not None:
-            factor = torch.where(self.slopes[:, None, None] > 0.0, 1.0, factor)
-        return (q * factor).to(q.dtype)
+        return found if isinstance(found, Attention) else Attention(found, None, None)
+
+    def _attend_part(self, q: Tensor, part: HeadPart, masks: Masks) -> Tensor:
+        """Causal attention of some heads to the end of the past."""
+        seen = part.keys.shape[2]
+        last = Masks(None, None if masks.keys is None else masks.keys[:, -seen:], None)
+        return self._attend(q, part.keys, part.values, last, True, seen - q.shape[2], False, part.heads).output
 
     def _heads(self, t: Tensor) -> Tensor:
         """(B, L, E) -> (B, H, L, head size), a view."""

@@ -36,6 +36,11 @@ class KeyValueCache:
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the buffers, room for tokens to come included."""
+        return sum(t.numel() * t.element_size() for t in (self._keys, self._values) if t is not None)
+
     def views(self) -> tuple[Tensor, Tensor]:
         """All keys (B, G, L, D) and values (B, G, L, E). The next `reorder` or growth leaves them behind."""
         if self._keys is None or self._values is None:

@@ -117,13 +117,16 @@ def _imported(name: str) -> Any:
 
 def _made(found: Any, name: str, heads: int) -> RowMap:
     """A class is called without arguments, or with num_heads if it has such a parameter; a function is taken as it is."""
-    if not inspect.isclass(found):
-        mapping: RowMap = found
-        return mapping
+    made: RowMap = found
+    if not isinstance(found, type):
+        return made
+    make: Callable[..., Any] = found
     try:
-        made: RowMap = found(**({"num_heads": heads} if "num_heads" in inspect.signature(found).parameters else {}))
+        made = make(num_heads=heads) if "num_heads" in inspect.signature(make).parameters else make()
     except TypeError as problem:
-        raise ArgumentError(f"normalizer={name!r} cannot be made ({problem}); num_heads is the one argument given.") from problem
+        raise ArgumentError(
+            f"normalizer={name!r} cannot be made ({problem}); num_heads is the one argument given."
+        ) from problem
     return made
 
 

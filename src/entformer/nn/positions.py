@@ -41,9 +41,7 @@ class Positions:
 
     def __post_init__(self) -> None:
         if self.kind not in IN_ATTENTION:
-            raise ArgumentError(
-                f"positions={self.kind!r} is not known in attention; choose one of {', '.join(IN_ATTENTION)}."
-            )
+            raise ArgumentError(f"positions={self.kind!r} is not known in attention; choose one of {', '.join(IN_ATTENTION)}.")
         if not 1.0 < self.base < math.inf:
             raise ArgumentError(f"base={self.base} of rotary positions must be a finite number above 1.")
         if self.slopes not in ("linear", "exponential"):

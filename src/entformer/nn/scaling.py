@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 
-__all__ = ["SCALINGS", "ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "row_length", "scaling_of"]
+__all__ = ["SCALINGS", "ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "row_length", "scale_queries", "scaling_of"]
 
 
 def row_length(
@@ -49,6 +49,14 @@ def row_length(
         return (seen + 1)[None, None]
     up_to = torch.nn.functional.pad(key_mask.cumsum(-1), (1, 0))  # (B, keys + 1): allowed among the first j keys
     return up_to[:, None, seen] + 1
+
+
+def scale_queries(q: Tensor, factor: Tensor, slopes: Tensor | None = None) -> Tensor:
+    """q (B, H, L, D) times factor (B, H, L). Heads that have one of the ALiBi `slopes` (H,) keep their scores, as in NAPE."""
+    factor = factor[..., None]
+    if slopes is not None:
+        factor = torch.where(slopes[:, None, None] > 0.0, 1.0, factor)
+    return (q * factor).to(q.dtype)
 
 
 def _log_length(length: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,107 @@
+"""The tasks by name, and sizes at which they are trained. In: a task's name. Out: what it asks, and a recipe. No torch here.
+
+Two sizes: "laptop" trains in minutes on two cores; "paper" is the published setting (Vasylenko et al. 2025), for a GPU.
+Training lengths are drawn from half the training length to all of it; one length per batch, so nothing is padded.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from entformer.errors import ArgumentError
+
+__all__ = ["ABOUT", "SIZES", "Recipe", "recipe_of", "task_name"]
+
+ABOUT: dict[str, str] = {
+    "mqmtar": "Many key-value pairs in noise, then several keys: give their values (associative recall).",
+    "sort": "Put the tokens in ascending order.",
+    "copy": "Say the tokens again.",
+    "reverse": "Say the tokens again, last one first.",
+    "local-count": "For each token: how often it has been repeated just before.",
+    "n-back": "For each token: the one two places before.",
+    "flip-flop": "Read the bit that was last written; most instructions say to ignore theirs.",
+    "parity": "Is the number of ones even?",
+    "max-retrieval": "Items with a priority and a class: give the class of the highest priority. One attention head, seconds.",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about a run but method, positions and seed."""
+
+    task: str
+    options: dict[str, Any] = field(default_factory=dict)  # of the task
+    train_length: int = 16
+    eval_lengths: tuple[int, ...] = ()  # empty: 1, 2, 4, 8 and 16 times the training length
+    sequences: int = 128  # evaluated at each length
+    layers: int = 2
+    width: int = 64
+    heads: int = 8
+    hidden: int = 128
+    steps: int = 1500
+    batch: int = 64
+    lr: float = 1e-3
+    warmup: int = 300
+    weight_decay: float = 0.0
+    seconds: float | None = None  # train for so long, in place of `steps`; the first updates tell how many there will be
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to evaluate."""
+        return self.eval_lengths or tuple(self.train_length * factor for factor in (1, 2, 4, 8, 16))
+
+
+_LAPTOP: dict[str, dict[str, Any]] = {
+    "mqmtar": {
+        "options": {"letters": 128, "words": 128, "key_letters": 1, "value_letters": 1, "queries": 1},
+        "train_length": 32,
+        "lr": 3e-3,
+        "steps": 4000,
+    },
+    "sort": {"options": {"alphabet": 16}, "steps": 2500, "lr": 2e-3},
+    "copy": {"options": {"alphabet": 16}},
+    "reverse": {"options": {"alphabet": 16}, "layers": 3, "steps": 2500, "lr": 2e-3},
+    "local-count": {"options": {"max_repeats": 8}, "train_length": 32},
+    "n-back": {"train_length": 32},
+    "flip-flop": {"train_length": 32},
+    "parity": {},
+    "max-retrieval": {
+        "width": 64,
+        "heads": 1,
+        "batch": 128,
+        "steps": 2000,
+        "warmup": 0,
+        "weight_decay": 1e-4,
+        "sequences": 512,
+        "eval_lengths": tuple(2**power for power in range(4, 13)),
+    },
+}
+
+_PUBLISHED = {"train_length": 64, "sequences": 1000, "batch": 128, "warmup": 20_000, "width": 256, "heads": 8, "hidden": 1024}
+_PAPER: dict[str, dict[str, Any]] = {
+    "mqmtar": {"layers": 4, "width": 512, "heads": 16, "steps": 390_625, "lr": 2e-4},
+    "sort": {"steps": 312_500, "lr": 4e-4},
+    "copy": {"heads": 16, "steps": 156_250},
+    "reverse": {"layers": 6, "steps": 234_375, "lr": 4e-4},
+    "local-count": {"train_length": 128, "steps": 78_125, "warmup": 10_000, "lr": 4e-4},
+    "n-back": {"steps": 78_125, "warmup": 10_000, "lr": 4e-4},
+    "flip-flop": {"layers": 4, "hidden": 512, "steps": 78_125, "warmup": 10_000, "lr": 4e-4},
+    "parity": {"steps": 78_125, "warmup": 10_000, "lr": 4e-4},
+    "max-retrieval": {**_LAPTOP["max-retrieval"], "train_length": 16, "width": 128, "steps": 4000, "sequences": 1024},
+}
+SIZES = ("laptop", "paper")
+
+
+def task_name(name: str) -> str:
+    """The name as it stands in the catalogue; underscores are as good as dashes."""
+    known = name.strip().lower().replace("_", "-")
+    if known not in ABOUT:
+        raise ArgumentError(f"the task {name!r} is not known; choose one of {', '.join(ABOUT)}.")
+    return known
+
+
+def recipe_of(task: str, size: str = "laptop") -> Recipe:
+    """The recipe of a task at this size."""
+    name = task_name(task)
+    if size not in SIZES:
+        raise ArgumentError(f"the size {size!r} is not known; choose one of {', '.join(SIZES)}.")
+    return replace(Recipe(name), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))

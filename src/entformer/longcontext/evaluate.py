@@ -1,0 +1,154 @@
+"""Accuracy and attention at a length. In: a model, a task, a length. Out: an `AtLength`.
+
+One teacher-forced pass is enough for exact match: greedy decoding gives the target exactly if the best token is right at
+every place of it, given the right tokens before; the first wrong one is wrong in both. Token accuracy, which tells
+methods apart long after exact match is zero, is teacher-forced by its meaning.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from entformer.longcontext.retrieval import Retriever
+from entformer.longcontext.tasks import IGNORE, Sample, Task
+from entformer.models.lm import CausalLM
+from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
+from entformer.nn.watch import Watched
+
+__all__ = ["AtLength", "HeadsAtLength", "evaluate", "observe"]
+
+TOKENS = 16_384  # in a batch of evaluation
+LAST = 64  # queries whose attention is described: the last ones, which see the whole length
+
+
+@dataclass(frozen=True)
+class HeadsAtLength:
+    """What attention did at a length; per layer, per head, means over the last queries of a sequence or two."""
+
+    keys: int  # of the last query
+    support: list[list[float]]  # keys with weight
+    entropy: list[list[float]]  # divided by ln n: 1 is a uniform row
+    top: list[list[float]]  # the largest weight
+    scale: list[list[float]] | None  # factor of the queries, where there is a scaling
+    scale_p95: float | None
+    beta: list[list[float]] | None  # ASEntmax and its relatives
+    gamma: list[list[float]] | None
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """How well a model does at a length."""
+
+    length: int
+    sequences: int
+    exact_match: float
+    token_accuracy: float
+    heads: HeadsAtLength | None = None
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed: int, heads: bool = True) -> AtLength:
+    """Accuracy over `sequences` fresh sequences; with `heads`, what attention did too."""
+    was_training = model.training
+    model.eval()
+    generator = torch.Generator().manual_seed(seed)
+    exact = right = asked = done = 0
+    first: Sample | None = None
+    size = max(1, min(sequences, TOKENS // max(length, 1)))
+    while done < sequences:
+        sample = task.sample(min(size, sequences - done), length, generator)
+        first = first or sample
+        wanted = sample.labels != IGNORE
+        correct = model(sample.inputs).argmax(-1) == sample.labels
+        exact += int((correct | ~wanted).all(1).sum())
+        right += int((correct & wanted).sum())
+        asked += int(wanted.sum())
+        done += len(sample.labels)
+    described = observe(model, first.inputs[:2]) if heads and first is not None else None
+    model.train(was_training)
+    return AtLength(length, done, exact / max(done, 1), right / max(asked, 1), described)
+
+
+@torch.no_grad()
+def observe(model: nn.Module, inputs: Tensor) -> HeadsAtLength:
+    """What the heads do with the last queries of `inputs`. The queries before them are fed unobserved, into a cache."""
+    if isinstance(model, CausalLM):
+        state = model.start(windowed=False)  # a full cache, in which everything can be seen
+        if inputs.shape[1] > LAST:
+            model.step(inputs[:, :-LAST], state)
+        with _watching(model) as (seen, scales):
+            model.step(inputs[:, -LAST:], state)
+    else:
+        with _watching(model) as (seen, scales):
+            model(inputs)
+    spread = [_of_rows(watched) for watched in seen]
+    factors = [factor for factor, _ in scales]
+    return HeadsAtLength(
+        keys=seen[0].key.shape[2],
+        support=[support for support, _, _ in spread],
+        entropy=[entropy for _, entropy, _ in spread],
+        top=[top for _, _, top in spread],
+        scale=[_mean(factor) for factor in factors] or None,
+        scale_p95=float(torch.cat([factor.flatten() for factor in factors]).quantile(0.95)) if factors else None,
+        beta=[_mean(both[0]) for _, both in scales if both is not None] or None,
+        gamma=[_mean(both[1]) for _, both in scales if both is not None] or None,
+    )
+
+
+Scaled = tuple[Tensor, tuple[Tensor, Tensor] | None]  # factor (B, H, L), and beta and gamma
+
+
+@contextmanager
+def _watching(model: nn.Module) -> Iterator[tuple[list[Watched], list[Scaled]]]:
+    """Collect what each attention layer, and each scaling, does while this lasts."""
+    seen: list[Watched] = []
+    scales: list[Scaled] = []
+    hooks = []
+    layers = [attention for _, _, attention in model.attention_layers()] if isinstance(model, CausalLM | Retriever) else []
+    for attention in layers:
+        attention.watcher = seen.append
+        if attention.scaling is not None:
+            hooks.append(attention.scaling.register_forward_hook(_noting(scales)))
+    try:
+        yield seen, scales
+    finally:
+        for attention in layers:
+            attention.watcher = None
+        for hook in hooks:
+            hook.remove()
+
+
+def _noting(scales: list[Scaled]):  # type: ignore[no-untyped-def]  # a forward hook of torch
+    def note(module: nn.Module, arguments: tuple[Tensor, Tensor], factor: Tensor) -> None:
+        both = None
+        if isinstance(module, ASEntmaxScaling):
+            both = module.beta_gamma(arguments[0])
+        elif isinstance(module, PerHeadScaling):
+            both = (module.beta[None, :, None], module.gamma[None, :, None])
+        elif isinstance(module, SSMaxScaling):
+            both = (module.s[None, :, None], torch.ones_like(module.s)[None, :, None])
+        scales.append((factor.float(), both))
+
+    return note
+
+
+def _of_rows(watched: Watched) -> tuple[list[float], list[float], list[float]]:
+    """Support, entropy / ln n and largest weight, each a mean per head."""
+    shape = watched.stats.support_size.shape  # (B, H, Lq)
+    queries, keys = shape[2], watched.key.shape[2]
+    visible = torch.arange(queries) + watched.offset + 1 if watched.causal else torch.full((queries,), keys)
+    entropy = watched.stats.entropy / visible.clamp(min=2).log()
+    crow, weight = watched.support.crow, watched.support.weight
+    row = torch.repeat_interleave(torch.arange(len(crow) - 1), crow.diff())
+    top = torch.zeros(len(crow) - 1).scatter_reduce_(0, row, weight.float(), "amax").view(shape)
+    return _mean(watched.stats.support_size.float()), _mean(entropy), _mean(top)
+
+
+def _mean(values: Tensor) -> list[float]:
+    """(B, H, L) -> H numbers."""
+    means: list[float] = [value if math.isfinite(value) else 0.0 for value in values.float().mean((0, 2)).tolist()]
+    return means

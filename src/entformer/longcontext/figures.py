@@ -1,0 +1,160 @@
+"""Draws races and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from entformer.longcontext.theory import MAPPINGS, ROWS, Spread
+
+__all__ = ["draw_race", "draw_scaling", "draw_theory"]
+
+# Colours that stay apart in print and for colour-blind readers; positions have line styles.
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#8e44ad",
+    "#b8860b",
+    "#56b4e9",
+    "#222222",
+    "#cc79a7",
+    "#7f7f7f",
+    "#66a61e",
+    "#a6761d",
+)
+STYLES = ("-", "--", ":", "-.")
+Record = dict[str, Any]
+
+
+def draw_race(records: Sequence[Record], path: Path) -> None:
+    """Accuracy, entropy and support size against length; a line per method and positions, a band over its seeds."""
+    methods = list(dict.fromkeys(record["method"] for record in records))
+    positions = list(dict.fromkeys(record["positions"] for record in records))
+    one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
+    panels: list[tuple[str, Callable[[Record], float | None]]] = [
+        ("accuracy, %" if one_answer else "token accuracy, %", lambda r: 100.0 * float(r["token_accuracy"])),
+        ("largest weight (mean of heads)", lambda r: _of_heads(r, "top"))
+        if one_answer
+        else ("exact match, %", lambda r: 100.0 * float(r["exact_match"])),
+        ("attention entropy / ln n (mean of heads)", lambda r: _of_heads(r, "entropy")),
+        ("keys with weight (mean of heads)", lambda r: _of_heads(r, "support")),
+    ]
+    figure = Figure(figsize=(12.5, 8.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, 2)
+    for panel, (title, value) in zip(grid.flat, panels, strict=True):
+        for number, method in enumerate(methods):
+            for style, place in enumerate(positions):
+                mine = [r for r in records if r["method"] == method and r["positions"] == place]
+                label = method if len(positions) == 1 else f"{method}, {place}"
+                _line(panel, mine, value, label, COLOURS[number % len(COLOURS)], STYLES[style % len(STYLES)])
+        _finish(panel, title, [record["length"] for record in records])
+        if title.endswith("%"):
+            panel.set_ylim(-3.0, 103.0)
+        panel.axvline(records[0]["train_length"], color="#aaaaaa", linewidth=0.8, linestyle=":")
+    grid[1, 1].set_yscale("log", base=2)
+    grid[1, 1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    seeds = len({record["seed"] for record in records})
+    title = f"{records[0]['task']}: trained up to length {records[0]['train_length']} (dotted), mean and range of {seeds} seeds"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+    figure.savefig(path, dpi=150)
+
+
+def draw_scaling(records: Sequence[Record], path: Path) -> bool:
+    """Learned beta and gamma of every scaled head at the longest length. Out: whether there was anything to draw."""
+    longest = max(record["length"] for record in records)
+    scaled = [r for r in records if r["length"] == longest and r.get("heads") and r["heads"].get("beta")]
+    if not scaled:
+        return False
+    figure = Figure(figsize=(11.0, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    names = list(dict.fromkeys((r["method"], r["positions"]) for r in scaled))
+    for panel, what in zip(panels, ("beta", "gamma"), strict=True):
+        for number, (method, place) in enumerate(names):
+            for record in scaled:
+                if (record["method"], record["positions"]) != (method, place):
+                    continue
+                heads = [value for layer in record["heads"][what] for value in layer]
+                places = [number + 0.6 * (head + 1) / (len(heads) + 1) - 0.3 for head in range(len(heads))]
+                panel.scatter(places, heads, s=18, alpha=0.7, color=COLOURS[number % len(COLOURS)], linewidths=0)
+        panel.axhline(0.0, color="#aaaaaa", linewidth=0.8)
+        panel.set_xticks(range(len(names)), [f"{method}\n{place}" for method, place in names], fontsize=8)
+        panel.set_title(what, loc="left", fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    title = (
+        f"{scaled[0]['task']}: what each head learned (a dot per layer, head and seed; mean over tokens at length {longest})"
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    figure.savefig(path, dpi=150)
+    return True
+
+
+def draw_theory(found: Sequence[Spread], path: Path) -> None:
+    """Largest weight, entropy and support against n, for a peak and for noise."""
+    figure = Figure(figsize=(13.0, 7.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(ROWS), 3)
+    for row, (kind, about) in enumerate(ROWS.items()):
+        for panel, (what, title) in zip(
+            grid[row],
+            (("top", "largest weight"), ("entropy", "entropy / ln n"), ("support", "keys with weight")),
+            strict=True,
+        ):
+            for number, mapping in enumerate(MAPPINGS):
+                mine = [spread for spread in found if spread.rows == kind and spread.mapping == mapping]
+                ys = [getattr(spread, what) for spread in mine]
+                panel.plot(
+                    [spread.n for spread in mine], ys, STYLES[number], color=COLOURS[number], linewidth=2.0, label=mapping
+                )
+            _finish(panel, f"{title}: {about}", [spread.n for spread in found])
+        grid[row][2].set_yscale("log", base=2)
+        grid[row][2].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(MAPPINGS), frameon=False, fontsize=9)
+    figure.suptitle("Attention weights of one row as the context grows, scores unchanged", x=0.01, ha="left", fontsize=13)
+    figure.savefig(path, dpi=150)
+
+
+def _of_heads(record: Record, what: str) -> float | None:
+    heads = record.get("heads")
+    if not heads or not heads.get(what):
+        return None
+    values = [float(value) for layer in heads[what] for value in layer]
+    return sum(values) / len(values)
+
+
+def _line(
+    panel: Axes, records: Sequence[Record], value: Callable[[Record], float | None], label: str, colour: str, style: str
+) -> None:
+    """The mean over seeds, and the range of them."""
+    points: dict[int, list[float]] = {}
+    for record in records:
+        if (y := value(record)) is not None:
+            points.setdefault(record["length"], []).append(y)
+    if not points:
+        return
+    lengths = sorted(points)
+    means = [sum(points[length]) / len(points[length]) for length in lengths]
+    low, high = ([pick(points[length]) for length in lengths] for pick in (min, max))
+    panel.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
+    panel.plot(lengths, means, color=colour, linestyle=style, marker="o", markersize=3.5, label=label)
+
+
+def _finish(panel: Axes, title: str, lengths: Sequence[int]) -> None:
+    panel.set_title(title, loc="left", fontsize=10)
+    panel.set_xscale("log", base=2)
+    marks = sorted(set(lengths))
+    panel.xaxis.set_major_locator(FixedLocator(marks[:: -(-len(marks) // 7)]))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_xlabel("length")
+    panel.grid(axis="y", color="#dddddd", linewidth=0.6)
+    panel.spines[["top", "right"]].set_visible(False)

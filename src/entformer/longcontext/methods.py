@@ -1,0 +1,82 @@
+"""The contestants by name. In: "asentmax", "entmax-2", "topk-4", "my_module:MyNormalizer"; "nape", "rope-500000". Out: configs.
+
+Methods are the normaliser of attention with, where it says so, a scaling of the queries by the length; positions are where
+tokens stand. Each method goes with each kind of positions.
+"""
+
+import re
+from typing import Any
+
+from entformer.errors import ArgumentError
+from entformer.models.lm_config import LMAttentionConfig
+from entformer.nn.normalizers import normalizer_of
+
+__all__ = ["METHODS", "POSITIONS", "method_of", "positions_of"]
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("softmax", {"normalizer": "softmax"}),
+    "ssmax": ("softmax of scores times s ln n, s learned per head", {"normalizer": "ssmax"}),
+    "adaptive-temperature": (
+        "softmax, sharpened in evaluation where its entropy is high",
+        {"normalizer": "adaptive_temperature"},
+    ),
+    "topk": ("softmax over the 32 largest scores; topk-4 over 4", {"normalizer": "topk"}),
+    "entmax": ("1.5-entmax; entmax-2 is sparsemax, entmax-4 and so on", {"normalizer": "entmax", "alpha": 1.5}),
+    "entmax-learned": ("entmax, alpha learned per head", {"normalizer": "entmax", "alpha": "learned"}),
+    "asentmax": ("1.5-entmax, sharpness learned per head and token; from scale 1.05", {"normalizer": "asentmax"}),
+    "asentmax-paper": ("the same from the published random start", {"normalizer": "asentmax", "scaling_init": "paper"}),
+    "asentmax-gamma1": (
+        "the same with gamma fixed to 1 (or another number), beta from 0.7",
+        {"normalizer": "asentmax", "scaling_gamma": 1.0, "scaling_init": "paper"},
+    ),
+    "entmax-ssmax": ("1.5-entmax of scores times s ln n", {"normalizer": "entmax", "alpha": 1.5, "scaling": "ssmax"}),
+    "entmax-per-head": (
+        "1.5-entmax, 1 + beta (ln n)^gamma learned per head",
+        {"normalizer": "entmax", "alpha": 1.5, "scaling": "per_head"},
+    ),
+    "rela": ("rectified linear attention with a gated norm", {"normalizer": "rela"}),
+    "sigmoid": ("sigmoid(score - ln n)", {"normalizer": "sigmoid"}),
+    "relu-n": ("max(score, 0) / n", {"normalizer": "relu_n"}),
+}
+"""Name -> (what it is, fields of `LMAttentionConfig`)."""
+
+POSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nape": ("half the heads ALiBi with slopes 1, 1/2, 1/3 ..., half without; nape-0.25 a quarter", {"positions": "nape"}),
+    "nape-exp": ("the same with slopes 1, 1/2, 1/4 ...", {"positions": "nape", "nape_slopes": "exponential"}),
+    "rope": ("rotary; rope-500000 has that base", {"positions": "rotary"}),
+    "alibi": ("all heads ALiBi", {"positions": "alibi"}),
+    "nope": ("none: the causal mask alone", {"positions": "none"}),
+    "sinusoidal": ("added to the embeddings", {"positions": "sinusoidal"}),
+}
+"""Name -> (what it is, fields of `LMConfig`)."""
+
+
+def method_of(name: str) -> LMAttentionConfig:
+    """The attention of this method."""
+    if ":" in name:
+        normalizer_of(name)
+        return LMAttentionConfig(normalizer=name)
+    known = name.strip().lower().replace("_", "-")
+    if known in METHODS:
+        return LMAttentionConfig(**METHODS[known][1])
+    if (found := re.fullmatch(r"entmax-(\d+(?:\.\d+)?)", known)) and float(found[1]) >= 1.0:
+        return LMAttentionConfig(normalizer="entmax", alpha=float(found[1]))
+    if found := re.fullmatch(r"topk-([1-9]\d*)", known):
+        return LMAttentionConfig(normalizer="topk", top_k=int(found[1]))
+    if found := re.fullmatch(r"asentmax-gamma(-?\d+(?:\.\d+)?)", known):
+        return LMAttentionConfig(normalizer="asentmax", scaling_gamma=float(found[1]), scaling_init="paper")
+    raise ArgumentError(
+        f"the method {name!r} is not known; choose from {', '.join(METHODS)}, entmax-ALPHA, topk-K, or module:Name of your own."
+    )
+
+
+def positions_of(name: str) -> dict[str, Any]:
+    """The fields of `LMConfig` for these positions."""
+    known = name.strip().lower().replace("_", "-")
+    if known in POSITIONS:
+        return dict(POSITIONS[known][1])
+    if (found := re.fullmatch(r"rope-(\d+(?:\.\d+)?(?:e\d+)?)", known)) and float(found[1]) > 1.0:
+        return {"positions": "rotary", "rotary_base": float(found[1])}
+    if (found := re.fullmatch(r"nape-(\d(?:\.\d+)?)", known)) and float(found[1]) <= 1.0:
+        return {"positions": "nape", "nape_share": float(found[1])}
+    raise ArgumentError(f"the positions {name!r} are not known; choose from {', '.join(POSITIONS)}, rope-BASE, nape-SHARE.")

@@ -1,0 +1,157 @@
+"""A race and what it leaves behind. In: a recipe, contestants, a folder. Out: runs/*/run.json, results.jsonl, table.md.
+
+Runs that are finished are kept, one that was stopped goes on, so the same command may be given again, with more methods or more
+seeds too. `results.jsonl` has one line per run and length, with everything a plot needs:
+
+    task method positions seed train_length length exact_match token_accuracy sequences steps seconds parameters loss diverged
+    heads: keys, and per layer and head support, entropy (over ln n), top, scale, beta, gamma, or null
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from entformer.checkpoint.atomic import plain, read_json, write_json, write_text
+from entformer.errors import DataError
+from entformer.longcontext.catalogue import Recipe
+from entformer.longcontext.train import Contestant, train_and_evaluate
+
+__all__ = ["METRICS", "Cell", "markdown", "race", "read_results", "table"]
+
+METRICS = {"token_accuracy": "token accuracy", "exact_match": "exact match"}
+Record = dict[str, Any]
+Note = Callable[[Contestant, str], None]
+Tell = Callable[[Contestant, int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean and spread over seeds, in percent."""
+
+    mean: float
+    spread: float  # standard deviation of the seeds; 0 for one seed
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" + (f" ± {self.spread:.1f}" if self.seeds > 1 else "")
+
+
+def race(
+    recipe: Recipe, contestants: Iterable[Contestant], out: Path, note: Note | None = None, tell: Tell | None = None
+) -> list[Record]:
+    """Train and evaluate whoever has not finished yet; give all results of the folder."""
+    for contestant in contestants:
+        folder = out / "runs" / contestant.name
+        if _finished(folder, recipe, contestant):
+            if note is not None:
+                note(contestant, "was finished before")
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        progress = None if tell is None else _bound(tell, contestant)
+        run, _ = train_and_evaluate(recipe, contestant, folder, progress)
+        write_json(folder / "run.json", run.as_dict())
+        collect(out)
+        if note is not None:
+            note(contestant, _sentence(run.as_dict()))
+    return collect(out)
+
+
+def _bound(tell: Tell, contestant: Contestant) -> Callable[[int, int, float], None]:
+    return lambda step, steps, loss: tell(contestant, step, steps, loss)
+
+
+def _finished(folder: Path, recipe: Recipe, contestant: Contestant) -> bool:
+    """Whether this very run is there already; a run of the same name with other settings is an error."""
+    if not (folder / "run.json").exists():
+        return False
+    held = read_json(folder / "run.json")
+    if held.get("recipe") != json.loads(json.dumps(asdict(recipe))):
+        ours = json.loads(json.dumps(asdict(recipe)))
+        differing = [name for name in ours if ours[name] != (held.get("recipe") or {}).get(name)]
+        raise DataError(
+            f"{folder / 'run.json'} was made with other settings ({', '.join(differing)}); give another --out, or remove it."
+        )
+    return True
+
+
+def _sentence(run: Record) -> str:
+    if run["diverged"]:
+        return f"diverged after {run['steps']} updates"
+    shown = ", ".join(f"{at['length']}: {100 * at['token_accuracy']:.1f}" for at in run["lengths"])
+    return f"{run['steps']} updates in {run['seconds']:.0f} s, loss {run['loss']:.3f}; token accuracy at {shown}"
+
+
+def collect(out: Path) -> list[Record]:
+    """Write results.jsonl from all finished runs of the folder."""
+    records: list[Record] = []
+    for path in sorted((out / "runs").glob("*/run.json")):
+        run = read_json(path)
+        shared = {"task": run["recipe"]["task"], **run["contestant"], "train_length": run["recipe"]["train_length"]}
+        shared |= {name: run[name] for name in ("steps", "seconds", "parameters", "loss", "diverged")}
+        # A run that diverged counts as knowing nothing, at every length; leaving it out would flatter its method.
+        at = run["lengths"] or [
+            {"length": n, "sequences": 0, "exact_match": 0.0, "token_accuracy": 0.0, "heads": None}
+            for n in (run["recipe"]["eval_lengths"] or [run["recipe"]["train_length"] * f for f in (1, 2, 4, 8, 16)])
+        ]
+        records += [shared | here for here in at]
+    write_text(out / "results.jsonl", "".join(json.dumps(plain(record)) + "\n" for record in records))
+    return records
+
+
+def read_results(path: Path) -> list[Record]:
+    """The records of a results.jsonl."""
+    records = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read ({problem.strerror}).") from problem
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as problem:
+            raise DataError(f"{path}:{number}: not a line of JSON ({problem}).") from problem
+    return records
+
+
+def table(records: list[Record], metric: str = "token_accuracy") -> dict[tuple[str, str], dict[int, Cell]]:
+    """(method, positions) -> length -> mean and spread over seeds, in percent; best at the longest length first."""
+    values: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for record in records:
+        row = values.setdefault((record["method"], record["positions"]), {})
+        row.setdefault(record["length"], []).append(100.0 * record[metric])
+    cells = {who: {length: _cell(found) for length, found in sorted(row.items())} for who, row in values.items()}
+    return dict(sorted(cells.items(), key=lambda item: [-cell.mean for cell in reversed(item[1].values())]))
+
+
+def _cell(values: list[float]) -> Cell:
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+    return Cell(mean, math.sqrt(variance), len(values))
+
+
+def markdown(records: list[Record]) -> str:
+    """The tables of all metrics that differ, in markdown."""
+    if not records:
+        return "no finished runs\n"
+    first, text = records[0], []
+    lengths = sorted({record["length"] for record in records})
+    seeds = len({record["seed"] for record in records})
+    one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
+    for metric, title in METRICS.items():
+        if one_answer and metric == "exact_match":
+            continue
+        shown = "accuracy" if one_answer else title
+        text += [
+            f"{first['task']}, trained at {first['train_length']}: {shown} in percent, mean ± deviation of {seeds} seeds",
+            "",
+        ]
+        text += ["| method | positions | " + " | ".join(str(length) for length in lengths) + " |"]
+        text += ["|---|---|" + "---|" * len(lengths)]
+        for (method, positions), row in table(records, metric).items():
+            cells = [str(row[length]) if length in row else "" for length in lengths]
+            text += [f"| {method} | {positions} | " + " | ".join(cells) + " |"]
+        text += [""]
+    return "\n".join(text)

@@ -1,0 +1,57 @@
+"""The model of max retrieval. In: (B, 1 + n, 1 + classes), a query and n items. Out: scores of the classes, (B, 1, classes).
+
+    item_i = MLP(priority, class);  query = MLP(random number);  scores = MLP(attention(query, items, items))
+
+One layer, one head, no positions: what is left is how the normaliser copes with more items than it was trained on.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from entformer.models.lm_config import LMAttentionConfig
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.rowmaps import TopK
+from entformer.nn.scaling import scaling_of
+
+__all__ = ["Retriever"]
+
+
+class Retriever(nn.Module):
+    """Attention of one query to a set of items."""
+
+    def __init__(self, attention: LMAttentionConfig, classes: int, width: int = 128, heads: int = 1) -> None:
+        super().__init__()
+        self.items = _two_layers(1 + classes, width, width)
+        self.query = _two_layers(1, width, width)
+        name = attention.scaling_name
+        self.attention = MultiheadAttention(
+            width,
+            heads,
+            bias=False,
+            batch_first=True,
+            normalizer=attention.normalizer,
+            alpha=attention.alpha,
+            alpha_init=attention.alpha_init,
+            scaling=None
+            if name is None
+            else scaling_of(name, width, heads, init=attention.scaling_init, gamma=attention.scaling_gamma),
+        )
+        if isinstance(self.attention.row_map, TopK):
+            self.attention.row_map.k = attention.top_k
+        self.output = _two_layers(width, width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        items = self.items(inputs[:, 1:])  # (B, n, width)
+        query = self.query(inputs[:, :1, :1])  # (B, 1, width)
+        found, _ = self.attention(query, items, items, need_weights=False)
+        scores: Tensor = self.output(found)
+        return scores
+
+    def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
+        """The one attention, as from `CausalLM`."""
+        yield "cross", 0, self.attention
+
+
+def _two_layers(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.GELU(approximate="tanh"), nn.Linear(width, outputs))

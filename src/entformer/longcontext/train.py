@@ -1,0 +1,204 @@
+"""One run: train a method on short sequences, evaluate it on long ones. In: a recipe, method, positions and seed. Out: a `Run`.
+
+AdamW (0.9, 0.99), gradient norm at most 1, linear warm-up, cosine to zero; lengths from half the training length to all of it,
+one per batch. Every method sees the same sequences in the same order. State is saved now and then and whenever the run is
+stopped; a run that goes on ends with the same weights as one that never stopped.
+"""
+
+import io
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entformer.checkpoint.atomic import write_bytes
+from entformer.errors import DataError
+from entformer.longcontext.catalogue import Recipe
+from entformer.longcontext.evaluate import AtLength, evaluate
+from entformer.longcontext.methods import method_of, positions_of
+from entformer.longcontext.retrieval import Retriever
+from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task
+from entformer.models.lm import CausalLM
+from entformer.models.lm_config import LMConfig
+
+__all__ = ["Contestant", "Run", "build", "train_and_evaluate"]
+
+SAVE_EVERY = 60.0  # seconds
+MEASURED = 20  # updates that tell how many fit into a time
+EVALUATION_SEED = 1_000_003
+
+Progress = Callable[[int, int, float], None]  # update, of how many, loss
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who runs."""
+
+    method: str
+    positions: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A name fit for a folder."""
+        return f"{self.method.replace(':', '.')}_{self.positions}_{self.seed}"
+
+
+@dataclass
+class Run:
+    """What came of it."""
+
+    recipe: Recipe
+    contestant: Contestant
+    steps: int = 0
+    seconds: float = 0.0  # of training
+    parameters: int = 0
+    loss: float = math.nan  # mean of the last tenth of the updates
+    diverged: bool = False
+    lengths: list[AtLength] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def build(recipe: Recipe, contestant: Contestant) -> tuple[Task, nn.Module]:
+    """The task and the untrained model; the same seed gives all methods the same projections."""
+    task = make_task(recipe.task, **recipe.options)
+    attention = method_of(contestant.method)
+    torch.manual_seed(contestant.seed)
+    if isinstance(task, MaxRetrieval):
+        return task, Retriever(attention, task.classes, recipe.width, recipe.heads)
+    sizes: dict[str, Any] = {name: getattr(recipe, name) for name in ("layers", "heads", "width", "hidden")}
+    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **positions_of(contestant.positions))
+    return task, CausalLM(config)
+
+
+def train_and_evaluate(
+    recipe: Recipe,
+    contestant: Contestant,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    stop_at: int | None = None,
+) -> tuple[Run, nn.Module]:
+    """Train, going on from what `folder` holds, and evaluate at every length. `stop_at`: leave off after this update."""
+    task, model = build(recipe, contestant)
+    run = Run(recipe, contestant, parameters=sum(parameter.numel() for parameter in model.parameters()))
+    trainer = _Trainer(recipe, contestant, task, model, run)
+    state = None if folder is None else folder / "state.pt"
+    if state is not None and state.exists():
+        trainer.load(state)
+    saved = time.monotonic()
+    try:
+        while trainer.step < trainer.steps and not run.diverged and trainer.step != stop_at:
+            loss = trainer.update()
+            if progress is not None and trainer.step % 10 == 0:
+                progress(trainer.step, trainer.steps, loss)
+            if state is not None and time.monotonic() - saved > SAVE_EVERY:
+                trainer.save(state)
+                saved = time.monotonic()
+    finally:
+        if state is not None:
+            trainer.save(state)
+    run.steps, run.seconds, run.loss = trainer.step, trainer.seconds, trainer.mean_loss()
+    if trainer.step == trainer.steps and not run.diverged:
+        for length in recipe.lengths:
+            seed = EVALUATION_SEED + length  # the same sequences for every contestant
+            run.lengths.append(evaluate(model, task.held_out(), length, sequences=recipe.sequences, seed=seed))
+    return run, model
+
+
+class _Trainer:
+    """The loop's state: model, optimiser, the data's generator, the losses so far."""
+
+    def __init__(self, recipe: Recipe, contestant: Contestant, task: Task, model: nn.Module, run: Run) -> None:
+        self.recipe, self.task, self.model, self.run = recipe, task, model, run
+        self.generator = torch.Generator().manual_seed(contestant.seed + 1)
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, foreach=True
+        )
+        self.step = 0
+        self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first updates have been timed
+        self.seconds = 0.0
+        self.losses: list[float] = []
+
+    def update(self) -> float:
+        """One batch. In: nothing; out: its loss."""
+        begun = time.perf_counter()
+        recipe = self.recipe
+        low = max(4, (recipe.train_length + 1) // 2)
+        n = int(torch.randint(min(low, recipe.train_length), recipe.train_length + 1, (), generator=self.generator))
+        sample = self.task.sample(recipe.batch, n, self.generator)
+        self.model.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = recipe.lr * self._rate()
+        self.optimiser.zero_grad()
+        scores: Tensor = self.model(sample.inputs)
+        loss = F.cross_entropy(scores.flatten(0, 1), sample.labels.flatten(), ignore_index=IGNORE)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            self.optimiser.step()
+        else:
+            self.run.diverged = True
+        self.step += 1
+        self.losses.append(value)
+        self.seconds += time.perf_counter() - begun
+        if recipe.seconds is not None and self.step == MEASURED:
+            self.steps = max(MEASURED + 1, round(recipe.seconds / self.seconds * MEASURED))
+        return value
+
+    def _rate(self) -> float:
+        """Warm-up, then a cosine to zero; a tenth of the updates at most are warm-up."""
+        warmup = min(self.recipe.warmup, self.steps // 10)
+        if self.step < warmup:
+            return (self.step + 1) / warmup
+        return 0.5 * (1.0 + math.cos(math.pi * (self.step - warmup) / max(self.steps - warmup, 1)))
+
+    def mean_loss(self) -> float:
+        """Over the last tenth."""
+        last = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(last) / len(last) if last else math.nan
+
+    def save(self, path: Path) -> None:
+        """Everything the next update depends on, in one step."""
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "data": self.generator.get_state(),
+                "random": torch.get_rng_state(),
+                "step": self.step,
+                "steps": self.steps,
+                "seconds": self.seconds,
+                "losses": self.losses,
+                "diverged": self.run.diverged,
+                "recipe": asdict(replace(self.recipe, eval_lengths=(), sequences=1)),
+            },
+            buffer,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, buffer.getvalue())
+
+    def load(self, path: Path) -> None:
+        """Go on from there, if it is of the same training."""
+        try:
+            held = torch.load(path, weights_only=True)
+            recipe = held["recipe"]
+        except Exception as problem:  # whatever a damaged file makes torch raise
+            raise DataError(f"{path} cannot be read ({problem}); remove it to begin this run again.") from problem
+        if recipe != asdict(replace(self.recipe, eval_lengths=(), sequences=1)):
+            raise DataError(f"{path} is of a training with other settings; give another --out, or remove it.")
+        self.model.load_state_dict(held["model"])
+        self.optimiser.load_state_dict(held["optimiser"])
+        self.generator.set_state(held["data"])
+        torch.set_rng_state(held["random"])
+        self.step, self.steps, self.seconds = held["step"], held["steps"], held["seconds"]
+        self.losses, self.run.diverged = held["losses"], held["diverged"]

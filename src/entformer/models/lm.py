@@ -1,0 +1,233 @@
+"""The decoder-only Transformer. In: token ids (B, L). Out: scores of the token after each, (B, L, V); or generated ids.
+
+    x      = E[ids]  (+ sinusoidal positions, if chosen)                                        (B, L, d)
+    x      = layer(x), causal; nn/gated.py                                                      layers times
+    scores = norm(x) W^T                                                                        (B, L, V)
+
+As in Vasylenko et al. (2025): RMSNorm before and after each sublayer, gated feed-forward, no biases. Masks here say True = a
+token. Decoding keeps keys and values; where a sparse head has ALiBi it keeps no more than its proven window (nn/window.py).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entformer.errors import ArgumentError
+from entformer.models.lm_config import LMConfig
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.gated import EPS, CausalLayer
+from entformer.nn.positions import Positions, Sinusoidal
+from entformer.nn.rowmaps import TopK
+from entformer.nn.scaling import scaling_of
+from entformer.nn.window import WindowedCache
+
+__all__ = ["CausalLM", "LMState"]
+
+
+class LMState:
+    """What decoding remembers: per layer the keys and values so far, and which of the tokens fed were padding."""
+
+    def __init__(self, caches: list[KeyValueCache] | list[WindowedCache], mask: Tensor | None = None) -> None:
+        self.caches = caches
+        self.mask = mask  # (B, length) True = a token; None: all are
+
+    @property
+    def length(self) -> int:
+        """How many tokens each row has been fed, padding included."""
+        return self.caches[0].length
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all caches."""
+        return sum(cache.bytes for cache in self.caches)
+
+
+class CausalLM(nn.Module):
+    """A decoder-only language model; see `LMConfig` for what can be chosen."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.config = config
+        chosen = config.attention
+        self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.width))
+        self.output_weight = None if config.tied_output else nn.Parameter(torch.empty(config.vocab_size, config.width))
+        self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
+        shared = chosen.learned and chosen.alpha_tied == "kind"
+        self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init) if shared else None
+        self.layers = nn.ModuleList(CausalLayer(self._attention(), config.hidden) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=EPS)
+        self._start_values()
+
+    def _attention(self) -> MultiheadAttention:
+        config, chosen = self.config, self.config.attention
+        inside = "none" if config.positions == "sinusoidal" else config.positions
+        name = chosen.scaling_name
+        attention = MultiheadAttention(
+            config.width,
+            config.heads,
+            bias=False,
+            batch_first=True,
+            normalizer=chosen.normalizer,
+            alpha=chosen.alpha if self.shared_alpha is None else self.shared_alpha,
+            alpha_tied="layer" if chosen.alpha_tied == "layer" else "head",
+            alpha_init=chosen.alpha_init,
+            rela_norm=chosen.rela_norm,
+            rela_per_head=chosen.rela_per_head,
+            scaling=None
+            if name is None
+            else scaling_of(name, config.width, config.heads, init=chosen.scaling_init, gamma=chosen.scaling_gamma),
+            positions=Positions(inside, config.rotary_base, config.nape_slopes, config.nape_share),
+            backend=chosen.backend,
+        )
+        if isinstance(attention.row_map, TopK):
+            attention.row_map.k = chosen.top_k
+        return attention
+
+    def _start_values(self) -> None:
+        """Embeddings and matrices from normal distributions; what normalisers and scalings own starts as they say."""
+        std = self.config.init_std
+        with torch.no_grad():
+            self.embedding.normal_(0.0, self.config.embedding_std)
+            if self.output_weight is not None:
+                self.output_weight.normal_(0.0, std or self.config.width**-0.5)
+            for layer in self.layers:
+                for name, weight in layer.named_parameters():
+                    if name in ("attention.in_proj_weight", "attention.out_proj.weight") or name.startswith("feed_forward."):
+                        weight.normal_(0.0, std or weight.shape[1] ** -0.5)
+
+    # ---- all at once -----------------------------------------------------------------------------------------------------
+
+    def hidden(
+        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None, state: LMState | None = None
+    ) -> Tensor:
+        """ids (B, L) -> states (B, L, d), from which the token after each is scored.
+
+        Args:
+            mask: (B, L), True = a token, False = padding on either side.
+            segments: (B, L) numbers; tokens see only tokens of their own number: several sequences packed into a row.
+            state: the tokens before these; these are added to it.
+        """
+        if segments is not None and (state is not None or mask is not None):
+            raise ArgumentError("segments say what is seen; they go with neither a mask nor a state.")
+        start = 0 if state is None else state.length
+        if state is not None and (mask is not None or state.mask is not None):
+            before = state.mask if state.mask is not None else ids.new_ones(ids.shape[0], start, dtype=torch.bool)
+            now = mask if mask is not None else torch.ones_like(ids, dtype=torch.bool)
+            mask = state.mask = torch.cat([before, now], 1)
+        x = F.embedding(ids, self.embedding)
+        if self.positions is not None:
+            x = x + self._places(ids, start, mask, segments)
+        ignored = None if mask is None else ~mask
+        apart = None if segments is None else self._apart(segments)
+        caches = [None] * len(self.layers) if state is None else state.caches
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, ignored, cache=cache, hidden_pairs=apart)
+        out: Tensor = self.norm(x)
+        return out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of all tokens, (..., V)."""
+        return F.linear(hidden, self.embedding if self.output_weight is None else self.output_weight)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None) -> Tensor:
+        """Scores (B, L, V) of the token after each of ids (B, L)."""
+        return self.logits(self.hidden(ids, mask, segments=segments))
+
+    def _places(self, ids: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """Sinusoidal positions (L, d) or (B, L, d), counted from the first token that is not padding, or of the segment."""
+        table: Tensor = self.positions(start + ids.shape[1])  # type: ignore[misc]  # called only where there is one
+        if segments is not None:
+            same = segments[:, :, None] == segments[:, None, :]  # (B, L, L)
+            return table[same.tril().sum(-1) - 1]
+        if mask is not None:
+            return table[(mask.cumsum(1)[:, start:] - 1).clamp(min=0)]
+        return table[start:]
+
+    def _apart(self, segments: Tensor) -> Tensor:
+        """(B * H, L, L): True where a query may not see a key, later ones and those of other segments."""
+        seen = (segments[:, :, None] == segments[:, None, :]).tril()
+        return (~seen)[:, None].expand(-1, self.config.heads, -1, -1).flatten(0, 1)
+
+    # ---- token by token --------------------------------------------------------------------------------------------------
+
+    def windows(self) -> list[list[int | None]]:
+        """For each layer and head how many keys it can give weight to, as the weights are now; None: any number."""
+        return [layer.windows() for layer in cast(list[CausalLayer], self.layers)]
+
+    def start(self, *, windowed: bool = True) -> LMState:
+        """An empty state. `windowed`: sparse ALiBi heads forget what can have no weight; the output is the same."""
+        windows = self.windows() if windowed else []
+        if any(window is not None for layer in windows for window in layer):
+            return LMState([WindowedCache(layer) for layer in windows])
+        return LMState([KeyValueCache() for _ in self.layers])
+
+    def step(self, tokens: Tensor, state: LMState, mask: Tensor | None = None) -> Tensor:
+        """Feed the next token of every row, (B,), or several, (B, n). Out: scores (B, V) of the token after the last."""
+        tokens = tokens[:, None] if tokens.dim() == 1 else tokens
+        if tokens.dim() != 2 or tokens.shape[1] == 0:
+            raise ArgumentError(f"tokens must be (B,) or (B, n), not {tuple(tokens.shape)}.")
+        with torch.no_grad():
+            return self.logits(self.hidden(tokens, mask, state=state)[:, -1])
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompt: Tensor,
+        new_tokens: int,
+        *,
+        mask: Tensor | None = None,
+        eos: int | None = None,
+        temperature: float = 0.0,
+        generator: torch.Generator | None = None,
+        windowed: bool = True,
+    ) -> Tensor:
+        """The tokens that follow prompt (B, L), (B, up to new_tokens). After `eos` a row repeats it; all done ends early.
+
+        Args:
+            mask: (B, L), True = a token: shorter prompts are padded on the left.
+            temperature: 0 takes the best token, above 0 draws from softmax(scores / temperature).
+        """
+        if prompt.dim() != 2 or prompt.shape[1] == 0:
+            raise ArgumentError(f"the prompt must be (B, L) with at least one token, not {tuple(prompt.shape)}.")
+        if temperature < 0.0 or not math.isfinite(temperature):
+            raise ArgumentError(f"temperature={temperature} must be a finite number of at least 0.")
+        if mask is not None and not bool(mask[:, -1].all()):
+            raise ArgumentError("prompts are padded on the left: the last place of the mask must be True in every row.")
+        state, found = self.start(windowed=windowed), []
+        done = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
+        scores = self.step(prompt, state, mask) if new_tokens > 0 else None
+        while scores is not None:
+            if temperature > 0.0:
+                token = torch.multinomial((scores.float() / temperature).softmax(-1), 1, generator=generator)[:, 0]
+            else:
+                token = scores.argmax(-1)
+            token = token if eos is None else token.masked_fill(done, eos)
+            found.append(token)
+            done = done if eos is None else done | (token == eos)
+            scores = None if len(found) == new_tokens or bool(done.all()) else self.step(token, state)
+        return torch.stack(found, 1) if found else prompt[:, :0]
+
+    # ---- what is inside --------------------------------------------------------------------------------------------------
+
+    def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
+        """(kind, layer, module) of every attention; the kind is "decoder"."""
+        yield from (("decoder", number, layer.attention) for number, layer in enumerate(cast(list[CausalLayer], self.layers)))
+
+    def alphas(self) -> dict[str, Tensor]:
+        """The alpha of every head now: "decoder" -> (layers, heads); empty for normalisers without one."""
+        found = [attention.alphas for _, _, attention in self.attention_layers()]
+        return {"decoder": torch.stack([a.detach() for a in found if a is not None])} if found[0] is not None else {}
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """ "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": what learned alphas are made of."""
+        groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
+        for name, parameter in self.named_parameters():
+            matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
+            groups["alpha" if name.endswith("pre_alpha") else "decay" if matrix else "no_decay"].append(parameter)
+        return groups

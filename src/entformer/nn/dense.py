@@ -1,0 +1,99 @@
+"""Attention by any mapping of rows, for mappings without a fused kernel. In: q, k, v (B, H, L, D) and a mapping.
+
+    weights = mapping(scale q k^T + bias - slope |i + offset - j|)       mapping: scores (B, H, queries, Lk) -> weights
+
+Out: an `Attention`, as from the fused kernels. The mapping sees -inf where a key may not be attended. Weights it puts there
+do not count, and rows without keys give zeros. Where no gradient is wanted queries go in blocks, so that a long sequence
+needs memory for a block of rows, not for L x L.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from entformer.errors import ArgumentError
+from entformer.kernels.flash.api import Attention, RowStats, Support
+from entformer.nn.masks import Masks
+
+__all__ = ["RowMap", "mapped_attention"]
+
+RowMap = Callable[[Tensor], Tensor]
+BLOCK = 1 << 24  # scores held at a time where no gradient is wanted
+
+
+def mapped_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    row_map: RowMap,
+    masks: Masks,
+    *,
+    is_causal: bool,
+    offset: int,
+    slopes: Tensor | None = None,
+    dropout: float = 0.0,
+    watched: bool = False,
+) -> Attention:
+    """Query i stands at i + offset; `watched`: return the statistics and the support too (c, which a mapping lacks, is NaN)."""
+    batch, heads, queries, _ = q.shape
+    free = not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+    rows = max(1, BLOCK // max(batch * heads * k.shape[2], 1)) if free else max(queries, 1)
+    blocks = []
+    for start in range(0, max(queries, 1), rows):
+        end = min(start + rows, queries)
+        weights = _weights(q[:, :, start:end], k, row_map, masks, start, offset, is_causal, slopes)
+        blocks.append((torch.matmul(F.dropout(weights, dropout), v.to(weights.dtype)).to(v.dtype), weights.detach()))
+        if not watched:
+            blocks[-1] = (blocks[-1][0], weights[:0])
+    out = torch.cat([out for out, _ in blocks], 2)
+    if not watched:
+        return Attention(out, None, None)
+    weights = torch.cat([weights for _, weights in blocks], 2)
+    count = (weights > 0.0).sum(-1, dtype=torch.int32)
+    crow = F.pad(count.flatten().cumsum(0), (1, 0))
+    support = Support(crow, weights.nonzero()[:, -1].to(torch.int32), weights[weights != 0.0])
+    entropy = torch.special.entr(weights.clamp(min=0.0)).sum(-1)
+    return Attention(out, RowStats(count, entropy, torch.full_like(entropy, math.nan)), support)
+
+
+def _weights(
+    q: Tensor,
+    k: Tensor,
+    row_map: RowMap,
+    masks: Masks,
+    start: int,
+    offset: int,
+    is_causal: bool,
+    slopes: Tensor | None,
+) -> Tensor:
+    """Weights (B, H, rows, Lk) of the queries from number `start` on, in at least float32."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        scores = torch.matmul(q.to(dtype) / math.sqrt(max(q.shape[-1], 1)), k.to(dtype).transpose(-1, -2))
+        query_at = torch.arange(start, start + q.shape[2], device=q.device)[:, None] + offset
+        key_at = torch.arange(k.shape[2], device=q.device)
+        if slopes is not None:
+            scores = scores - slopes.to(dtype)[:, None, None] * (query_at - key_at).abs()
+        if masks.bias is not None:
+            scores = scores + _rows_of(masks.bias, start, q.shape[2]).to(dtype)
+        allowed = scores.detach() > -math.inf
+        if is_causal:
+            allowed = allowed & (key_at <= query_at)
+        if masks.pairs is not None:
+            allowed = allowed & _rows_of(masks.pairs, start, q.shape[2])
+        if masks.keys is not None:
+            allowed = allowed & masks.keys[:, None, None, :]
+        # A row without keys is shown as zeros, so that no NaN comes back through the mapping's gradient.
+        somewhere = allowed.any(-1, keepdim=True)
+        weights = row_map(scores.masked_fill(~allowed, -math.inf).masked_fill(~somewhere, 0.0))
+        if not isinstance(weights, Tensor) or weights.shape != scores.shape:
+            found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+            raise ArgumentError(f"the mapping must give weights of its scores' shape {tuple(scores.shape)}, not {found}.")
+        return weights.masked_fill(~allowed, 0.0)
+
+
+def _rows_of(mask: Tensor, start: int, count: int) -> Tensor:
+    return mask if mask.shape[2] == 1 else mask[:, :, start : start + count]

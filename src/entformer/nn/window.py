@@ -1,0 +1,184 @@
+"""The finite window of sparse ALiBi heads, and a decode cache cut there. In: an attention layer and the norm that feeds it.
+
+Let x = g * u + b be what the layer gets, |u| <= sqrt(d) after any RMSNorm or LayerNorm. With A = W_q diag(g), K = W_k diag(g)
+and c = W_q b + b_q, the scores of one query differ between two keys, before ALiBi, by at most
+
+    spread = (2 d |A^T K| + 2 sqrt(d) |K^T c|) / sqrt(head size)                       |.| the spectral norm
+
+A key has weight only if its score is above the best minus 1 / (alpha - 1), and the query's own key has distance 0. So a
+key at distance n has exactly no weight once slope * n >= spread + 1 / (alpha - 1) (Vasylenko et al. 2025, proposition 6). This
+holds for every query that may still come, so the key can be forgotten: the output stays the same. ReLA's weights are zero
+once slope * n >= the largest score. Softmax has no window, nor has a head whose queries are scaled by the length.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.dense import RowMap
+
+__all__ = ["HeadPart", "WindowedCache", "alibi_windows", "attend_in_parts"]
+
+
+class _Attention(Protocol):
+    """What is read of a MultiheadAttention, which imports this file."""
+
+    num_heads: int
+    head_dim: int
+    positions: str
+    slopes: Tensor | None
+    scaling: nn.Module | None
+    row_map: RowMap | None
+    alpha: LearnedAlpha | float | None
+    in_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+
+
+def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = None) -> list[int | None]:
+    """For each head how many keys, its own token's included, can have weight; None: no end is proven.
+
+    Args:
+        attention: a `MultiheadAttention` for self-attention.
+        gain, shift: g and b above, (d,): the weight and bias of the RMSNorm or LayerNorm whose output the layer gets.
+    """
+    nothing: list[int | None] = [None] * attention.num_heads
+    scaled = attention.scaling is not None and attention.positions != "nape"  # NAPE leaves its ALiBi heads unscaled
+    if attention.slopes is None or attention.in_proj_weight is None or attention.row_map is not None or scaled:
+        return nothing
+    with torch.no_grad():
+        spreads, tops = _score_bounds(attention, gain.double(), None if shift is None else shift.double())
+        alphas = attention.alpha() if isinstance(attention.alpha, LearnedAlpha) else attention.alpha
+        if alphas is None:  # ReLA
+            reach = tops
+        else:
+            e = torch.as_tensor(alphas, dtype=torch.float64).expand(attention.num_heads) - 1.0
+            reach = spreads + 1.0 / e  # inf for softmax
+    windows = nothing
+    for head, slope in enumerate(attention.slopes.tolist()):
+        if slope > 0.0 and math.isfinite(far := float(reach[head]) * (1.0 + 1e-5) / slope):  # float32 rounds the scores
+            windows[head] = math.ceil(far) + 1
+    return windows
+
+
+def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Per head, (H,): how far two scores of one query can lie apart, and how large a score can be."""
+    weight = attention.in_proj_weight
+    if weight is None:
+        raise ArgumentError("a window needs the packed projections of self-attention.")
+    size, heads = gain.numel(), attention.num_heads
+    w_q, w_k, _ = weight.detach().double().chunk(3)
+    c_q, c_k = torch.zeros_like(gain), torch.zeros_like(gain)
+    if attention.in_proj_bias is not None:
+        c_q, c_k, _ = attention.in_proj_bias.detach().double().chunk(3)
+    if shift is not None:
+        c_q, c_k = c_q + w_q @ shift, c_k + w_k @ shift
+    a, k = ((w * gain).unflatten(0, (heads, -1)) for w in (w_q, w_k))  # (H, head size, d)
+    c_q, c_k = (c.unflatten(0, (heads, -1))[..., None] for c in (c_q, c_k))  # (H, head size, 1)
+    both = torch.linalg.matrix_norm(a.mT @ k, ord=2) * size
+    of_query = torch.linalg.vector_norm(k.mT @ c_q, dim=(-2, -1)) * math.sqrt(size)
+    of_key = torch.linalg.vector_norm(a.mT @ c_k, dim=(-2, -1)) * math.sqrt(size)
+    constant = (c_q * c_k).sum((-2, -1)).abs()
+    scale = 1.0 / math.sqrt(attention.head_dim)
+    return 2.0 * (both + of_query) * scale, (both + of_query + of_key + constant) * scale
+
+
+class HeadPart(NamedTuple):
+    """Heads that share a buffer, and what of the past they can see."""
+
+    heads: Tensor  # (G,) which heads
+    keys: Tensor  # (B, G, n, D), the last n places
+    values: Tensor  # (B, G, n, E)
+
+
+class WindowedCache:
+    """A `KeyValueCache` in which each head keeps only its window. It serves causal self-attention.
+
+    Heads whose windows differ by a factor of two or less share a buffer, so that a step is a few calls of the kernel.
+
+    Args:
+        windows: from `alibi_windows`.
+    """
+
+    def __init__(self, windows: list[int | None]) -> None:
+        self.windows = windows
+        self._length = 0
+        self._groups: list[tuple[Tensor, _Tail | KeyValueCache]] = []
+        kept = [head for head, window in enumerate(windows) if window is None]
+        if kept:
+            self._groups.append((torch.tensor(kept), KeyValueCache()))
+        rest = sorted((window, head) for head, window in enumerate(windows) if window is not None)
+        while rest:
+            largest = rest[-1][0]
+            together = [head for window, head in rest if 2 * window >= largest]
+            rest = rest[: -len(together)]
+            self._groups.append((torch.tensor(sorted(together)), _Tail(largest)))
+
+    @property
+    def length(self) -> int:
+        """How many tokens have been fed, the forgotten ones included."""
+        return self._length
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all buffers."""
+        return sum(buffer.bytes for _, buffer in self._groups)
+
+    def append(self, k: Tensor, v: Tensor) -> list[HeadPart]:
+        """Add n tokens, k (B, H, n, D) and v (B, H, n, E). Out: what the new queries can see, per group of heads."""
+        if k.dim() != 4 or k.shape[1] != len(self.windows):
+            raise ArgumentError(f"keys {tuple(k.shape)} must be (B, {len(self.windows)}, length, size).")
+        self._length += k.shape[2]
+        parts = []
+        for heads, buffer in self._groups:
+            at = heads.to(k.device)
+            parts.append(HeadPart(at, *buffer.append(k[:, at], v[:, at])))
+        return parts
+
+    def reorder(self, index: Tensor) -> None:
+        """Batch entry b becomes what entry index[b] was."""
+        for _, buffer in self._groups:
+            buffer.reorder(index)
+
+
+class _Tail:
+    """The last `window` - 1 keys and values; the next token brings the window's last."""
+
+    def __init__(self, window: int) -> None:
+        self._keep = window - 1
+        self._cache = KeyValueCache()
+
+    @property
+    def bytes(self) -> int:
+        return self._cache.bytes
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if self._cache.length == 0 and k.shape[2] > self._keep:  # a long prompt: nothing but its end is ever copied
+            self._cache.append(k[:, :, k.shape[2] - self._keep :], v[:, :, k.shape[2] - self._keep :])
+            return k, v
+        keys, values = self._cache.append(k, v)
+        seen = min(self._cache.length, self._keep + k.shape[2])
+        keys, values = keys[:, :, -seen:], values[:, :, -seen:]
+        if self._cache.length >= 2 * max(self._keep, 1) + 64:  # forgetting in bulk costs O(1) copies a token
+            shorter = KeyValueCache(2 * max(self._keep, 1) + 64)
+            if self._keep:
+                shorter.append(keys[:, :, -self._keep :], values[:, :, -self._keep :])
+            self._cache = shorter
+        return keys, values
+
+    def reorder(self, index: Tensor) -> None:
+        if self._cache.length:
+            self._cache.reorder(index)
+
+
+def attend_in_parts(q: Tensor, parts: list[HeadPart], attend: Callable[[Tensor, HeadPart], Tensor]) -> Tensor:
+    """Attention of q (B, H, Lq, D) part by part; `attend` computes one, (B, G, Lq, E)."""
+    out = q.new_empty((*q.shape[:3], parts[0].values.shape[3]))
+    for part in parts:
+        out[:, part.heads] = attend(q[:, part.heads], part)
+    return out

@@ -1,0 +1,257 @@
+"""Races: one teacher-forced pass equals greedy decoding, runs go on where they stopped, results are whole and truthful."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.cli import longctx
+from entformer.errors import ArgumentError, DataError
+from entformer.longcontext.catalogue import Recipe, recipe_of
+from entformer.longcontext.evaluate import evaluate, observe
+from entformer.longcontext.methods import METHODS, POSITIONS, method_of, positions_of
+from entformer.longcontext.results import markdown, race, read_results, table
+from entformer.longcontext.tasks import IGNORE, make_task
+from entformer.longcontext.theory import dispersion
+from entformer.longcontext.train import Contestant, build, train_and_evaluate
+from entformer.models.lm import CausalLM
+from entformer.models.lm_config import LMConfig
+
+TINY = replace(
+    recipe_of("copy"),
+    options={"alphabet": 4},
+    train_length=6,
+    eval_lengths=(6, 70),
+    sequences=6,
+    width=16,
+    heads=4,
+    hidden=16,
+    steps=8,
+    batch=8,
+)
+
+
+# ---- evaluation ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "asentmax"])
+def test_one_pass_equals_greedy_decoding(normalizer: str) -> None:
+    """On a model trained enough to be right on some sequences and wrong on others."""
+    task = make_task("reverse", alphabet=3)
+    torch.manual_seed(0)
+    attention: Any = {"normalizer": normalizer}
+    model = CausalLM(LMConfig(vocab_size=task.vocab_size, layers=1, heads=4, width=16, hidden=16, attention=attention))
+    generator = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        sample = task.sample(32, 3, generator)
+        loss = nn.functional.cross_entropy(model(sample.inputs).flatten(0, 1), sample.labels.flatten(), ignore_index=IGNORE)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    model.eval()
+    found = evaluate(model, task, 3, sequences=60, seed=4, heads=False)
+    sample = task.sample(60, 3, torch.Generator().manual_seed(4))
+    prompt, target = sample.inputs[:, :5], sample.labels[:, 4:]  # BOS and source and SEP; target and EOS
+    said = model.generate(prompt, 4)
+    greedy = (said == target).all(1).double().mean().item()
+    assert found.exact_match == pytest.approx(greedy)
+    assert 0.0 < greedy < 1.0
+    assert found.token_accuracy >= found.exact_match
+
+
+def test_observed_heads() -> None:
+    task, model = build(replace(TINY, width=32, heads=8), Contestant("asentmax", "nape", 0))
+    model.eval()
+    inputs = task.sample(2, 150, torch.Generator().manual_seed(0)).inputs
+    heads = observe(model, inputs)
+    assert heads.keys == inputs.shape[1]
+    assert heads.gamma == [[0.0] * 8] * 2
+    assert heads.scale_p95 == pytest.approx(1.05)
+    for layer in range(2):
+        for head in range(8):
+            assert 1.0 <= heads.support[layer][head] <= heads.keys
+            assert 0.0 <= heads.entropy[layer][head] <= 1.0
+            assert 1.0 / heads.keys <= heads.top[layer][head] <= 1.0
+    dense = observe(build(replace(TINY, width=32, heads=8), Contestant("softmax", "nope", 0))[1].eval(), inputs)
+    assert dense.beta is None
+    assert min(map(min, dense.support)) > heads.keys - 64
+    assert all(attention.watcher is None for _, _, attention in model.attention_layers())  # type: ignore[operator, union-attr]
+
+
+# ---- methods -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [*METHODS, "entmax-2", "topk-3", "asentmax-gamma2"])
+def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
+    for recipe in (
+        replace(TINY, steps=2, eval_lengths=(9,)),
+        replace(recipe_of("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
+    ):
+        run, _ = train_and_evaluate(recipe, Contestant(method, "nape", 0))
+        assert math.isfinite(run.loss)
+        assert len(run.lengths) == 1
+
+
+@pytest.mark.parametrize("positions", [*POSITIONS, "rope-500000", "nape-0.25"])
+def test_all_positions_train(positions: str) -> None:
+    run, _ = train_and_evaluate(replace(TINY, steps=2, eval_lengths=(9,)), Contestant("asentmax", positions, 0))
+    assert math.isfinite(run.loss)
+
+
+def test_names_are_read() -> None:
+    assert method_of("entmax-2").alpha == 2.0
+    assert method_of("topk-5").top_k == 5
+    assert method_of("asentmax-gamma2").scaling_gamma == 2.0
+    assert method_of("adaptive_temperature").normalizer == "adaptive_temperature"
+    assert positions_of("rope-5e5")["rotary_base"] == 5e5
+    for name in ("entmax-0.5", "hardmax", "topk-0", "no_module_here:X"):
+        with pytest.raises(ArgumentError):
+            method_of(name)
+    for name in ("rope-1", "nape-2", "learned"):
+        with pytest.raises(ArgumentError):
+            positions_of(name)
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------------
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_a_stopped_run_ends_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    contestant = Contestant("entmax-learned", "nape", 3)
+    straight, expected = train_and_evaluate(TINY, contestant)
+    stopped, _ = train_and_evaluate(TINY, contestant, tmp_path, stop_at=5)
+    assert stopped.lengths == []
+    torch.manual_seed(99)
+    torch.rand(7)
+    resumed, found = train_and_evaluate(TINY, contestant, tmp_path)
+    assert torch.equal(weights(found), weights(expected))
+    assert resumed.loss == straight.loss
+    assert [at.token_accuracy for at in resumed.lengths] == [at.token_accuracy for at in straight.lengths]
+    with pytest.raises(DataError, match="other settings"):
+        train_and_evaluate(replace(TINY, lr=0.5), contestant, tmp_path)
+    (tmp_path / "state.pt").write_bytes(b"half")
+    with pytest.raises(DataError, match="cannot be read"):
+        train_and_evaluate(TINY, contestant, tmp_path)
+
+
+def test_a_time_budget_ends(tmp_path: Path) -> None:
+    run, _ = train_and_evaluate(replace(TINY, seconds=0.05), Contestant("softmax", "nape", 0))
+    assert 21 <= run.steps < 2000
+
+
+def test_a_run_that_diverges_is_told_and_counts_as_zero(tmp_path: Path) -> None:
+    recipe = replace(TINY, lr=1e30, warmup=0)
+    records = race(recipe, [Contestant("softmax", "nape", 0)], tmp_path)
+    assert all(record["diverged"] for record in records)
+    assert [record["token_accuracy"] for record in records] == [0.0, 0.0]
+
+
+def test_a_race_is_kept_and_grows(tmp_path: Path) -> None:
+    told: list[str] = []
+    contestants = [Contestant(method, "nape", seed) for seed in (0, 1) for method in ("softmax", "asentmax")]
+    race(TINY, contestants[:3], tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
+    records = race(TINY, contestants, tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
+    assert len(told) == 7
+    assert sum("finished before" in line for line in told) == 3
+    assert len(records) == 4 * 2
+    assert read_results(tmp_path / "results.jsonl") == json.loads(json.dumps(records))
+    cells = table(records)
+    assert set(cells) == {("softmax", "nape"), ("asentmax", "nape")}
+    assert all(cell.seeds == 2 for row in cells.values() for cell in row.values())
+    assert "| asentmax | nape |" in markdown(records)
+    assert "±" in markdown(records)
+    with pytest.raises(DataError, match=r"other settings \(steps\)"):
+        race(replace(TINY, steps=9), contestants[:1], tmp_path)
+    (tmp_path / "results.jsonl").write_text("{}\nno\n")
+    with pytest.raises(DataError, match=r"results\.jsonl:2"):
+        read_results(tmp_path / "results.jsonl")
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------------
+
+PLAIN: dict[str, Any] = {
+    "methods": "softmax, asentmax",
+    "positions": "nape",
+    "seeds": "1",
+    "eval_lengths": "6..24",
+    "budget": None,
+    "size": "laptop",
+    "options": ["alphabet=4"],
+    "changes": {"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16},
+    "threads": 1,
+    "as_json": False,
+}
+
+
+def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longctx.run("copy", **PLAIN, out=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "results.jsonl", "table.md", "curves.png", "scaling.png"}
+    assert "asentmax" in capsys.readouterr().out
+    assert {record["length"] for record in read_results(tmp_path / "results.jsonl")} == {6, 12, 24}
+    longctx.run("copy", **PLAIN | {"as_json": True}, out=tmp_path)  # nothing is trained again
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["length"] for line in lines] == [6, 12, 24] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"methods": ","}, "--methods is empty"),
+        ({"methods": "hardmax"}, "'hardmax' is not known"),
+        ({"positions": "polar"}, "'polar' are not known"),
+        ({"seeds": "0"}, "--seeds"),
+        ({"seeds": "three"}, "--seeds"),
+        ({"eval_lengths": "64..32"}, "--eval-lengths"),
+        ({"budget": "10 minutes", "changes": {}}, "--budget"),
+        ({"budget": "10m"}, "not both"),
+        ({"options": ["alphabet"]}, "--option"),
+        ({"options": ["colour=3"]}, "no option 'colour'"),
+        ({"size": "giant"}, "'giant'"),
+    ],
+)
+def test_mistakes_are_named_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        longctx.run("copy", **PLAIN | change, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_seeds_lengths_and_times_are_read() -> None:
+    assert longctx._seeds("3") == [0, 1, 2]
+    assert longctx._seeds("4,") == [4]
+    assert longctx._seeds("5,1") == [1, 5]
+    assert longctx._lengths("64..300,96") == (64, 96, 128, 256)
+    assert longctx._seconds("1.5m") == 90.0
+
+
+def test_explanations_and_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    longctx.explain()
+    said = capsys.readouterr().out
+    for name in (*METHODS, *POSITIONS, "max-retrieval", "BOS 7 3 3 1 SEP"):
+        assert name in said
+    monkeypatch.setattr(longctx, "dispersion", lambda: dispersion((16, 256)))
+    longctx.draw(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"theory.png", "theory.json"}
+
+
+def test_theory_says_what_is_known() -> None:
+    found = {(spread.rows, spread.mapping, spread.n): spread for spread in dispersion((16, 4096))}
+    assert found["peak", "softmax", 4096].top < 0.01
+    assert found["peak", "entmax, alpha = 1.5", 4096].top == 1.0
+    assert found["peak", "SSMax, s = 0.43", 4096].top == pytest.approx(0.918, abs=1e-3)
+    assert found["noise", "softmax", 4096].support == 4096
+    assert found["noise", "entmax, alpha = 1.5", 4096].support < 40
+
+
+def test_recipes_of_both_sizes_build() -> None:
+    for task in ("mqmtar", "max-retrieval", "reverse"):
+        recipe: Recipe = recipe_of(task, "laptop")
+        build(recipe, Contestant("asentmax", "nape", 0))
