@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from entformer.bench.rows import ALPHAS, DIRECTIONS, QUICK, Plan, RowReport, race_rows
-from entformer.cli.output import writable_file
+from entformer.cli.output import progress_lines, writable_file
 
 HEADINGS = {"1": "α = 1", "1.5": "1.5", "2": "2", "learned": "learned", "per head": "learned\nper head"}
 
@@ -18,15 +18,7 @@ def run_rows(*, json_file: str | None, png_file: Path | None, quick: bool, threa
     json_path = writable_file(Path(json_file)) if json_file not in (None, "-") else None
     png_path = writable_file(png_file) if png_file is not None else None
     console = Console(stderr=json_file == "-")  # standard output belongs to the JSON then
-    notes = Console(stderr=True)
-    with notes.status("getting ready") as status:
-
-        def progress(what: str) -> None:
-            if notes.is_terminal:
-                status.update(what)
-            else:
-                notes.print(what, highlight=False)
-
+    with progress_lines() as progress:
         report = race_rows(QUICK if quick else Plan(), threads=threads, progress=progress)
 
     _print_tables(console, report)

@@ -13,7 +13,7 @@ from entformer.bench.attention import AttentionReport, Pace, race_attention
 from entformer.bench.attention_plan import SHAPES, Shape, full_plan, quick_plan
 from entformer.bench.attention_racers import CONTESTANTS, OURS
 from entformer.bench.bars import Bar, bars
-from entformer.cli.output import writable_file
+from entformer.cli.output import progress_lines, writable_file
 from entformer.errors import ArgumentError
 
 HEADINGS = {
@@ -49,15 +49,7 @@ def run_attention(
     else:
         plan = full_plan(parse_shapes(shapes) if shapes else SHAPES, counts, **extras)
     console = Console(stderr=json_file == "-")  # standard output belongs to the JSON then
-    notes = Console(stderr=True)
-    with notes.status("getting ready") as status:
-
-        def progress(what: str) -> None:
-            if notes.is_terminal:
-                status.update(what)
-            else:
-                notes.print(what, highlight=False)
-
+    with progress_lines() as progress:
         report = race_attention(plan, progress=progress)
 
     held = bars(report)

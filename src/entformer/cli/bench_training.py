@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from entformer.bench.training import TrainingReport, full_plan, quick_plan, race_training
-from entformer.cli.output import writable_file
+from entformer.cli.output import progress_lines, writable_file
 from entformer.errors import ArgumentError
 from entformer.models.config import PRESETS
 
@@ -21,15 +21,7 @@ def run_training(*, json_file: str | None, quick: bool, threads: int, preset: st
     json_path = writable_file(Path(json_file)) if json_file not in (None, "-") else None
     plan = (quick_plan if quick else full_plan)(threads, preset)
     console = Console(stderr=json_file == "-")  # standard output belongs to the JSON then
-    notes = Console(stderr=True)
-    with notes.status("getting ready") as status:
-
-        def progress(what: str) -> None:
-            if notes.is_terminal:
-                status.update(what)
-            else:
-                notes.print(what, highlight=False)
-
+    with progress_lines() as progress:
         report = race_training(plan, progress=progress)
 
     _print_report(console, report)

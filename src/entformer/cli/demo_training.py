@@ -1,8 +1,7 @@
 """The demo's second part: two models trained side by side. In: an output folder. Out: two run folders, and what was seen.
 
-Each model is trained by a process with one thread. A model this small gains little from a second thread, two processes use two
-cores fully, and with one thread the result does not depend on the machine's number of cores. What the trainings write to their
-metrics.jsonl is what is shown here.
+Each model is trained by a process with one thread: two of them use two cores, and the result does not depend on how many
+cores the machine has. What the trainings write to their metrics.jsonl is what is shown here.
 """
 
 import contextlib

@@ -1,9 +1,31 @@
-"""Places the command line writes to. In: a path the user gave. Out: the same path, known to be writable, or one clear error."""
+"""Places the command line writes to. In: a path the user gave. Out: the same path, known to be writable, or one clear error.
+
+Also the lines that tell how far a long measurement has come.
+"""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+
 from entformer.errors import ArgumentError
+
+
+@contextmanager
+def progress_lines() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is going on, on stderr: in one moving line at a terminal, else a line each."""
+    notes = Console(stderr=True)
+    with notes.status("getting ready") as status:
+
+        def progress(what: str) -> None:
+            if notes.is_terminal:
+                status.update(what)
+            else:
+                notes.print(what, highlight=False)
+
+        yield progress
 
 
 def writable_folder(folder: Path) -> Path:
