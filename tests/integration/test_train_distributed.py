@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,12 @@ def free_port() -> int:
         return port
 
 
-def torchrun(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    *arguments: str | Path, program: Sequence[str | Path] = ("-m", "entformer.cli.main")
+) -> subprocess.CompletedProcess[str]:
     where = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *where, "-m", "entformer.cli.main", "train", *map(str, arguments)],
+        [sys.executable, "-m", "torch.distributed.run", *where, *map(str, program), "train", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
@@ -54,6 +56,7 @@ def test_20_two_processes_take_the_same_steps_as_one_that_accumulates_two_batche
     done = torchrun(make_recipe("two", model=still, tokens=56, epochs=2), "--out", two, "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("validation at step 4") == 1  # one of them speaks
+    assert done.stderr.count("translate with:") == 1
     batches = TokenBatches(Prepared.open(one / "prepared").store("train"), tokens=56)
     assert batches.batches_in(0) % 2 == 0, "choose data with an even number of batches, or the two see other batches"
     latest = RunFolder(two).latest()
@@ -75,3 +78,25 @@ def test_20_two_processes_go_on_bit_for_bit(make_recipe: Callable[..., Path], tm
     more = train(make_recipe("more", steps=10), pieces, threads=1, quiet=True)
     assert more.step == 10
     assert "processes: 2 before, 1 now" in (pieces / "train.log").read_text(encoding="utf-8")
+
+
+THREADS_AT_THE_END = """
+import os
+from pathlib import Path
+from entformer.cli.main import main
+try:
+    main()
+finally:
+    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    Path(__file__).with_name("threads" + os.environ["RANK"]).write_text(" ".join(name for name in names if "gloo" in name))
+"""
+
+
+@pytest.mark.slow
+def test_no_thread_of_the_process_group_is_left_when_a_process_ends(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    # One that is left may abort a process that finished: "terminate called without an active exception".
+    script = tmp_path / "ends.py"
+    script.write_text(THREADS_AT_THE_END, encoding="utf-8")
+    done = torchrun(make_recipe("ends", steps=2), "--out", tmp_path / "run", "--threads", "1", program=[script])
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"threads{rank}").read_text(encoding="utf-8") for rank in (0, 1)] == ["", ""]

@@ -33,6 +33,8 @@ def run(
         threads=threads,
         stop_after_minutes=stop_after_minutes,
     )
+    if summary.rank > 0:
+        return summary.exit_code
     if as_json:
         print(json.dumps(summary.as_json(), indent=1))
     else:

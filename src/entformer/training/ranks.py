@@ -7,6 +7,7 @@ one flat buffer, after accumulation: a process that had to split a batch for lac
 out of step. Without torchrun there is one process and every sum is its own.
 """
 
+import importlib
 import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -36,6 +37,10 @@ class Ranks:
             torch.cuda.set_device(self.device)
         self._started_here = self.size > 1 and not dist.is_initialized()
         if self._started_here:
+            # Functions of this module have the group that exists at their definition as a default, and optimisers import it at
+            # their first step: it would hold our group for ever, and gloo's threads, which then outlive `close`, can abort a
+            # process that has finished. Imported before there is a group, it holds none.
+            importlib.import_module("torch.distributed.nn")
             dist.init_process_group("nccl" if use_cuda else "gloo", timeout=PATIENCE)
 
     @property

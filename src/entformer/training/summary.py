@@ -50,6 +50,8 @@ class RunSummary:
     """The last one of this start."""
     averaged: Validation | None
     """Of the averaged weights, with the beam of `decoding`; None if there are none."""
+    rank: int
+    """Which process of a distributed run this one is; 0 is the one that writes."""
 
     @property
     def complete(self) -> bool:

@@ -293,6 +293,7 @@ class Trainer:
             best=None if best is None else as_read(metric, best),
             validation=self.last_validation,
             averaged=averaged,
+            rank=self.ranks.rank,
         )
 
 
