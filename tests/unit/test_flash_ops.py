@@ -95,14 +95,19 @@ def test_opcheck(how: str, rela: bool, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
-@pytest.mark.parametrize("queries", [3, 150], ids=["few queries", "many queries"])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(3, 170), (150, 170), (70, 6001)], ids=["few queries", "many queries", "keys beyond the cache"]
+)
 @pytest.mark.parametrize("slopes", [None, (0.5, 0.0)], ids=["no alibi", "alibi"])
 def test_what_forward_keeps_changes_no_bit_of_the_gradient(
-    queries: int, alpha: float, slopes: tuple[float, ...] | None
+    queries: int, keys: int, alpha: float, slopes: tuple[float, ...] | None
 ) -> None:
-    """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again)."""
+    """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again).
+
+    What is kept of long keys is worked on key tile by key tile, what is not, row by row.
+    """
     generator = torch.Generator().manual_seed(queries)
-    batch, heads, keys, size = 1, 2, 170, 24
+    batch, heads, size = 1, 2, 24
     q, k, v = (torch.randn(batch, heads, n, size, generator=generator) for n in (queries, keys, keys))
     alphas = torch.full((batch, heads), alpha, dtype=torch.float64)
     bias = None if slopes is None else torch.tensor([slopes])

@@ -1,48 +1,13 @@
 // Attention backward for all queries of one key head: only the support is touched where it is small.
 //
-// With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, delta = 0):
-//   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
-// Blocks whose rows all stored their support (FlashForward) start from it; the others compute their scores again, and those
-// with many non-zero weights go on as dense matrices. One task owns its dK and dV, so there are no races and one order of sums.
+// The equations are in cpu_gradient.h. Blocks whose rows all stored their support (FlashForward) start from it, over long keys many
+// of them at once (cpu_runs.h); the others compute their scores again, and those with many non-zero weights go on as dense
+// matrices. One task owns its dK and dV, so there are no races and one order of sums.
 #pragma once
 
-#include "cpu_forward.h"
+#include "cpu_runs.h"
 
 namespace {
-
-// dS, times scale, in place of g, from packed weights; returns dL/dalpha of the row. `spare` holds two runs of scratch.
-inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, float* g, int64_t count, float scale, float* spare) {
-  if (m.rela || m.in_double) {
-    const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, want_alpha) : 0.0;
-    for (int64_t i = 0; i < count; ++i) g[i] *= scale;
-    return grad_alpha;
-  }
-  if (count == 0) return 0.0;
-  const int64_t padded = round_up(count, VL);
-  const PackedRow row{spare, g, spare + padded, count, (float)m.e};
-  for (int64_t i = 0; i < count; i += VL) store(spare + i, i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f));
-  vf W, WG;
-  if (want_alpha || m.shape == kGeneral) {
-    row.measure(want_alpha, W, WG);
-  } else {
-    W = row.sum_blocks([&](int64_t i) {
-      vf w = slope_of(m.shape, load(spare + i));
-      store(spare + i, w);
-      return w;
-    });
-    WG = row.sum_blocks([&](int64_t i) { return load(spare + i) * load(g + i); });
-  }
-  const float total = hsum(W), delta = total == 0.0f ? 0.0f : hsum(WG) / total;
-  const float correction = total == 0.0f ? 0.0f : hsum(row.residue(delta)) / total;
-  const float grad_alpha = hsum(row.conclude(want_alpha, delta, correction));
-  for (int64_t i = 0; i < count; i += VL) store(g + i, load(g + i) * scale);
-  return grad_alpha;
-}
-
-struct HeadGradient {
-  FloatRows k, v;
-  float *grad_k, *grad_v;  // rows of padded D and E
-};
 
 // Panels of the key head in work, made when a block first asks for them: most heads never do.
 struct Panels {
@@ -63,8 +28,26 @@ struct Panels {
   }
 };
 
+// What forward kept of a block.
+struct Survey {
+  Kept least;
+  int64_t nonzero, entries;  // entries: each row's support in whole vectors
+};
+inline Survey survey(const FlashBackward& a, const Block& block) {
+  const FlashProblem& p = a.problem;
+  const Mapping m = mapping_of(p, block.b, block.h);
+  Survey found{kAll, 0, 0};
+  for (int64_t row = (block.b * p.H + block.h) * p.Lq + block.first, end = row + block.rows; row < end; ++row) {
+    const Kept kept = kept_of(p, m, a.row_state[2 * row], a.count[row]);
+    found.least = kept < found.least ? kept : found.least;
+    found.nonzero += a.count[row];
+    found.entries += round_up(a.count[row], VL);
+  }
+  return found;
+}
+
 // Adds to `grad_alpha`; false when there is no memory for the panels.
-inline bool backward_block(const FlashBackward& a, Block block, const HeadGradient& head, const Workspace& w, Panels& panels,
+inline bool backward_block(const FlashBackward& a, Block block, const Survey& kept, const HeadGradient& head, const Workspace& w, Panels& panels,
                            double& grad_alpha) {
   const FlashProblem& p = a.problem;
   const Mapping m = mapping_of(p, block.b, block.h);
@@ -79,15 +62,8 @@ inline bool backward_block(const FlashBackward& a, Block block, const HeadGradie
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, grad_out);
-  int64_t nonzero = 0;
-  Kept least = kAll;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    nonzero += a.count[first_row + r];
-    const Kept kept = kept_of(p, m, a.row_state[2 * (first_row + r)], a.count[first_row + r]);
-    least = kept < least ? kept : least;
-  }
-  const bool stored = least != kNothing, dense = !stored && (double)nonzero > kDenseShare * (double)(block.rows * block.keys);
-  if (least != kAll) load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
+  const bool stored = kept.least != kNothing, dense = !stored && (double)kept.nonzero > kDenseShare * (double)(block.rows * block.keys);
+  if (kept.least != kAll) load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
   if (!stored) {
     if (!block.few && !panels.get(false, block)) return false;
     if (dense && !panels.get(true, block)) return false;
@@ -127,20 +103,13 @@ inline bool backward_block(const FlashBackward& a, Block block, const HeadGradie
       }
       float* g = w.grads;
       gather_dots(grad_out + r * Ep, w.columns, count, head.v.data, head.v.stride, Ep, g);
-      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i) g[i] = survives(p, row, w.columns[i]) ? g[i] * rescue : 0.0f;
-      grad_alpha += score_gradient(m, want_alpha, w.weights, g, count, p.scale, spare);
-      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i)
-        w.weights[i] = survives(p, row, w.columns[i]) ? w.weights[i] * rescue : 0.0f;
+      grad_alpha += row_gradient(p, m, want_alpha, row, w.columns, count, w.weights, g, spare);
       gather_rows(g, w.columns, count, head.k.data, head.k.stride, Dp, grad_q + r * Dp);
       scatter_rows(g, w.columns, count, queries + r * Dp, Dp, head.grad_k, Dp);
       scatter_rows(w.weights, w.columns, count, grad_out + r * Ep, Ep, head.grad_v, Ep);
     }
   }
-  for (int64_t r = 0; r < block.rows; ++r) {
-    if (a.row_state[2 * (first_row + r)] != a.row_state[2 * (first_row + r)])
-      for (int64_t c = 0; c < Dp; ++c) grad_q[r * Dp + c] = __builtin_nanf("");
-    narrow(grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
-  }
+  write_query_gradient(a, block, grad_q);
   return true;
 }
 
@@ -151,6 +120,9 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
   if (!scratch.data) return false;
   const Workspace w = set_up(p, (float*)scratch.data);
   Panels panels{p};
+  RunSpace run_space{};
+  const bool use_runs = runs_pay(p);
+  if (use_runs && !run_space.ready(p)) return false;
   for (int64_t task = begin; task < end; ++task) {
     const int64_t chunk = task / heads, head = task % heads, b = head / p.G, g = head % p.G;
     const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
@@ -159,8 +131,25 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
     panels.has_k = panels.has_v = false;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       double grad_alpha = 0.0;
-      for (int64_t n = chunk * blocks / a.chunks; n < (chunk + 1) * blocks / a.chunks; ++n)
-        if (!backward_block(a, block_at(p, b, h, n), gradient, w, panels, grad_alpha)) return false;
+      Run run{};
+      auto finish_run = [&]() {
+        if (run.block.rows) backward_run(a, run, gradient, run_space, grad_alpha);
+        run = {};
+      };
+      for (int64_t n = chunk * blocks / a.chunks; n < (chunk + 1) * blocks / a.chunks; ++n) {
+        const Block block = block_at(p, b, h, n);
+        const Survey kept = survey(a, block);
+        const bool joins = use_runs && kept.least != kNothing && kept.entries <= kRunEntries;
+        if (!joins || run.block.rows >= kRunRows || run.entries + kept.entries > kRunEntries) finish_run();
+        if (joins) {
+          if (!run.block.rows) run.block = block;
+          else run.block.rows += block.rows;
+          run.entries += kept.entries;
+        } else if (!backward_block(a, block, kept, gradient, w, panels, grad_alpha)) {
+          return false;
+        }
+      }
+      finish_run();
       if (a.grad_alpha) a.grad_alpha[(chunk * p.B + b) * p.H + h] = grad_alpha;
     }
   }

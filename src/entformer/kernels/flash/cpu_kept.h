@@ -64,14 +64,12 @@ inline void scores_at(const FlashProblem& p, const Block& block, int64_t r, cons
       for (int l = 0; l < VL; ++l) part[l] = rows[l][d];
       sum += splat(q[d]) * part;
     }
-    store(out + first, p.slopes ? alibi(p, block, r, column, sum) : sum);
+    store(out + first, p.slopes ? alibi(p, block, (int32_t)r - vi{}, column, sum) : sum);
   }
 }
 
-// The kept support of a row as columns and weights. `scaled` is its query times scale.
-inline void recall_support(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, Kept what, const uint8_t* from,
-                           int64_t count, const float* state, const float* scaled, const FloatRows& k, int32_t* columns,
-                           float* weights) {
+// The columns of a kept support, and its weights if they were kept.
+inline void recall_columns(const FlashProblem& p, Kept what, const uint8_t* from, int64_t count, int32_t* columns, float* weights) {
   if (what == kAll) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
@@ -79,18 +77,30 @@ inline void recall_support(const FlashProblem& p, const Mapping& m, const Block&
   if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
   else
     for (int64_t i = 0; i < count; ++i) columns[i] = ((const uint16_t*)from)[i];
-  if (what == kAll) return;
-  scores_at(p, block, r, scaled, k, columns, count, weights);
+}
+
+// The weights of a row in place of its scores on the support. Reads and writes whole vectors.
+inline void weights_of(const Mapping& m, const float* state, int64_t count, float* scores) {
   const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
   for (int64_t i = 0; i < count; i += VL) {
-    vf s = load(weights + i), x = (s - state[0]) - state[1], w;
+    vf s = load(scores + i), x = (s - state[0]) - state[1], w;
     if (m.rela) w = vmax(s, vf{});
     else if (m.shape == kSoftmax) w = weight_at<kSoftmax>(x, e, inv_e);
     else if (m.shape == kHalf) w = weight_at<kHalf>(x, e, inv_e);
     else if (m.shape == kOne) w = weight_at<kOne>(x, e, inv_e);
     else w = weight_at<kGeneral>(x, e, inv_e);
-    store(weights + i, w);
+    store(scores + i, w);
   }
+}
+
+// The kept support of a row as columns and weights. `scaled` is its query times scale.
+inline void recall_support(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, Kept what, const uint8_t* from,
+                           int64_t count, const float* state, const float* scaled, const FloatRows& k, int32_t* columns,
+                           float* weights) {
+  recall_columns(p, what, from, count, columns, weights);
+  if (what == kAll) return;
+  scores_at(p, block, r, scaled, k, columns, count, weights);
+  weights_of(m, state, count, weights);
 }
 
 }  // namespace

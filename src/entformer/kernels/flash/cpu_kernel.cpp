@@ -1,8 +1,8 @@
 // Fused sparse attention on the CPU; compiled once per instruction set (see kernels/native.py).
 //
 // In: q, k, v, alpha, masks (cpu_kernel.h).  Out: attention output and row statistics; gradients; the exact support as CSR.
-// Reading order: gemm.h (the product), cpu_scores.h (scores and masks), cpu_weights.h (roots and supports), cpu_forward.h,
-// cpu_backward.h.
+// Reading order: gemm.h (the product), cpu_scores.h (scores and masks), cpu_weights.h (roots and supports), cpu_kept.h,
+// cpu_forward.h, cpu_gradient.h, cpu_runs.h, cpu_backward.h.
 #include "cpu_kernel.h"
 
 #include "cpu_backward.h"

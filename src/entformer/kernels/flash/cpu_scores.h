@@ -115,9 +115,9 @@ inline Block block_at(const FlashProblem& p, int64_t b, int64_t h, int64_t numbe
 
 typedef uint8_t Bytes __attribute__((vector_size(VL)));
 
-// Scores of row r at some columns with what ALiBi adds.
-inline vf alibi(const FlashProblem& p, const Block& block, int64_t r, vi column, vf s) {
-  vf distance = __builtin_convertvector(column, vf) - (float)(block.first + r + p.causal_offset);
+// Scores of row r, one or one a lane, at some columns with what ALiBi adds.
+inline vf alibi(const FlashProblem& p, const Block& block, vi r, vi column, vf s) {
+  vf distance = __builtin_convertvector(column, vf) - __builtin_convertvector(r + (int32_t)(block.first + p.causal_offset), vf);
   return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
 }
 
@@ -132,7 +132,7 @@ struct RowBias {
     const int64_t i = block.first + row;
     vi column;
     for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
-    if (p.slopes) s = alibi(p, block, row, column, s);
+    if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, column, s);
     if (p.causal) {
       const int64_t last = i + p.causal_offset;
       s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);

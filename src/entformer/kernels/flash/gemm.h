@@ -126,11 +126,23 @@ inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t
     for (int64_t j = 0; j < across; ++j) panel[k * across + j] = j < count ? rows[j * stride + k] : 0.0f;
 }
 
-// out[0:width] = sum_n weight[n] * rows[index[n]], width a whole number of vectors.
-template <int WIDE>
+// Rows of long keys lie beyond the second-level cache and no processor foresees which comes next; AHEAD of them are asked for
+// before they are needed.
+constexpr int64_t AHEAD = 8;
+inline void expect(const float* rows, int64_t stride, int64_t width, const int32_t* index, int64_t n, int64_t count) {
+  if (n >= count) return;
+  const float* row = rows + index[n] * stride;
+  for (int64_t at = 0; at < width; at += 16) __builtin_prefetch(row + at, 1, 3);
+}
+
+// out[0:width] = sum_n weight[n] * rows[index[n]], or that added to it; width a whole number of vectors.
+template <int WIDE, bool ADD>
 inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
   vf sum[WIDE] = {};
+  if (ADD)
+    for (int c = 0; c < WIDE; ++c) sum[c] = load(out + c * VL);
   for (int64_t n = 0; n < count; ++n) {
+    expect(rows, stride, WIDE * VL, index, n + AHEAD, count);
     const float* row = rows + index[n] * stride;
     vf w = splat(weight[n]);
 #pragma GCC unroll 4
@@ -138,11 +150,12 @@ inline void gather_columns(const float* weight, const int32_t* index, int64_t co
   }
   for (int c = 0; c < WIDE; ++c) store(out + c * VL, sum[c]);
 }
+template <bool ADD = false>
 inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
                         float* out) {
   int64_t at = 0;
-  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4>(weight, index, count, rows + at, stride, out + at);
-  for (; at < width; at += VL) gather_columns<1>(weight, index, count, rows + at, stride, out + at);
+  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4, ADD>(weight, index, count, rows + at, stride, out + at);
+  for (; at < width; at += VL) gather_columns<1, ADD>(weight, index, count, rows + at, stride, out + at);
 }
 
 // rows[index[n]] += weight[n] * x
@@ -151,6 +164,7 @@ inline void scatter_columns(const float* weight, const int32_t* index, int64_t c
   vf held[WIDE];
   for (int c = 0; c < WIDE; ++c) held[c] = load(x + c * VL);
   for (int64_t n = 0; n < count; ++n) {
+    expect(rows, stride, WIDE * VL, index, n + AHEAD, count);
     float* row = rows + index[n] * stride;
     vf w = splat(weight[n]);
 #pragma GCC unroll 4
@@ -172,6 +186,7 @@ inline void gather_dots(const float* x, const int32_t* index, int64_t count, con
     const int64_t here = count - first < VL ? count - first : VL;
     for (int64_t n = 0; n < VL; ++n) {
       vf sum{};
+      expect(rows, stride, width, index, first + n + AHEAD, count);
       if (n < here) {
         const float* row = rows + index[first + n] * stride;
         for (int64_t at = 0; at < width; at += VL) sum += load(x + at) * load(row + at);

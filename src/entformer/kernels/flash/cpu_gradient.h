@@ -1,0 +1,68 @@
+// The gradient of one row of attention, shared by the ways through backward (cpu_backward.h, cpu_runs.h).
+//
+// With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, delta = 0):
+//   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
+#pragma once
+
+#include "cpu_forward.h"
+
+namespace {
+
+// dS, times scale, in place of g, from packed weights; returns dL/dalpha of the row. `spare` holds two runs of scratch.
+inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, float* g, int64_t count, float scale, float* spare) {
+  if (m.rela || m.in_double) {
+    const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, want_alpha) : 0.0;
+    for (int64_t i = 0; i < count; ++i) g[i] *= scale;
+    return grad_alpha;
+  }
+  if (count == 0) return 0.0;
+  const int64_t padded = round_up(count, VL);
+  const PackedRow row{spare, g, spare + padded, count, (float)m.e};
+  for (int64_t i = 0; i < count; i += VL) store(spare + i, i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f));
+  vf W, WG;
+  if (want_alpha || m.shape == kGeneral) {
+    row.measure(want_alpha, W, WG);
+  } else {
+    W = row.sum_blocks([&](int64_t i) {
+      vf w = slope_of(m.shape, load(spare + i));
+      store(spare + i, w);
+      return w;
+    });
+    WG = row.sum_blocks([&](int64_t i) { return load(spare + i) * load(g + i); });
+  }
+  const float total = hsum(W), delta = total == 0.0f ? 0.0f : hsum(WG) / total;
+  const float correction = total == 0.0f ? 0.0f : hsum(row.residue(delta)) / total;
+  const float grad_alpha = hsum(row.conclude(want_alpha, delta, correction));
+  for (int64_t i = 0; i < count; i += VL) store(g + i, load(g + i) * scale);
+  return grad_alpha;
+}
+
+struct HeadGradient {
+  FloatRows k, v;
+  float *grad_k, *grad_v;  // rows of padded D and E
+};
+
+// From g, the products of dO with the values of the support: dS times scale in its place, and the weights as dropout left them.
+// Returns the row's part of dL/dalpha.
+inline double row_gradient(const FlashProblem& p, const Mapping& m, bool want_alpha, int64_t row, const int32_t* columns, int64_t count,
+                           float* weights, float* g, float* spare) {
+  if (p.dropout == 0.0f) return score_gradient(m, want_alpha, weights, g, count, p.scale, spare);
+  const float rescue = 1.0f / (1.0f - p.dropout);
+  for (int64_t i = 0; i < count; ++i) g[i] = survives(p, row, columns[i]) ? g[i] * rescue : 0.0f;
+  const double grad_alpha = score_gradient(m, want_alpha, weights, g, count, p.scale, spare);
+  for (int64_t i = 0; i < count; ++i) weights[i] = survives(p, row, columns[i]) ? weights[i] * rescue : 0.0f;
+  return grad_alpha;
+}
+
+// dQ of a block in the dtype of q; a row whose maximum is NaN has no gradient to give.
+inline void write_query_gradient(const FlashBackward& a, const Block& block, float* grad_q) {
+  const FlashProblem& p = a.problem;
+  const int64_t Dp = padded_d(p), first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (a.row_state[2 * (first_row + r)] != a.row_state[2 * (first_row + r)])
+      for (int64_t c = 0; c < Dp; ++c) grad_q[r * Dp + c] = __builtin_nanf("");
+    narrow(grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
+  }
+}
+
+}  // namespace
