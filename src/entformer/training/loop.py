@@ -20,6 +20,7 @@ from entformer.models.seq2seq import Seq2Seq
 from entformer.training.corpora import open_prepared
 from entformer.training.metrics import Metrics
 from entformer.training.optim import make_optimizer
+from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe, to_yaml
@@ -130,7 +131,7 @@ def _set_up(
         reporter.say(
             f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
             f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
-            f"{torch.get_num_threads()} threads, {config.precision}; run folder {folder.path}"
+            f"{torch.get_num_threads()} threads, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
         )
     metrics = None
     if ranks.first:

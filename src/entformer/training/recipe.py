@@ -81,7 +81,10 @@ class TrainingConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled, of matrices only.")
     alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
     clip: float | None = Field(default=1.0, gt=0, description="Largest norm of the gradient; null: no clipping.")
-    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="bfloat16: autocast, float32 weights.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="float32",
+        description="bfloat16: autocast, float32 weights. auto: bfloat16 where it is native.",
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     validate_every: int = Field(default=1000, ge=1, description="Updates between validations; a checkpoint is saved at each.")
     validate_beam: int = Field(default=1, ge=0, description="Beam of the validation's BLEU; 1: greedy, 0: no BLEU.")

@@ -16,6 +16,7 @@ from entformer.data.records import Batch
 from entformer.errors import RunFailed
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.optim import clip, set_rate
+from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
 
@@ -37,6 +38,7 @@ class Updater:
         self, model: Seq2Seq, optimizer: torch.optim.Optimizer, config: TrainingConfig, ranks: Ranks, say: Callable[[str], None]
     ) -> None:
         self.model, self.optimizer, self.config, self.ranks, self.say = model, optimizer, config, ranks, say
+        self.narrow = precision_here(config.precision, ranks.device) == "bfloat16"
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._told_split = False
 
@@ -92,7 +94,7 @@ class Updater:
         device = self.ranks.device
         if device.type != "cpu":
             batch = batch.to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.narrow):
             found = self.model.loss(batch)
         (found.loss / tokens).backward()
         counts = (found.loss.detach(), found.nll, found.correct)

@@ -10,6 +10,7 @@ from entformer.errors import RunFailed
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import LossSums, Seq2Seq
 from entformer.training.optim import make_optimizer, optimizer_tensors
+from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
 from entformer.training.update import Updater, halves, is_out_of_memory
@@ -147,3 +148,14 @@ def test_bfloat16_trains_with_float32_weights() -> None:
     done = updater.update([batch_of(0, 1, 2)], tokens=10, step=1, rate=0.01)
     assert torch.isfinite(done.sums).all()
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("has_it", "chosen"),
+    [("_is_avx512_bf16_supported", "bfloat16"), ("_is_amx_tile_supported", "bfloat16"), ("", "float32")],
+)
+def test_auto_is_bfloat16_where_the_processor_has_it(has_it: str, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name == has_it)
+    assert precision_here("auto", torch.device("cpu")) == chosen
+    assert precision_here("float32", torch.device("cpu")) == "float32"  # what is asked for is never changed
