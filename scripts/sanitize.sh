@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The parity tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-# In: g++, the development environment (.venv, or $PYTHON); arguments for pytest, by default the parity tests of rows and
-# attention. Out: exit 0 and "clean", or the first report: an access outside a buffer, or undefined arithmetic, with its place.
+# In: g++, the development environment (.venv, or $PYTHON); $WORKERS, how many processes (2); arguments for pytest, by default the
+# parity tests of rows and attention. Out: exit 0 and "clean", or the first report: an access outside a buffer, or undefined
+# arithmetic, with its place.
 # Memory is handed out full of 0xff, NaN in every float type, so what is read before it is written shows in the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,7 +41,7 @@ echo "sanitize: running $*"
 if LD_PRELOAD="$runtime $standard" \
   ASAN_OPTIONS="detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size=1073741824" \
   UBSAN_OPTIONS="print_stacktrace=1" \
-  "$PYTHON" -m pytest -p no:faulthandler --capture=sys "$@"; then
+  "$PYTHON" -m pytest -n "${WORKERS:-2}" -p no:faulthandler --capture=sys "$@"; then
   echo "sanitize: clean"
 else
   echo "sanitize: NOT clean, see above" >&2
