@@ -1,6 +1,6 @@
 # The commands of this project. Each makes .venv when it is missing or when pyproject.toml has changed.
 #   make install   the package with its development tools in .venv, kernels built
-#   make demo      what alpha-entmax does, then two translation models trained and compared (some minutes, no network)
+#   make demo      what alpha-entmax does, then two translation models trained, compared and reported on (minutes, no network)
 #   make test      all tests
 #   make check     style, types, import contracts
 #   make bench     speed and memory against torch and the entmax package (ten minutes)

@@ -1,12 +1,17 @@
-"""Fixtures every tier shares: each implementation, each instruction set, and memory that is never clean by luck."""
+"""Fixtures every tier shares: each implementation, each instruction set, memory that is never clean by luck, a small run."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from entformer.checkpoint import LoadedRun
 from entformer.kernels import native
+from entformer.models.config import Seq2SeqConfig
+from entformer.models.seq2seq import Seq2Seq
+from entformer.text.subwords import Subwords
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
@@ -84,3 +89,29 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., LoadedRun]:
+    """Runs of untrained models whose heads matter: their maps are large, so another alpha soon means another translation."""
+    words = "a man in an orange hat is looking at something . two dogs play with the red ball on green grass . Der Mann !"
+    subwords = Subwords.train([words] * 20, vocab_size=340)
+
+    def make(*, info: dict[str, Any] | None = None, seed: int = 1, **config: Any) -> LoadedRun:
+        torch.manual_seed(seed)
+        sizes = {"vocab_size": subwords.size, "encoder_layers": 1, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32}
+        model = Seq2Seq(Seq2SeqConfig.model_validate({**sizes, **config}))
+        with torch.no_grad():
+            for _, _, attention in model.attention_layers():
+                assert attention.in_proj_weight is not None
+                attention.in_proj_weight *= 3.0
+        return LoadedRun(
+            model=model.eval(),
+            subwords=subwords,
+            source_language="en",
+            target_language="de",
+            info={"tokenized": False, "lowercase": False, **(info or {})},
+            step=7,
+        )
+
+    return make

@@ -67,8 +67,8 @@ __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "analysis":  # a room by its name: entformer.analysis.collect(...)
-        return importlib.import_module("entformer.analysis")
+    if name in ("analysis", "explore"):  # a room by its name: entformer.analysis.collect(...)
+        return importlib.import_module(f"entformer.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'entformer' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -12,6 +12,7 @@ from entformer import entmax
 from entformer.analysis.assemble import assemble
 from entformer.errors import DataError
 
+from .page_driver import choose_head, column, open_page, token, weights_shown
 from .report_data import PAIRS, long_report_data, read_scores, report_data
 
 DATA = report_data()
@@ -24,27 +25,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(assemble(DATA), encoding="utf-8")
     return path
-
-
-class Watched:
-    """A page, and everything it said or asked for."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.problems: list[str] = []
-        page.on("console", lambda message: self.problems.append(message.text))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        page.on("request", lambda request: None if request.url.startswith("file:") else self.problems.append(request.url))
-
-
-def open_page(browser: Browser, path: Path, width: int = 1280, **options: object) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)  # type: ignore[arg-type]
-    watched = Watched(context.new_page())
-    watched.page.goto(path.as_uri())
-    yield watched.page
-    assert watched.problems == []
-    context.close()
 
 
 @pytest.fixture
@@ -60,21 +40,6 @@ def phone(browser: Browser, report: Path) -> Iterator[Page]:
 def own_rows(key: str, sentence: int = 0, run: int = 0) -> dict[str, list[float]]:
     rows: dict[str, list[float]] = DATA["runs"][run]["sentences"][sentence]["heads"][key]
     return rows
-
-
-def choose_head(page: Page, key: str) -> None:
-    page.click(f'#grid [data-key="{key}"]')
-    expect(page.locator(".inspector code").first).to_have_text(key)
-
-
-def token(page: Page, number: int) -> None:
-    page.locator(".reading .queries .token").nth(number).hover()
-
-
-def weights_shown(page: Page) -> dict[int, float]:
-    lines = page.locator(".support li")
-    columns = lines.evaluate_all("(items) => items.map((item) => Number(item.dataset.column))")
-    return dict(zip(columns, map(float, page.locator(".support .value").all_text_contents()), strict=True))
 
 
 def test_every_head_has_a_picture_an_alpha_and_a_density(page: Page) -> None:
@@ -171,11 +136,6 @@ def test_the_theme_switches_and_follows_the_system(browser: Browser, report: Pat
     assert page.evaluate(background) == light
     for dark in open_page(browser, report, color_scheme="dark"):
         expect(dark.locator("html")).to_have_attribute("data-theme", "dark")
-
-
-def column(page: Page, number: int) -> list[float]:
-    texts = page.locator(f"#head-table tbody tr td:nth-child({number})").all_text_contents()
-    return [float(text.strip("%")) for text in texts]
 
 
 def test_the_table_sorts_both_ways_and_puts_unknown_values_last(page: Page) -> None:
@@ -319,6 +279,39 @@ def test_512_tokens_open_in_a_file_below_10_mb(browser: Browser, tmp_path: Path)
     token(page, 400)
     expect(page.locator(".says")).to_contain_text("of 512 keys")
     context.close()
+
+
+def test_a_cut_head_never_says_exactly_0(browser: Browser, tmp_path: Path) -> None:
+    """Of a dense head in a long sentence the small weights are left out; what is not there is then not known to be 0."""
+    run = copy.deepcopy(DATA["runs"][2])
+    sentence = run["sentences"][0]
+    rows = sentence["heads"]["encoder.0.1"]
+    kept = [weight >= 0.05 for weight in rows["weight"]]
+    rows["crow"] = [sum(kept[:at]) for at in rows["crow"]]
+    rows["col"], rows["weight"] = ([x for x, keep in zip(rows[name], kept, strict=True) if keep] for name in ("col", "weight"))
+    rows["cut"] = 0.05
+    del sentence["heads"]["encoder.0.2"]
+    sentence["omitted"] = ["encoder.0.2"]
+    path = tmp_path / "cut.html"
+    path.write_text(assemble({**DATA, "runs": [run]}), encoding="utf-8")
+    for page in open_page(browser, path):
+        expect(page.locator("#left-out")).to_contain_text("of 1 head only the largest weights, down to 0.05 or lower")
+        expect(page.locator("#left-out")).to_contain_text("of 1 head nothing")
+        choose_head(page, "encoder.0.1")
+        token(page, 4)
+        found, keys = rows["crow"][5] - rows["crow"][4], len(sentence["source"])
+        expect(page.locator(".says")).to_contain_text(f"puts 0.05 or more on {found} of {keys} keys")
+        expect(page.locator(".rest")).to_have_text(
+            f"The other {keys - found} visible keys get less than 0.05 each; what exactly is not in this page."
+        )
+        expect(page.locator(".reading .keys .zero")).to_have_count(0)
+        expect(page.locator(".legend .without")).to_have_text("below 0.05")
+        page.locator("#alpha-slider").fill("2")  # from the scores, which are whole
+        expect(page.locator(".rest")).to_contain_text("exactly 0")
+        choose_head(page, "encoder.0.2")
+        expect(page.locator(".figure")).to_contain_text("does not hold the weights of this head")
+        page.select_option("#sentence-choice", "1")
+        expect(page.locator("#left-out")).to_have_count(0)
 
 
 def test_a_run_without_sentences_alphas_or_settings_still_opens(browser: Browser, tmp_path: Path) -> None:

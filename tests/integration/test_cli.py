@@ -233,7 +233,7 @@ def test_bench_attention_json_to_standard_output_is_pure() -> None:
     assert "SDPA" in done.stderr  # the tables are still there for the eye
 
 
-PEAKS = "from entformer.bench.memory import peak_megabytes as p; print([p('1.5', n, threads=1) for n in (512, 2048)])"
+PEAKS = "from entformer.bench.memory import peak_memory as p; print([p('1.5', n, threads=1).beside for n in (512, 2048)])"
 
 
 def test_peak_memory_is_measured_in_a_process_of_its_own() -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entformer.cli import demo as demo_module
+from entformer.cli.demo_report import striking_heads
 from entformer.cli.demo_results import Count, count_attention
 from entformer.cli.demo_training import check_folders, demo_models, read_metrics
 from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
-from entformer.errors import ArgumentError
+from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240  # seconds; a busy machine is slow to start processes
@@ -57,6 +60,7 @@ def test_shows_every_part(demo: tuple[Path, str]) -> None:
     assert "Schläft die Ente montags unter einem Baum ein?" in shown
     for title in ("encoder self", "decoder self", "decoder to source"):
         assert shown.count(title) == 2  # alphas, densities
+    assert re.search(r"layer +head 0 +head 1 +head 2 +head 3\n  encoder self +0 .*\n +1 ", shown)  # counted from 0
     assert f"translate '{folder}/entmax'" in shown
     picture = (folder / "demo.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
@@ -77,6 +81,50 @@ def test_the_numbers_are_in_a_file_too(demo: tuple[Path, str]) -> None:
     assert all(f"{head['alpha']:.2f}" in shown for head in learned["heads"])
     assert all(model["scores"]["bleu"]["signature"] for model in models.values())
     assert len((folder / "entmax.test.de").read_text(encoding="utf-8").splitlines()) == 20
+
+
+@pytest.mark.slow
+def test_it_ends_with_a_report_of_both_models(demo: tuple[Path, str]) -> None:
+    folder, shown = demo
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    data = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert [run["name"] for run in data["runs"]] == ["softmax", "learned alpha"]
+    assert [run["data"]["sentences"] for run in data["runs"]] == [20, 20]
+    first, second = ([sentence["id"] for sentence in run["sentences"]] for run in data["runs"])
+    assert second[: len(first)] == first  # the same sentences, to compare
+    assert data["title"] in page
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png"}
+    assert (folder / "report.html").as_uri() in shown
+    assert "stand" in shown.partition("What the heads do")[2]  # heads that stand out, or that none does
+
+
+def test_a_report_that_fails_does_not_take_the_results_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(demo_module, "show_mappings", lambda *_: None)
+    monkeypatch.setattr(demo_module, "_train_and_judge", lambda *_, **__: 0)
+    monkeypatch.setattr(demo_module, "make_report", full)
+    monkeypatch.setattr(demo_module.torch, "set_num_threads", lambda _: None)
+    with pytest.raises(RunFailed, match=r"could not be made \(OSError: .*No space left on device\); everything else is saved"):
+        demo_module.run(tmp_path, quick=True)
+    shown = capsys.readouterr().out
+    assert "Where everything is" in shown
+    assert "demo.json" in shown
+    assert "report.html" not in shown
+
+
+def test_only_heads_with_high_scores_for_one_thing_stand_out() -> None:
+    rankings = {
+        "previous token": [("decoder.0.1", 0.8), ("decoder.1.0", 0.49)],
+        "merges subwords": [("decoder.0.1", 0.6), ("encoder.0.3", 0.5)],
+        "broad context": [("cross.0.0", 0.99)],
+    }
+    roles = [{"role": role, "least": 0.4, "heads": heads} for role, heads in rankings.items()]
+    found = striking_heads({"runs": [{"name": "a", "roles": roles}, {"name": "b", "roles": []}]})
+    assert found == [(0.8, "a", "decoder.0.1", "previous token"), (0.5, "a", "encoder.0.3", "merges subwords")]
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@
 
 The data's way: rows.py (weights of a layer, sparse) -> density.py, diversity.py, positions.py, merging.py, interrogation.py
 (the measures) -> totals.py, collect.py (sums over the data) -> table.py, roles.py -> data.py (what a report holds) ->
-figures*.py, assemble.py, report.py (files). alignment.py goes its own way with gold links.
+figures*.py, assemble.py, report.py (files). alignment.py goes its own way with gold links. lengths.py and
+lengths_report.py report on long-context races.
 """
 
 from entformer.analysis.alignment import AlignmentScores, alignment_error_rate, collect_alignment

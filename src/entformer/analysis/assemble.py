@@ -8,6 +8,7 @@ element it lies in. The page itself sets texts only as text.
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -20,6 +21,7 @@ COMPONENTS = (
     "solver.js",
     "dom.js",
     "colors.js",
+    "theme.js",
     "data.js",
     "tokens.js",
     "heatmap.js",
@@ -30,6 +32,9 @@ COMPONENTS = (
 )
 SCRIPTS = (*COMPONENTS, "table.js", "finds.js", "paths.js", "compare.js", "summary.js", "app.js")
 
+LENGTHS_STYLES = ("page.css", "tables.css", "charts.css", "lengths.css")
+LENGTHS_SCRIPTS = ("dom.js", "colors.js", "theme.js", "data.js", "charts.js", "curves.js", "scaling.js", "lengths.js")
+
 
 def page_file(name: str) -> str:
     """The text of one file of the page."""
@@ -38,15 +43,25 @@ def page_file(name: str) -> str:
 
 def assemble(data: dict[str, Any]) -> str:
     """The whole page. The data must be plain JSON: null, never NaN, where a number is unknown."""
+    return fill_page("page.html", STYLES, SCRIPTS, data)
+
+
+def assemble_lengths(data: dict[str, Any]) -> str:
+    """The page of long-context races, from the data of `lengths.py`."""
+    return fill_page("lengths.html", LENGTHS_STYLES, LENGTHS_SCRIPTS, data)
+
+
+def fill_page(template: str, styles: Sequence[str], scripts: Sequence[str], data: dict[str, Any]) -> str:
+    """A template of `page/` with its styles, its scripts and the data in it."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as problem:
         raise DataError(f"the report cannot be written as JSON ({problem}); write null where a number is unknown.") from problem
     parts = {
         "title": html.escape(str(data.get("title", "entformer report"))),
-        "style": "\n".join(page_file(name) for name in STYLES),
-        "script": "\n".join(page_file(name) for name in SCRIPTS),
+        "style": "\n".join(page_file(name) for name in styles),
+        "script": "\n".join(page_file(name) for name in scripts),
         "data": text.replace("<", "\\u003c"),
     }
     # One pass: a part that happens to contain "{{ script }}" is not filled in again.
-    return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], page_file("page.html"))
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], page_file(template))

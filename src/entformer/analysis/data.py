@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from entformer import __version__
+from entformer.analysis import budget
 from entformer.analysis.alignment import (
     MODES,
     AlignmentScores,
@@ -19,6 +20,7 @@ from entformer.analysis.alignment import (
     collect_alignment,
     precision_recall,
 )
+from entformer.analysis.budget import share_out
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
 from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
@@ -32,7 +34,6 @@ from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 
 VERSION = 1
-MOST_WEIGHTS = 600_000  # in all sentences of a report: some ten bytes each
 ROLE_EXAMPLES = 3
 BATCH_TOKENS = 4096
 
@@ -68,12 +69,13 @@ def report_data(
         "alignment": {"best_head", "best_layer", "averaged", "layers"} or null,
         "varied": [`VariedPair`, with places in "sentences"],
         "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
-            "heads": {"encoder.0.0": {"crow", "col", "weight", "scores": `packed_scores` or null}}}]}]}
+            "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": weights below it are left out, or null,
+                "scores": `packed_scores` or null}}}]}]}
     """
     shared: dict[str, list[int]] = {}
     reports = []
     for run in runs:
-        report, shown = _report_run(run, examples, shared.get(run.text_key, []), MOST_WEIGHTS // len(runs), progress)
+        report, shown = _report_run(run, examples, shared.get(run.text_key, []), len(runs), progress)
         shared.setdefault(run.text_key, shown)
         reports.append(report)
     found: dict[str, Any] = plain(
@@ -89,7 +91,7 @@ def report_data(
 
 
 def _report_run(
-    run: RunToReport, examples: int, shared: Sequence[int], budget: int, progress: Progress | None
+    run: RunToReport, examples: int, shared: Sequence[int], runs: int, progress: Progress | None
 ) -> tuple[dict[str, Any], list[int]]:
     """The report of one run, and the places in its store of the sentences that other runs should show too."""
     loaded, total = run.loaded, len(run.store)
@@ -139,7 +141,7 @@ def _report_run(
             for pair in table.varied
             if pair.sparse in places and pair.dense in places
         ],
-        "sentences": _sentences(run, views, budget),
+        "sentences": _sentences(run, views, runs),
     }
     return report, [example.id for example in table.examples]
 
@@ -170,21 +172,10 @@ def _best_sentences(key: str, role: str, views: Sequence[SentenceView]) -> list[
     return [place for _, place in known[:ROLE_EXAMPLES]]
 
 
-def _sentences(run: RunToReport, views: Sequence[SentenceView], budget: int) -> list[dict[str, Any]]:
-    """All sentences; what would make the report too large loses its densest heads, and "omitted" says which."""
-    kept: dict[int, set[str]] = {}
-    left = budget
-    order = sorted(range(len(views)), key=lambda place: views[place].entries)
-    for waiting, place in zip(range(len(order), 0, -1), order, strict=True):
-        allowance, room = left // waiting, left // waiting
-        sizes = sorted((len(rows.col), key) for key, rows in views[place].heads.items())
-        kept[place] = set()
-        for size, key in sizes:
-            if size <= room:
-                kept[place].add(key)
-                room -= size
-        left -= allowance - room
+def _sentences(run: RunToReport, views: Sequence[SentenceView], runs: int) -> list[dict[str, Any]]:
+    """All sentences, each with what `budget.py` leaves it in a report of so many runs."""
     subwords = run.loaded.subwords
+    held = share_out(views, budget.MOST_WEIGHTS // runs, budget.MOST_SCORES // runs)
     return [
         {
             "id": int(run.numbers[view.example.id]),
@@ -194,13 +185,12 @@ def _sentences(run: RunToReport, views: Sequence[SentenceView], budget: int) -> 
             "target": list(view.target),
             "why": view.example.why,
             "heads": {
-                key: {**packed_rows(rows), "scores": packed_scores(view.scores[key]) if key in view.scores else None}
-                for key, rows in view.heads.items()
-                if key in kept[place]
+                key: {**packed_rows(rows), "cut": cut, "scores": packed_scores(view.scores[key]) if own.scores else None}
+                for key, (rows, cut) in own.heads.items()
             },
-            "omitted": [key for key in view.heads if key not in kept[place]],
+            "omitted": own.omitted,
         }
-        for place, view in enumerate(views)
+        for view, own in zip(views, held, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ The figures follow those of Correia et al. (2019), numbered in the table below; 
 alpha, no question in the data) is left out. `draw_figures` needs the data alone, so report.json is enough to draw them again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
 }
 
 
-def draw_figures(data: dict[str, Any], folder: Path) -> list[Path]:
-    """Write every figure that has something to show, in every format; the files written."""
+def draw_figures(data: dict[str, Any], folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
+    """Write every figure that has something to show in each of `formats` (`FORMATS` if not given); the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with rc_context(STYLE):
@@ -52,7 +52,7 @@ def draw_figures(data: dict[str, Any], folder: Path) -> list[Path]:
             figure = draw(data)
             if figure is None:
                 continue
-            for kind in FORMATS:
+            for kind in formats or FORMATS:
                 content = BytesIO()
                 figure.savefig(content, format=kind, dpi=200, metadata=_NO_DATE.get(kind))
                 figure.set_layout_engine("none")  # the places are found; finding them again takes as long as drawing

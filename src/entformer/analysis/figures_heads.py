@@ -36,7 +36,7 @@ def varied_sparsity(data: Data) -> Figure | None:
         for pair in run["varied"]:
             key = f"{pair['kind']}.{pair['layer']}.{pair['head']}"
             both = [run["sentences"][pair[which]] for which in ("sparse", "dense")]
-            if not all(key in sentence["heads"] for sentence in both):
+            if not all(_whole(sentence, key) for sentence in both):
                 continue
             for sentence, density in zip(both, pair["densities"], strict=True):
                 told = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {density:.2f}"
@@ -56,12 +56,17 @@ def _best_heads(
             continue
         value, head = max(scored, key=lambda pair: pair[0])
         key = f"{head['kind']}.{head['layer']}.{head['head']}"
-        sentence = choose([sentence for sentence in run["sentences"] if key in sentence["heads"]], head["kind"])
+        sentence = choose([sentence for sentence in run["sentences"] if _whole(sentence, key)], head["kind"])
         if sentence is not None:
             pictures.append(
                 _picture(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{told} {100 * value:.1f}%")
             )
     return draw_heads(pictures, columns=min(3, len(pictures))) if pictures else None
+
+
+def _whole(sentence: Data, key: str) -> bool:
+    """Whether the sentence holds all weights of the head; a dense one may have been cut, and blank would not mean 0."""
+    return key in sentence["heads"] and sentence["heads"][key].get("cut") is None
 
 
 def _of_encoder(measure: str) -> Callable[[Data], float | None]:
@@ -117,9 +122,9 @@ def _picture(sentence: Data, key: str, title: str) -> HeadPicture:
 
 
 def _name(key: str) -> str:
-    """As the paper counts, from 1."""
+    """Counted from 0, as everywhere: docs/conventions.md."""
     kind, layer, head = key.split(".")
-    return f"{kind} layer {int(layer) + 1} head {int(head) + 1}"
+    return f"{kind} layer {layer} head {head}"
 
 
 def _alpha(run: Data, key: str) -> str:

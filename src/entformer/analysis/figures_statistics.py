@@ -60,7 +60,7 @@ def alpha_trajectories(data: Data) -> Figure | None:
                 axes.set_xlabel("training steps")
             if column == 0:
                 axes.set_ylabel("α")
-    handles = [Line2D([], [], color=shade, label=f"layer {layer + 1}") for layer, shade in enumerate(shades)]
+    handles = [Line2D([], [], color=shade, label=f"layer {layer}") for layer, shade in enumerate(shades)]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, layers), frameon=False)
     return figure
 
@@ -122,8 +122,7 @@ def density_by_layer(data: Data) -> Figure:
             axes = panels[line, column]
             layers = _layers(run, kind)
             for path in zip(*(sorted(_of_layer(run, kind, layer, "density")) for layer in layers), strict=False):
-                numbers = [layer + 1 for layer in layers]
-                axes.plot(numbers, path, color=KIND_COLOURS[kind], marker="o", markersize=3, linewidth=1.1, alpha=0.85)
+                axes.plot(layers, path, color=KIND_COLOURS[kind], marker="o", markersize=3, linewidth=1.1, alpha=0.85)
             axes.set_ylim(0, 1.03)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(axis="y", color="#e5e5e5", linewidth=0.6)
@@ -143,7 +142,7 @@ def head_diversity(data: Data) -> Figure | None:
     figure, panels = _grid(1, len(kinds), height=2.4)
     for axes, kind in zip(panels[0], kinds, strict=True):
         for number, run in enumerate(data["runs"]):
-            points = [(layer["layer"] + 1, layer["js_diversity"]) for layer in run["layers"] if layer["kind"] == kind]
+            points = [(layer["layer"], layer["js_diversity"]) for layer in run["layers"] if layer["kind"] == kind]
             points = [point for point in points if point[1] is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), label=run["name"], **_look(number))
@@ -168,7 +167,7 @@ def alignment_error(data: Data) -> Figure | None:
         panels[0], ("", "_shifted"), ("row i: the word is predicted", "row i + 1: the word is read"), strict=True
     ):
         for number, run in runs:
-            layers = [layer["layer"] + 1 for layer in run["alignment"]["layers"]]
+            layers = [layer["layer"] for layer in run["alignment"]["layers"]]
             best, mean = ([layer[f"{name}{end}"] for layer in run["alignment"]["layers"]] for name in ("best_head_aer", "aer"))
             axes.plot(layers, best, **_look(number))
             axes.plot(layers, mean, **{**_look(number), "linestyle": "--", "markerfacecolor": "white"})
@@ -207,9 +206,7 @@ def head_measures(data: Data) -> Figure:
         axes.imshow(shades, cmap="cividis_r", vmin=0.0, vmax=1.0, aspect="auto")
         axes.set_xticks(range(len(columns)), list(columns.values()), rotation=60, ha="left", rotation_mode="anchor", fontsize=7)
         axes.xaxis.tick_top()
-        axes.set_yticks(
-            range(len(run["heads"])), [f"{h['kind']} {h['layer'] + 1}.{h['head'] + 1}" for h in run["heads"]], fontsize=6
-        )
+        axes.set_yticks(range(len(run["heads"])), [f"{h['kind']}.{h['layer']}.{h['head']}" for h in run["heads"]], fontsize=6)
         axes.tick_params(length=0)
         axes.set_xlabel(run["name"])
         for spine in axes.spines.values():

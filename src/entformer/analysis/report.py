@@ -1,6 +1,7 @@
 """The files of a report. In: ReportData. Out: one HTML file that needs nothing else, report.json, and figures for papers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ class ReportFiles:
     figures: tuple[Path, ...]
 
 
-def write_report(data: dict[str, Any], page: Path, figures: Path) -> ReportFiles:
-    """Write `page` (HTML), the data beside it under the same name with .json, and the figures into a folder."""
+def write_report(data: dict[str, Any], page: Path, figures: Path, *, formats: Sequence[str] | None = None) -> ReportFiles:
+    """Write `page` (HTML), the data beside it under the same name with .json, and the figures into a folder, as `formats`."""
     write_text(page, assemble(data))
     numbers = page.with_suffix(".json")
     write_text(numbers, json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
-    return ReportFiles(page, numbers, tuple(draw_figures(data, figures)))
+    return ReportFiles(page, numbers, tuple(draw_figures(data, figures, formats)))

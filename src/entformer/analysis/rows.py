@@ -79,7 +79,10 @@ class LayerRows:
         row = np.repeat(np.arange(len(counts)), counts)
         col, weight = col.astype(np.int64), weight.astype(np.float64)
         if len(weight) and not weight.min() > 0.0:  # also true of NaN
-            raise ArgumentError(f"the weights of {kind} layer {layer} hold negative numbers, explicit zeros or NaN.")
+            if not weight.min() >= 0.0:
+                raise ArgumentError(f"the weights of {kind} layer {layer} hold negative numbers or NaN.")
+            inside = weight > 0.0  # a weight that was rounded to 0 is none
+            row, col, weight = row[inside], col[inside], weight[inside]
         return cls(kind, layer, heads, queries, keys, row, col, weight, query_lengths, key_lengths, causal)
 
     @classmethod

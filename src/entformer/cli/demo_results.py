@@ -159,12 +159,12 @@ def show_heads(console: Console, judged: Sequence[Judged], watched: int) -> None
     grid.add_column("  attention")
     grid.add_column("layer", justify="right")
     for head in range(heads):
-        grid.add_column(f"head {head + 1}", justify="right", no_wrap=True)
+        grid.add_column(f"head {head}", justify="right", no_wrap=True)
     for kind, title in KINDS.items():
         for layer in range(1 + max(key.layer for key in learned.heads if key.kind == kind)):
             keys = [HeadKey(kind, layer, head) for head in range(heads)]
             cells = [_cell(learned.alphas[key], learned.heads[key].density) for key in keys]
-            grid.add_row(f"  {title}" if layer == 0 else "", str(layer + 1), *cells)
+            grid.add_row(f"  {title}" if layer == 0 else "", str(layer), *cells)
     console.print(grid, highlight=False)
 
     console.print("\n[bold]How sparse they are[/bold]: subwords with weight, of those a position may look at")

@@ -65,13 +65,13 @@ def top(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the models and the figure; made if missing.")] = Path("entformer-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for models and report; made if missing.")] = Path("entformer-demo"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Train both models anew instead of using what is there.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Twenty updates only: shows that everything works; the models know nothing yet.")
     ] = False,
 ) -> None:
-    """See what alpha-entmax does, then train and compare two translation models. Minutes on two cores, no network.
+    """See what alpha-entmax does, train and compare two translation models, and report on their heads. Minutes, no network.
 
     Run it again to go on after Ctrl-C, or to see the results of finished models once more.
     """

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from entformer.analysis.data import RunToReport, report_data
 from entformer.analysis.gold import Gold, read_gold
@@ -22,6 +21,7 @@ from entformer.analysis.report import ReportFiles, write_report
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.output import writable_file, writable_folder
 from entformer.cli.prep import TSV_ENDS, find_text
+from entformer.cli.report_progress import report_progress
 from entformer.cli.test_sets import prepared_of_run
 from entformer.data.prepared import Prepared
 from entformer.data.store import TokenStore
@@ -66,27 +66,11 @@ def run(runs: Sequence[Path], options: Options) -> None:
     if page.suffix.lower() == ".json":
         raise ArgumentError(f"{page}: report.json is written beside the page; give --out a name that ends in .html.")
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
-    prepared = [_prepare_run(path, name, options) for path, name in zip(runs, _names(runs), strict=True)]
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=notes,
-        transient=True,
-        disable=not notes.is_terminal,
-    ) as bar:
-        tasks: dict[str, Any] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-                if not notes.is_terminal:
-                    notes.print(f"{what}: {total:,} sentences ...", markup=False)
-            bar.update(tasks[what], completed=done)
-
+    prepared = [prepare_run(path, name, options) for path, name in zip(runs, _names(runs), strict=True)]
+    with report_progress(notes) as progress:
         data = report_data(prepared, examples=options.examples, title=options.title, progress=progress)
-    files = write_report(data, page, figures)
+    with notes.status("drawing the figures"):
+        files = write_report(data, page, figures)
     if options.as_json:
         print(json.dumps(_summary(data, files), indent=1, ensure_ascii=False))
     else:
@@ -105,7 +89,8 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def _prepare_run(path: Path, name: str, options: Options) -> RunToReport:
+def prepare_run(path: Path, name: str, options: Options) -> RunToReport:
+    """A run and the text to look at it with."""
     loaded = load_run(path, options.which)
     text = _text_of(options.data, options.split, path, loaded)
     chosen = [i for i, both in enumerate(zip(text.sources, text.targets, strict=True)) if all(line.strip() for line in both)]

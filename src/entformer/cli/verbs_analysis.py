@@ -13,7 +13,12 @@ app = typer.Typer()
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of `entformer train`, to compare.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders of `entformer train`, to compare; or folders of `entformer longctx`."
+        ),
+    ],
     data: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +53,18 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and main numbers.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes if not given.")] = None,
 ) -> None:
-    """See what the heads of trained models do: one HTML page, all numbers as JSON, and figures for papers."""
+    """See what the heads of trained models do: one HTML page, all numbers as JSON, and figures for papers.
+
+    Of folders of `entformer longctx`: accuracy, attention and learned scales against length.
+    """
+    races = [folder for folder in runs if any(folder.glob("results.jsonl")) or any(folder.glob("*/results.jsonl"))]
+    if races:
+        from entformer.cli.report_lengths import run_lengths
+
+        others = [folder for folder in runs if folder not in races]
+        texts = [f"--{name}" for name, value in (("data", data), ("gold", gold), ("gold-text", gold_text)) if value]
+        run_lengths(runs, others=others, texts=texts, out=out, figures=figures, title=title, as_json=as_json)
+        return
     from entformer.cli.report import Options, run
 
     run(
@@ -67,5 +83,42 @@ def report(
             which=which,
             as_json=as_json,
             threads=threads,
+        ),
+    )
+
+
+@app.command()
+def explore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `entformer train`.")],
+    host: Annotated[
+        str, typer.Option(help="Address to serve at. The default can be reached from this machine only; 0.0.0.0: from any.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8765,
+    open_page: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open the page in a browser. If not given: where there is a screen.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Subwords of a sentence at most.")] = 100,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request is given up.")] = 30.0,
+    which: Annotated[
+        str, typer.Option("--which", "--checkpoint", metavar="NAME", help="Weights: best, last, averaged or step-N.")
+    ] = "best",
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes if not given.")] = None,
+) -> None:
+    """Type a sentence, watch every head, and try other alphas: a live page and a JSON API on this machine."""
+    from entformer.cli.explore import Options
+    from entformer.cli.explore import run as serve
+
+    serve(
+        run,
+        Options(
+            host=host,
+            port=port,
+            which=which,
+            max_tokens=max_tokens,
+            timeout=timeout,
+            threads=threads,
+            device=device,
+            open_page=open_page,
         ),
     )

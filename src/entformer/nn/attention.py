@@ -57,9 +57,11 @@ class MultiheadAttention(nn.Module):
         impl: as in `entformer.attention`.
 
     A `watcher` that is set is handed the exact support, the statistics, queries, keys and masks of every call (`Watched`).
+    `alpha_override`, (H,), stands in for alpha while it is set; `models/override.py` sets it for a while and clears it.
     """
 
     watcher: Watcher | None
+    alpha_override: Tensor | None
     in_proj_weight: nn.Parameter | None
     q_proj_weight: nn.Parameter | None
     k_proj_weight: nn.Parameter | None
@@ -119,7 +121,7 @@ class MultiheadAttention(nn.Module):
         self.normalizer = normalizer
         self.backend = backend
         self.impl: Impl = impl
-        self.watcher = None
+        self.watcher = self.alpha_override = None
         # torch.nn.TransformerEncoderLayer reads this to see whether it may skip our forward and compute softmax by itself.
         self._qkv_same_embed_dim = False
 
@@ -207,6 +209,8 @@ class MultiheadAttention(nn.Module):
     @property
     def alphas(self) -> Tensor | None:
         """The alpha of each head now, (H,); None for ReLA and others that have none."""
+        if self.alpha_override is not None:
+            return self.alpha_override
         if isinstance(self.alpha, LearnedAlpha):
             return self.alpha.alpha
         return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=self.out_proj.weight.device)
@@ -253,8 +257,9 @@ class MultiheadAttention(nn.Module):
             q, k = self.rotary(q, offset), self.rotary(k, offset)
         parts: list[HeadPart] | None = None
         if isinstance(cache, WindowedCache):
-            if k is None or v is None or not is_causal or need_weights or self.watcher is not None:
-                raise ArgumentError("a WindowedCache serves causal self-attention without weights and watchers only.")
+            looked_at = need_weights or self.watcher is not None
+            if k is None or v is None or not is_causal or looked_at or self.alpha_override is not None:
+                raise ArgumentError("a WindowedCache serves causal self-attention without weights, watchers and overrides.")
             parts = cache.append(k, v)
         elif cache is not None:
             k, v = cache.views() if k is None or v is None else cache.append(k, v)
@@ -266,15 +271,8 @@ class MultiheadAttention(nn.Module):
             offset += extra
         batch, heads, queries, _ = q.shape
         keys = k.shape[2] if parts is None else offset + k.shape[2]
-        masks = masks_of_torch(
-            None if is_causal else attn_mask,
-            key_padding_mask,
-            batch=batch,
-            heads=heads,
-            queries=queries,
-            keys=keys - extra,
-            extra=extra,
-        )
+        sizes_of_masks = {"batch": batch, "heads": heads, "queries": queries, "keys": keys - extra, "extra": extra}
+        masks = masks_of_torch(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
         if self.scaling is not None:
             sight = {"causal_offset": offset if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
             length = row_length(queries, keys, device=q.device, **sight)  # type: ignore[arg-type]
@@ -350,15 +348,17 @@ class MultiheadAttention(nn.Module):
         if self.row_map is not None:
             how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
             return mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
-        if self.backend == "sdpa" and not watched:
+        override = self.alpha_override
+        if self.backend == "sdpa" and not watched and override is None:
             return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
-        alpha = self.alpha() if isinstance(self.alpha, LearnedAlpha) else 1.5 if self.alpha is None else self.alpha
+        alpha: Any = self.alpha if override is None else override  # a number, or (H,)
+        alpha = alpha() if isinstance(alpha, LearnedAlpha) else 1.5 if alpha is None else alpha
         found = attention(
             q,
             k,
             v,
             alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
-            normalizer=normalizer_of(self.normalizer).kernel or self.normalizer,
+            normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
             attn_mask=masks.one_mask(),
             key_padding_mask=masks.keys,
             dropout_p=dropout,

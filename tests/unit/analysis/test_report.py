@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
-from entformer.analysis import data as report_module
 from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
 from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
@@ -177,19 +177,27 @@ def test_figures_without_anything_to_show_are_left_out(
     assert {"density-distribution", "positional-heads", "head-measures"} <= names
 
 
-def test_a_small_budget_leaves_out_dense_heads_and_says_so(
-    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(report_module, "MOST_WEIGHTS", 900)
-    monkeypatch.setattr("entformer.analysis.report.draw_figures", lambda data, folder: [])
-    text = f"{run_folder / 'test'}"
-    run([run_folder], Options(data=text, out=tmp_path / "r.html", examples=2, which="last", as_json=True))
-    summary = json.loads(capsys.readouterr().out)
-    assert summary["runs"][0]["kinds"]["encoder"]["normalizer"] == "entmax"
-    data = json.loads(Path(summary["data"]).read_text(encoding="utf-8"))
-    stored = [head for sentence in data["runs"][0]["sentences"] for head in sentence["heads"].values()]
-    assert 0 < sum(len(head["col"]) for head in stored) <= 900
-    assert any(sentence["omitted"] for sentence in data["runs"][0]["sentences"])
+def test_figures_count_layers_and_heads_from_0(data: dict[str, Any]) -> None:
+    """As the page, the JSON and Python do; docs/conventions.md."""
+    learned = {**data, "runs": data["runs"][:1]}
+
+    def texts(name: str) -> set[str]:
+        figure = FIGURES[name](learned)
+        assert figure is not None
+        return {text.get_text() for text in figure.findobj(Text)}
+
+    keys = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
+    assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == keys
+    assert {text for text in texts("alpha-trajectories") if text.startswith("layer")} == {"layer 0", "layer 1"}
+    best = max(
+        (head for head in learned["runs"][0]["heads"] if "-1" in head["positional"]), key=lambda h: h["positional"]["-1"]
+    )
+    assert any(f"{best['kind']} layer {best['layer']} head {best['head']}," in text for text in texts("positional-heads"))
+    for name in ("density-by-layer", "head-diversity", "alignment-error"):
+        figure = FIGURES[name](learned)
+        assert figure is not None
+        lines = [line for axes in figure.axes for line in axes.lines]
+        assert {tuple(np.asarray(line.get_xdata()).tolist()) for line in lines} == {(0, 1)}
 
 
 def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:

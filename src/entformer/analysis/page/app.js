@@ -149,6 +149,7 @@
               { class: "note" },
               `Sentence ${one.id}: ${one.source.length} source and ${one.target.length} target tokens; chosen as: ${one.why}.`,
             ),
+            ...(Data.leftOut(one) ? [el("p", { class: "note", id: "left-out" }, Data.leftOut(one))] : []),
           ]
         : [el("p", { class: "note" }, "This report holds no sentences.")]),
     );
@@ -180,43 +181,6 @@
     return head ? Data.keyOf(head) : null;
   }
 
-  function setTheme(theme, keep) {
-    document.documentElement.dataset.theme = theme;
-    const button = at("theme");
-    button.setAttribute("aria-pressed", theme === "dark");
-    button.textContent = theme === "dark" ? "Light theme" : "Dark theme";
-    if (keep) {
-      try {
-        localStorage.setItem("entformer-theme", theme);
-      } catch {
-        // Storage may be closed to local files; the choice then lasts as long as the page.
-      }
-    }
-  }
-
-  function storedTheme() {
-    try {
-      return localStorage.getItem("entformer-theme");
-    } catch {
-      return null;
-    }
-  }
-
-  function startTheme() {
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    const stored = storedTheme();
-    setTheme(["light", "dark"].includes(stored) ? stored : system.matches ? "dark" : "light", false);
-    at("theme").addEventListener("click", () => {
-      setTheme(Colors.theme() === "dark" ? "light" : "dark", true);
-      repaint();
-    });
-    system.addEventListener("change", (event) => {
-      if (storedTheme()) return;
-      setTheme(event.matches ? "dark" : "light", false);
-      repaint();
-    });
-  }
-
   // Colours that scripts have set do not follow the style sheet.
   function repaint() {
     showOverview();
@@ -237,7 +201,7 @@
   function start() {
     at("title").textContent = report.title;
     at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
-    startTheme();
+    Theme.start(at("theme"), repaint);
     if (!runs.length) {
       at("cards").textContent = "This report holds no runs.";
       for (const id of ["heads", "table", "training", "figures", "setup"]) at(id).hidden = true;

@@ -37,14 +37,16 @@ const Data = (() => {
     return { queries, keys };
   }
 
-  // {rows, columns, crow, col, weight, visible(row)}: visible(row) keys, the first ones, may be attended to in that row.
+  // {rows, columns, crow, col, weight, causal, cut}. cut: weights below it were left out to keep the page small; 0: all are here,
+  // and what is not here is exactly 0.
   function storedRows(sentence, key) {
     const stored = (sentence.heads || {})[key];
     if (!stored) return null;
     const { kind } = parseKey(key);
     const rows = stored.crow.length - 1;
     const columns = kind === "decoder" ? rows : sentence.source.length;
-    return { rows, columns, crow: stored.crow, col: stored.col, weight: stored.weight, causal: kind === "decoder" };
+    const { crow, col, weight } = stored;
+    return { rows, columns, crow, col, weight, causal: kind === "decoder", cut: stored.cut || 0 };
   }
 
   const visible = (rows, row) => (rows.causal ? Math.min(row + 1, rows.columns) : rows.columns);
@@ -87,7 +89,7 @@ const Data = (() => {
       });
       crow.push(col.length);
     }
-    return { rows: stored.rows, columns: stored.columns, crow, col, weight, causal: parseKey(key).kind === "decoder" };
+    return { rows: stored.rows, columns: stored.columns, crow, col, weight, causal: parseKey(key).kind === "decoder", cut: 0 };
   }
 
   // The row as [{column, weight}], largest first.
@@ -124,6 +126,23 @@ const Data = (() => {
   // Four decimals; a positive weight never reads as zero.
   const weightText = (weight) => (weight === 0 ? "exactly 0" : weight < 0.0001 ? weight.toExponential(1) : weight.toFixed(4));
 
+  // What is known of a key without stored weight.
+  const restText = (rows) => (rows.cut ? `below ${rows.cut}` : "exactly 0");
+
+  // What a page tells about a sentence that does not hold everything; null if it does.
+  function leftOut(sentence) {
+    const cuts = Object.values(sentence.heads || {})
+      .map((head) => head.cut || 0)
+      .filter((cut) => cut > 0);
+    const omitted = (sentence.omitted || []).length;
+    if (!cuts.length && !omitted) return null;
+    const heads = (count) => (count === 1 ? "1 head" : `${count} heads`);
+    const parts = [];
+    if (cuts.length) parts.push(`of ${heads(cuts.length)} only the largest weights, down to ${Math.max(...cuts)} or lower`);
+    if (omitted) parts.push(`of ${heads(omitted)} nothing`);
+    return `To keep this page small it holds, on this sentence, ${parts.join(", and ")}. Measures are of all weights.`;
+  }
+
   const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
   function median(values) {
     if (!values.length) return null;
@@ -155,6 +174,8 @@ const Data = (() => {
     percent,
     number,
     weightText,
+    restText,
+    leftOut,
     mean,
     median,
   };

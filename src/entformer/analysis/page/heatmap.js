@@ -1,6 +1,6 @@
 // The weights of one head as a map, queries down and keys across. Only what is in view is drawn, from the support alone, so a
-// long sentence costs no more than a short one. Three kinds of cell: colour = weight, hatched = exactly 0, empty = may not be
-// seen.
+// long sentence costs no more than a short one. Three kinds of cell: colour = weight, hatched = exactly 0 (plain where
+// small weights were left out), empty = may not be seen.
 
 const Heatmap = (() => {
   "use strict";
@@ -136,7 +136,7 @@ const Heatmap = (() => {
       context.clip();
       const gap = cell >= 8 ? 1 : 0;
       context.fillStyle = Colors.token("--zero");
-      const pattern = cell >= 5 ? hatch(context) : null;
+      const pattern = cell >= 5 && !rows.cut ? hatch(context) : null;
       for (const style of [Colors.token("--zero"), pattern]) {
         if (!style) continue;
         context.fillStyle = style;
@@ -232,7 +232,8 @@ const Heatmap = (() => {
     function textOf({ row, column }) {
       const { rows, queries, keys } = content;
       const found = Data.support(rows, row).find((entry) => entry.column === column);
-      const value = column >= Data.visible(rows, row) ? "not visible" : Data.weightText(found ? found.weight : 0);
+      const held = found ? Data.weightText(found.weight) : Data.restText(rows);
+      const value = column >= Data.visible(rows, row) ? "not visible" : held;
       return `${Data.shown(queries[row]).text} → ${Data.shown(keys[column]).text}: ${value}`;
     }
 

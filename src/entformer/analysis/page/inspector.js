@@ -25,8 +25,28 @@ const Inspector = (() => {
     ["aer_shifted", "Alignment error, shifted", Data.percent],
   ];
 
-  // onAlpha(key, alpha or null), onStep(+1 or -1) to the next head, onExample(key, sentence index).
-  function create({ onAlpha, onStep, onExample }) {
+  // What the note below the slider says in a report, which computes weights from stored scores.
+  function storedNote({ canChange, changed, rows }) {
+    if (!canChange)
+      return "The scores of this sentence are not stored, so its weights cannot be computed anew; choose a shorter one.";
+    if (!changed) return "Move it: the weights are computed anew from this head's scores, in your browser.";
+    return `Computed here from this head's scores. Density on this sentence: ${Data.percent(Data.density(rows))}.`;
+  }
+
+  // onAlpha(key, alpha or null), onStep(+1 or -1) to the next head, onExample(key, sentence index), onRow(row): another query.
+  // Another page may give its own note below the slider, its highest alpha, controls beside it, the name of the text that
+  // the measures are of, and do without roles.
+  function create({
+    onAlpha,
+    onStep,
+    onExample,
+    onRow = () => {},
+    noteOf = storedNote,
+    highest = HIGHEST,
+    controls = [],
+    scope = "Over the whole data set",
+    withRoles = true,
+  }) {
     let content = null;
     let rows = null;
     let row = 0;
@@ -36,9 +56,9 @@ const Inspector = (() => {
     const title = el("h3", { id: "head-title", tabindex: -1 });
     const code = el("code", {});
     const own = el("span", { class: "own" });
-    const tokens = Tokens.create({ onQuery: (next) => mark(next) });
-    const heatmap = Heatmap.create({ onPick: (next, column) => mark(next, column) });
-    const lines = Lines.create({ onQuery: (next) => mark(next) });
+    const tokens = Tokens.create({ onQuery: (next) => pick(next) });
+    const heatmap = Heatmap.create({ onPick: (next, column) => pick(next, column) });
+    const lines = Lines.create({ onQuery: (next) => pick(next) });
     const switches = el(
       "div",
       { class: "choice", role: "group", "aria-label": "How to draw the head" },
@@ -60,7 +80,7 @@ const Inspector = (() => {
     const legend = el(
       "div",
       { class: "legend" },
-      el("span", {}, el("i", { class: "swatch zero" }), "exactly 0"),
+      el("span", { class: "without" }, el("i", { class: "swatch zero" }), el("span", {}, "exactly 0")),
       el("span", {}, el("i", { class: "swatch small" }), "small"),
       el("span", {}, el("i", { class: "swatch large" }), "1"),
       el("span", { class: "future" }, el("i", { class: "swatch" }), "not visible"),
@@ -70,7 +90,7 @@ const Inspector = (() => {
       type: "range",
       id: "alpha-slider",
       min: 1,
-      max: HIGHEST,
+      max: highest,
       step: 0.01,
       "aria-describedby": "alpha-note",
       oninput: (event) => onAlpha(content.key, Number(event.target.value)),
@@ -90,6 +110,7 @@ const Inspector = (() => {
       reset,
       slider,
       ticks,
+      controls,
       note,
     );
     const measures = el("dl", { class: "measures" });
@@ -118,8 +139,8 @@ const Inspector = (() => {
       el(
         "div",
         { class: "below" },
-        el("div", {}, el("h4", {}, "Over the whole data set"), measures),
-        el("div", {}, el("h4", {}, "Found roles"), roles),
+        el("div", {}, el("h4", {}, scope), measures),
+        withRoles && el("div", {}, el("h4", {}, "Found roles"), roles),
       ),
     );
 
@@ -138,12 +159,13 @@ const Inspector = (() => {
       );
     }
 
-    // {run, sentence, key, head, rows, alpha, changed, canChange}; rows is null where the sentence does not hold this head.
+    // {run, sentence, key, head, rows, alpha, changed, canChange}, and row: the query to begin with, if that is settled. rows
+    // is null where the sentence does not hold this head.
     function show(next) {
       const moved = !content || content.key !== next.key || content.sentence !== next.sentence || content.run !== next.run;
       if (content && content.head.kind !== next.head.kind) view = next.head.kind === "cross" ? "lines" : "map";
       content = next;
-      if (moved) row = firstTelling(next.rows);
+      if (moved) row = next.row ?? firstTelling(next.rows);
       title.textContent = Data.titleOf(next.key);
       code.textContent = next.key;
       describe();
@@ -166,11 +188,11 @@ const Inspector = (() => {
       const learned = Data.alphaOf(run, head);
       own.replaceChildren(Heads.chip(alpha, changed), ` ${normalizer}`);
       const at = alpha ?? 1.5;
-      slider.max = Math.max(HIGHEST, Math.ceil(learned ?? 0));
+      slider.max = Math.max(highest, Math.ceil(learned ?? 0));
       slider.value = at;
       slider.disabled = !canChange;
       slider.setAttribute("aria-valuetext", `alpha ${at.toFixed(2)}`);
-      output.textContent = alpha === null ? "1 … 3" : alpha.toFixed(2);
+      output.textContent = alpha === null ? `1 … ${highest}` : alpha.toFixed(2);
       reset.disabled = !changed;
       reset.textContent = learned === null ? `Reset to ${normalizer}` : `Reset to ${learned.toFixed(2)}`;
       const place = (value) => `${(100 * (value - 1)) / (Number(slider.max) - 1)}%`;
@@ -182,13 +204,7 @@ const Inspector = (() => {
         ].map(([value, text]) => el("span", { style: { left: place(value) } }, text)),
         learned === null ? "" : el("i", { style: { left: place(learned) }, title: "this head's own alpha" }),
       );
-      if (!canChange)
-        note.textContent =
-          "The scores of this sentence are not stored, so its weights cannot be computed anew; choose a shorter one.";
-      else if (changed) {
-        const density = Data.percent(Data.density(content.rows));
-        note.textContent = `Computed here from this head's scores. Density on this sentence: ${density}.`;
-      } else note.textContent = "Move it: the weights are computed anew from this head's scores, in your browser.";
+      note.textContent = noteOf(content);
       const facts = MEASURES.map(([name, text, form]) => [
         text,
         form,
@@ -214,6 +230,9 @@ const Inspector = (() => {
         figure.replaceChildren(el("p", { class: "note" }, "This sentence does not hold the weights of this head."));
         return;
       }
+      const [swatch, meaning] = legend.querySelector(".without").children;
+      swatch.classList.toggle("zero", !rows.cut);
+      meaning.textContent = Data.restText(rows);
       row = Math.min(row, rows.rows - 1);
       const pieces = Data.tokensOf(sentence, head.kind);
       const predicted =
@@ -236,6 +255,11 @@ const Inspector = (() => {
       mark(row);
     }
 
+    function pick(next, column) {
+      mark(next, column);
+      onRow(row);
+    }
+
     function mark(next, column = -1) {
       row = next;
       tokens.mark(row);
@@ -243,7 +267,7 @@ const Inspector = (() => {
       else lines.mark(row);
     }
 
-    return { element, show, repaint: () => content && show(content), focus: () => title.focus({ preventScroll: true }) };
+    return { element, show, mark, repaint: () => content && show(content), focus: () => title.focus({ preventScroll: true }) };
   }
 
   const kept = new WeakMap();

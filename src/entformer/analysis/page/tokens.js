@@ -1,5 +1,5 @@
 // One query and its support in words and numbers. Two lines of tokens (queries, keys) and the list of weights, largest first;
-// every key that is not in the list has weight exactly 0, and the page says so.
+// every key that is not in the list has weight exactly 0, or less than the cut of a dense head, and the page says which.
 
 const Tokens = (() => {
   "use strict";
@@ -13,10 +13,10 @@ const Tokens = (() => {
     return el(properties.tag, { ...properties, tag: null, class: classes, "data-index": index }, text);
   }
 
-  // onQuery(row) when a query is hovered, focused or tapped.
-  function create({ onQuery }) {
-    const queryLine = el("div", { class: "tokens queries", role: "group", "aria-label": "Queries: choose a token" });
-    const keyLine = el("div", { class: "tokens keys", "aria-label": "Keys" });
+  // onQuery(row) when a query is hovered, focused or tapped; titles: what queries and keys are called.
+  function create({ onQuery, titles = { queries: "Query", keys: "Keys" } }) {
+    const queryLine = el("div", { class: "tokens queries", role: "group", "aria-label": `${titles.queries}: choose a token` });
+    const keyLine = el("div", { class: "tokens keys", "aria-label": titles.keys });
     const says = el("p", { class: "says", "aria-live": "polite" });
     const list = el("ol", { class: "support", "aria-label": "Keys with weight, largest first" });
     const more = el("button", { type: "button", class: "quiet more", onclick: () => expand() }, "");
@@ -24,9 +24,9 @@ const Tokens = (() => {
     const element = el(
       "div",
       { class: "reading" },
-      el("h4", {}, "Query", el("small", {}, "hover, tap or use the arrow keys")),
+      el("h4", {}, titles.queries, el("small", {}, "hover, tap or use the arrow keys")),
       queryLine,
-      el("h4", {}, "Keys", el("small", {}, "coloured by weight, hatched where exactly 0")),
+      el("h4", {}, titles.keys, el("small", {}, "coloured by weight, hatched where exactly 0")),
       keyLine,
       says,
       list,
@@ -74,11 +74,11 @@ const Tokens = (() => {
       [...keyLine.children].forEach((node, column) => {
         const weight = weights.get(column);
         const rgb = weight ? Colors.weightRgb(weight) : null;
-        node.classList.toggle("zero", !weight && column < seen);
+        node.classList.toggle("zero", !weight && !rows.cut && column < seen);
         node.classList.toggle("hidden-key", column >= seen);
         node.style.background = rgb ? `rgb(${rgb.join(",")})` : "";
         node.style.color = rgb ? Colors.ink(rgb) : "";
-        node.title = column >= seen ? "not visible: in the future" : weight ? Data.weightText(weight) : "exactly 0";
+        node.title = column >= seen ? "not visible: in the future" : weight ? Data.weightText(weight) : Data.restText(rows);
       });
       Dom.keepInView(queryLine, queryLine.children[row]);
       Dom.keepInView(keyLine, found.length ? keyLine.children[found[0].column] : null);
@@ -106,18 +106,20 @@ const Tokens = (() => {
     }
 
     function describe(found, seen, query, next) {
+      const { cut } = content.rows;
       const zeros = seen - found.length;
+      const puts = cut ? `puts ${cut} or more on` : "puts weight on";
       says.replaceChildren(
         "The query ",
         el("b", {}, query),
         ...(next === null ? [] : [" (to predict ", el("b", {}, next), ")"]),
         found.length
-          ? ` puts weight on ${found.length} of ${seen} ${seen === 1 ? "key" : "keys"}.`
-          : " puts weight on no key at all.",
+          ? ` ${puts} ${found.length} of ${seen} ${seen === 1 ? "key" : "keys"}.`
+          : ` ${puts} no key at all.`,
       );
       rest.hidden = zeros === 0;
-      rest.textContent =
-        zeros === 1 ? "The other visible key gets exactly 0." : `The other ${zeros} visible keys get exactly 0.`;
+      const others = zeros === 1 ? "The other visible key gets" : `The other ${zeros} visible keys get`;
+      rest.textContent = cut ? `${others} less than ${cut} each; what exactly is not in this page.` : `${others} exactly 0.`;
     }
 
     return { element, show, mark };

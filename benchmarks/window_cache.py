@@ -1,0 +1,97 @@
+"""The cache that forgets against the full one. In: a trained run of `entformer longctx`. Out: are outputs equal, memory, time.
+
+    python benchmarks/window_cache.py longctx-copy/runs/entmax_nape_0 --length 16384 --steps 64
+
+The model reads a prompt of the task (all of BOS source SEP), then is fed the tokens that follow, one by one, with each cache.
+Scores of every step are compared bit by bit. The two decoders take turns at every token, so that both meet the same state of
+the machine; the ratio is that of their median times. Sparse ALiBi heads are those that can forget; see nn/window.py.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from entformer.bench.signature import signature
+from entformer.errors import DataError
+from entformer.longcontext.catalogue import Recipe
+from entformer.longcontext.train import Contestant, build
+from entformer.models.lm import CausalLM, LMState
+
+
+def load(folder: Path) -> tuple[Any, CausalLM]:
+    """The task and the trained model of a run's folder, METHOD_POSITIONS_SEED."""
+    try:
+        held = torch.load(folder / "state.pt", weights_only=True)
+    except OSError as problem:
+        raise DataError(f"{folder / 'state.pt'} cannot be read ({problem.strerror}); give a folder below runs/.") from problem
+    method, positions, seed = folder.resolve().name.rsplit("_", 2)
+    task, model = build(Recipe(**held["recipe"]), Contestant(method, positions, int(seed)))
+    if not isinstance(model, CausalLM):
+        raise DataError(f"{folder} is of a task without a decoder.")
+    model.load_state_dict(held["model"])
+    return task, model.eval()
+
+
+def prefill(model: CausalLM, prompt: torch.Tensor, windowed: bool) -> tuple[LMState, torch.Tensor, float]:
+    """A state that has read the prompt, the scores after it, and the seconds this took."""
+    state = model.start(windowed=windowed)
+    begun = time.perf_counter()
+    scores = model.step(prompt, state)
+    return state, scores, time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path, help="a folder below runs/ of a race, with state.pt")
+    parser.add_argument("--length", type=int, default=16_384, help="tokens of the prompt")
+    parser.add_argument("--steps", type=int, default=64, help="tokens decoded after it")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    wish = parser.parse_args()
+    torch.set_num_threads(wish.threads)
+    task, model = load(wish.run)
+    sample = task.sample(wish.batch, wish.length - 2, torch.Generator().manual_seed(1))
+    prompt, after = sample.inputs[:, : wish.length], sample.inputs[:, wish.length : wish.length + wish.steps]
+
+    caches = {"full": False, "window": True}
+    states, scores, seconds = {}, {}, {}
+    for name, windowed in caches.items():
+        states[name], scores[name], seconds[name] = prefill(model, prompt, windowed)
+    equal = [bool(torch.equal(scores["full"], scores["window"]))]
+    gap = float((scores["full"] - scores["window"]).abs().max())
+    laps: dict[str, list[float]] = {"full": [], "window": []}
+    for step in range(after.shape[1]):
+        order = list(caches) if step % 2 else list(caches)[::-1]
+        for name in order:
+            begun = time.perf_counter()
+            scores[name] = model.step(after[:, step], states[name])
+            laps[name].append(time.perf_counter() - begun)
+        equal.append(bool(torch.equal(scores["full"], scores["window"])))
+        gap = max(gap, float((scores["full"] - scores["window"]).abs().max()))
+
+    held = {name: state.bytes for name, state in states.items()}
+    times = {name: median(own) for name, own in laps.items()}
+    found = {
+        "run": wish.run.resolve().name,
+        "task": str(task),
+        "length": prompt.shape[1],
+        "batch": wish.batch,
+        "windows": model.windows(),
+        "scores compared": len(equal),
+        "bit for bit equal": sum(equal),
+        "largest difference": gap,
+        "cache bytes": held | {"ratio": held["window"] / held["full"]},
+        "decode ms": {name: 1e3 * own for name, own in times.items()} | {"ratio": times["window"] / times["full"]},
+        "prefill s": seconds,
+        "measured with": str(signature()),
+    }
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

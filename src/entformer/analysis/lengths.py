@@ -1,0 +1,176 @@
+"""What a report says about long-context races, as plain data. In: folders of `entformer longctx`. Out: dicts for JSON.
+
+The page (page/lengths.html) and the figures are made from this alone; report.json is this. `lengths_data` says what it holds.
+"""
+
+import datetime
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from entformer import __version__
+from entformer.checkpoint.atomic import plain, read_json
+from entformer.errors import ArgumentError, DataError
+from entformer.longcontext.catalogue import ABOUT, Recipe, command_of
+from entformer.longcontext.methods import METHODS, in_order, scaled_heads
+from entformer.longcontext.results import read_results
+
+__all__ = ["find_races", "lengths_data"]
+
+VERSION = 1
+Record = dict[str, Any]
+
+
+def find_races(folders: Iterable[Path]) -> list[Path]:
+    """The race folders among `folders` and one level below them; a folder without any is an error if it was given."""
+    found: list[Path] = []
+    for folder in folders:
+        inside = [path for path in (folder, *sorted(folder.glob("*/"))) if (path / "results.jsonl").is_file()]
+        if not inside:
+            raise DataError(f"{folder} holds no results of `entformer longctx` (no results.jsonl there or one level below).")
+        found += [path for path in inside if path not in found]
+    return found
+
+
+def lengths_data(races: Sequence[Path], title: str | None = None) -> dict[str, Any]:
+    """Everything about these races.
+
+    {"version", "kind": "longctx", "title", "created", "entformer", "races": [{
+        "name", "task", "about", "train_length", "lengths", "one_answer" (exact match and token accuracy are the same),
+        "seeds", "sequences", "command", "settings": {name: value},
+        "series": [{"method", "positions", "about", "seeds", "parameters", "updates", "seconds", "diverged" (how many seeds),
+            "points": [{"length", "token_accuracy", "exact_match": {"mean", "spread", "low", "high", "values"},
+                        "entropy", "support", "top": {"all", "free": the same, or null}}],
+            "learned": [{"seed", "length", "layer", "head", "beta", "gamma", "scale"}]}]}]}
+
+    Accuracies are percentages. "free" is the mean of the heads without ALiBi. "learned" lists scaled heads only.
+    """
+    if not races:
+        raise ArgumentError("no race is given; give folders of `entformer longctx`.")
+    found = [_race(folder) for folder in races]
+    tasks = ", ".join(dict.fromkeys(race["task"] for race in found))
+    whole: dict[str, Any] = plain(
+        {
+            "version": VERSION,
+            "kind": "longctx",
+            "title": title or f"Length generalisation: {tasks}",
+            "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            "entformer": __version__,
+            "races": found,
+        }
+    )
+    return whole
+
+
+def _race(folder: Path) -> dict[str, Any]:
+    records = read_results(folder / "results.jsonl")
+    if not records:
+        raise DataError(f"{folder / 'results.jsonl'} is empty; no run of this race has finished.")
+    first = records[0]
+    methods = in_order(record["method"] for record in records)
+    places = list(dict.fromkeys(record["positions"] for record in records))
+    found = {(record["method"], record["positions"]) for record in records}
+    seeds = sorted({int(record["seed"]) for record in records})
+    recipe = _recipe(folder)
+    return {
+        "name": folder.resolve().name,
+        "task": first["task"],
+        "about": ABOUT.get(first["task"], ""),
+        "train_length": first["train_length"],
+        "lengths": sorted({int(record["length"]) for record in records}),
+        "one_answer": all(record["exact_match"] == record["token_accuracy"] for record in records),
+        "seeds": seeds,
+        "sequences": max(int(record["sequences"]) for record in records),
+        "command": command_of(recipe, methods=methods, positions=places, seeds=seeds),
+        "settings": {name: value for name, value in vars(recipe).items() if name not in ("options", "eval_lengths")}
+        | {f"options.{name}": value for name, value in recipe.options.items()}
+        | {"eval_lengths": list(recipe.lengths)},
+        "series": [
+            _series(method, place, _of(records, method, place), recipe.heads)
+            for place in places
+            for method in methods
+            if (method, place) in found
+        ],
+    }
+
+
+def _recipe(folder: Path) -> Recipe:
+    """The settings all runs of the folder share."""
+    path = next(iter(sorted((folder / "runs").glob("*/run.json"))), None)
+    if path is None:
+        raise DataError(f"{folder / 'runs'} holds no run.json; the folder of a race has one per finished run.")
+    try:
+        held = read_json(path)["recipe"]
+        return Recipe(**held | {"eval_lengths": tuple(held["eval_lengths"])})
+    except (KeyError, TypeError) as problem:
+        raise DataError(f"{path} is not of this version of entformer ({problem}).") from problem
+
+
+def _of(records: list[Record], method: str, place: str) -> list[Record]:
+    return [record for record in records if (record["method"], record["positions"]) == (method, place)]
+
+
+def _series(method: str, place: str, records: list[Record], heads: int) -> dict[str, Any]:
+    by_length: dict[int, list[Record]] = {}
+    for record in records:
+        by_length.setdefault(int(record["length"]), []).append(record)
+    runs = {record["seed"]: record for record in records}.values()
+    free = scaled_heads(place, heads)
+    return {
+        "method": method,
+        "positions": place,
+        "about": METHODS[method][0] if method in METHODS else "",
+        "seeds": sorted(int(run["seed"]) for run in runs),
+        "parameters": next(iter(runs))["parameters"],
+        "updates": next(iter(runs))["steps"],
+        "seconds": sum(float(run["seconds"]) for run in runs) / len(runs),
+        "diverged": sum(bool(run["diverged"]) for run in runs),
+        "points": [_point(length, by_length[length], free) for length in sorted(by_length)],
+        "learned": [line for record in records for line in _learned(record, free)],
+    }
+
+
+def _point(length: int, records: list[Record], free: list[int]) -> dict[str, Any]:
+    accuracy = {
+        metric: _spread([100.0 * float(record[metric]) for record in records]) for metric in ("token_accuracy", "exact_match")
+    }
+    attention = {
+        what: {
+            "all": _spread(_means(records, what, None)),
+            "free": _spread(_means(records, what, free)),
+        }
+        for what in ("entropy", "support", "top")
+    }
+    return {"length": length, **accuracy, **attention}
+
+
+def _means(records: list[Record], what: str, heads: list[int] | None) -> list[float]:
+    """For each seed the mean of the heads of all layers, or of some of each layer."""
+    found = []
+    for record in records:
+        layers = (record.get("heads") or {}).get(what) or []
+        values = [float(value) for layer in layers for head, value in enumerate(layer) if heads is None or head in heads]
+        if values:
+            found.append(sum(values) / len(values))
+    return found
+
+
+def _spread(values: list[float]) -> dict[str, Any] | None:
+    """Mean, standard deviation and range of the seeds; None if there is none."""
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+    return {"mean": mean, "spread": math.sqrt(variance), "low": min(values), "high": max(values), "values": values}
+
+
+def _learned(record: Record, free: list[int]) -> Iterable[dict[str, Any]]:
+    """What each scaled head made of its scale at this length."""
+    heads = record.get("heads") or {}
+    for layer, factors in enumerate(heads.get("scale") or []):
+        for head, factor in enumerate(factors):
+            if head in free:
+                own = {what: heads[what][layer][head] if heads.get(what) else None for what in ("beta", "gamma")}
+                place = {"seed": int(record["seed"]), "length": int(record["length"]), "layer": layer, "head": head}
+                yield place | own | {"scale": factor}

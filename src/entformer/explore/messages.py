@@ -1,0 +1,194 @@
+"""What goes over the wire. In: JSON of a request. Out: checked records; and the records that answers are made of.
+
+Everything that can be said without knowing the model is checked here: sizes, ranges, names. A head is named "kind.layer.head",
+as in "cross.1.2", kinds being encoder, decoder (both self-attention) and cross; layers and heads count from 0.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+CHARACTERS = 4000  # of a sentence
+IDS = 100_000  # of subwords in a request; the model's own limit is far below
+WIDEST_BEAM = 10
+MOST_OVERRIDES = 4096
+LOWEST_ALPHA, HIGHEST_ALPHA = 1.0, 4.0
+
+HeadName = Annotated[str, StringConstraints(pattern=r"^(encoder|decoder|cross)\.[0-9]{1,3}\.[0-9]{1,3}$")]
+Alpha = Annotated[float, Field(ge=LOWEST_ALPHA, le=HIGHEST_ALPHA, allow_inf_nan=False)]
+Text = Annotated[str, StringConstraints(max_length=CHARACTERS)]
+Sentence = Annotated[str, StringConstraints(min_length=1, max_length=CHARACTERS)]
+
+
+class _Request(BaseModel):
+    """Strict: a misspelled field is an error, not a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Search(_Request):
+    """What to translate, and how."""
+
+    text: Sentence = Field(description="One sentence in the source language, as one would write it to `entformer translate`.")
+    alphas: dict[HeadName, Alpha] = Field(
+        default_factory=dict,
+        max_length=MOST_OVERRIDES,
+        description="What if? Another alpha for some heads, for this request only: 1 is softmax, 2 sparsemax.",
+    )
+    beam: int = Field(5, ge=1, le=WIDEST_BEAM, strict=True, description="Hypotheses kept alive; 1 is greedy search.")
+    prefix: Text = Field("", description="What the translation must begin with.")
+
+
+class TranslateRequest(Search):
+    """A sentence to translate."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "A man is reading a book.", "n_best": 3, "alphas": {"cross.1.0": 1.0}}]}
+    )
+
+    n_best: int = Field(1, ge=1, le=WIDEST_BEAM, strict=True, description="Translations wanted, at most the beam.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.n_best > self.beam:
+            raise ValueError(f"n_best is {self.n_best} and beam is {self.beam}; a search finds at most as many as its beam")
+        return self
+
+
+class AttentionRequest(Search):
+    """A sentence whose heads to look at: on its best translation, or on a target of yours."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "A man is reading a book."}, {"text": "A dog runs.", "target": "Ein Hund."}]}
+    )
+
+    target: Sentence | None = Field(None, description="Look at the heads while the model reads this translation.")
+    target_ids: Annotated[list[Annotated[int, Field(strict=True, ge=0)]], Field(max_length=IDS)] | None = Field(
+        None, description="The same as ids of subwords, as `/api/translate` gives them: exactly the tokens the search chose."
+    )
+    heads: Annotated[list[HeadName], Field(min_length=1, max_length=MOST_OVERRIDES)] | None = Field(
+        None, description="Give the weights of these heads only."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        given = [name for name in ("target", "target_ids", "prefix") if getattr(self, name) not in (None, "")]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given; give one of target, target_ids and prefix")
+        return self
+
+
+class Candidate(BaseModel):
+    """One translation."""
+
+    text: str
+    score: float | None = Field(description="log_prob per token; what candidates are compared by. null: not possible at all.")
+    log_prob: float | None = Field(description="Natural logarithm of its probability, end included.")
+    finished: bool = Field(description="false: cut at the length limit.")
+    pieces: list[str] = Field(description="Its subwords, without start and end.")
+    ids: list[int] = Field(description="Their ids, to look at its heads with `target_ids`.")
+
+
+class TranslateAnswer(BaseModel):
+    """Translations of one sentence, the best first."""
+
+    source: list[str] = Field(description="The subwords the model read, end included.")
+    candidates: list[Candidate]
+    notes: list[str] = Field(description="What a person should know about this input, a sentence each.")
+    milliseconds: float
+
+
+class HeadWeights(BaseModel):
+    """Weights of one head as compressed sparse rows.
+
+    Query i gives weight[crow[i]:crow[i+1]] to the keys col[crow[i]:crow[i+1]], and exactly 0 to all others.
+    """
+
+    crow: list[int]
+    col: list[int]
+    weight: list[float] = Field(description="Four significant digits.")
+
+
+class Alternative(BaseModel):
+    """A token that could have come."""
+
+    piece: str
+    probability: float
+
+
+class Step(BaseModel):
+    """How one token of the target was predicted. Row i of decoder and cross heads belongs to step i."""
+
+    piece: str
+    probability: float = Field(description="Of this token, given all before it.")
+    best: list[Alternative] = Field(description="The most probable tokens at this step.")
+
+
+class AttentionAnswer(BaseModel):
+    """Every head while the model reads a sentence and its translation."""
+
+    source: list[str] = Field(description="Subwords of the source, end included: the keys of encoder and cross heads.")
+    target: list[str] = Field(
+        description="Subwords of the target from start to end. The decoder reads all but the last: row i attends when "
+        "target[i + 1] is predicted."
+    )
+    source_text: str
+    target_text: str
+    heads: dict[str, HeadWeights]
+    alphas: dict[str, float | None] = Field(description="The alpha each head had here; null where there is none (ReLA).")
+    steps: list[Step]
+    omitted: list[str] = Field(description="Heads left out because the answer would be too large; ask for them by name.")
+    notes: list[str]
+    milliseconds: float
+
+
+class HeadFacts(BaseModel):
+    """One head."""
+
+    kind: Literal["encoder", "decoder", "cross"]
+    layer: int
+    head: int
+    alpha: float | None = Field(description="As trained; null where there is none (ReLA).")
+    adjustable: bool = Field(description="Whether `alphas` may name it.")
+
+
+class Limits(BaseModel):
+    """What a request may ask for."""
+
+    characters: int
+    tokens: int = Field(description="Subwords of the source.")
+    target_tokens: int = Field(description="Subwords of a target of yours.")
+    beam: int
+    n_best: int
+    alpha: tuple[float, float] = Field(description="The lowest and the highest alpha.")
+    seconds: float = Field(description="A request that takes longer is given up.")
+
+
+class ModelFacts(BaseModel):
+    """The model and what may be asked of it."""
+
+    name: str
+    languages: tuple[str, str] = Field(description="From, to.")
+    step: int = Field(description="Training step of the weights.")
+    entformer: str
+    parameters: int
+    vocabulary: int
+    normalizers: dict[str, str] = Field(description="For each kind of attention.")
+    lowercase: bool = Field(description="Text is lower-cased before it is read.")
+    tokenized: bool = Field(description="Trained on text with punctuation parted from the words; write it that way.")
+    heads: list[HeadFacts]
+    limits: Limits
+    examples: list[str] = Field(description="Sentences to begin with.")
+
+
+class Health(BaseModel):
+    """The server is there."""
+
+    status: Literal["ok"] = "ok"
+    waiting: int = Field(description="Requests that wait for the model.")
+
+
+class Problem(BaseModel):
+    """Why a request was not answered: one sentence."""
+
+    detail: str

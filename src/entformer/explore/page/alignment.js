@@ -1,0 +1,125 @@
+// Source and target, joined by cross attention: of one head, of a layer, or of all heads averaged. And how sure the model was
+// of the chosen target token, with what else could have come.
+
+const Alignment = (() => {
+  "use strict";
+
+  const { el } = Dom;
+
+  // The mean of several heads; a head that is not there does not count.
+  function average(sentence, keys) {
+    const heads = keys.map((key) => Data.storedRows(sentence, key)).filter(Boolean);
+    if (!heads.length) return null;
+    const { rows, columns } = heads[0];
+    const [crow, col, weight] = [[0], [], []];
+    for (let row = 0; row < rows; row++) {
+      const sums = new Map();
+      for (const head of heads)
+        for (let at = head.crow[row]; at < head.crow[row + 1]; at++)
+          sums.set(head.col[at], (sums.get(head.col[at]) || 0) + head.weight[at] / heads.length);
+      for (const column of [...sums.keys()].sort((a, b) => a - b)) {
+        col.push(column);
+        weight.push(sums.get(column));
+      }
+      crow.push(col.length);
+    }
+    return { rows, columns, crow, col, weight, causal: false };
+  }
+
+  // onStep(row): another target token; onChoice(choice): other heads.
+  function create({ onStep, onChoice }) {
+    const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
+    const lines = Lines.create({ onQuery: onStep });
+    const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
+    const sure = el("div", { class: "sure" });
+    const element = el(
+      "div",
+      { class: "inspector aligned" },
+      el("label", { class: "choosing" }, "Cross attention of ", choice),
+      el(
+        "div",
+        { class: "sides" },
+        el("div", { class: "side picture" }, lines.element),
+        el("div", { class: "side" }, tokens.element, sure),
+      ),
+    );
+    let content = null;
+
+    function fill(run) {
+      const heads = Data.headsOf(run, "cross");
+      const layers = [...new Set(heads.map((head) => head.layer))];
+      const groups = layers.map((layer) => {
+        const own = heads.filter((head) => head.layer === layer).map(Data.keyOf);
+        return el(
+          "optgroup",
+          { label: `Layer ${layer}` },
+          el("option", { value: `layer ${layer}` }, `layer ${layer}, heads averaged`),
+          own.map((key) => el("option", { value: key }, `head ${key}`)),
+        );
+      });
+      choice.replaceChildren(el("option", { value: "all" }, "all heads, averaged"), ...groups);
+    }
+
+    function rowsOf({ run, sentence, chosen }) {
+      const heads = Data.headsOf(run, "cross");
+      const layer = /^layer (\d+)$/.exec(chosen);
+      const keys = layer ? heads.filter((head) => head.layer === Number(layer[1])) : heads;
+      return chosen.includes(".") ? Data.storedRows(sentence, chosen) : average(sentence, keys.map(Data.keyOf));
+    }
+
+    // {run, sentence, chosen, step}
+    function show(next) {
+      if (!choice.children.length) fill(next.run);
+      const known = [...choice.options].some((option) => option.value === next.chosen);
+      content = { ...next, chosen: known ? next.chosen : "all" };
+      choice.value = content.chosen;
+      const rows = rowsOf(content);
+      element.querySelector(".sides").hidden = !rows;
+      if (!rows) return;
+      const shown = {
+        rows,
+        title: "Alignment",
+        queries: next.sentence.target.slice(1),
+        keys: next.sentence.source,
+        predicted: null,
+        keyTitle: "Source",
+        queryTitle: "Target",
+      };
+      tokens.show(shown);
+      lines.show(shown);
+      mark(next.step);
+    }
+
+    function mark(step) {
+      lines.mark(step);
+      tokens.mark(step);
+      describe(content.sentence.steps[step]);
+    }
+
+    function describe(step) {
+      const own = step.best.findIndex(({ piece }) => piece === step.piece);
+      const all = own < 0 ? [...step.best, { piece: step.piece, probability: step.probability }] : step.best;
+      sure.replaceChildren(
+        el("h4", {}, "The next token", el("small", {}, "probability, most likely first")),
+        el(
+          "ol",
+          { class: "support next" },
+          all.map(({ piece, probability }) =>
+            el(
+              "li",
+              { class: piece === step.piece ? "taken" : "" },
+              el("span", { class: "key" }, Data.shown(piece).text),
+              el("span", { class: "position" }, piece === step.piece ? "this" : ""),
+              el("span", { class: "bar" }, el("i", { style: { width: `${100 * probability}%` } })),
+              el("span", { class: "value" }, Data.weightText(probability)),
+            ),
+          ),
+        ),
+      );
+    }
+
+    return { element, show, mark };
+  }
+
+  return { create, average };
+})();

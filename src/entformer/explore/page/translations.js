@@ -1,0 +1,72 @@
+// The n best translations: as trained, and beside it with the alphas that are tried out, with what became different marked.
+
+const Translations = (() => {
+  "use strict";
+
+  const { el } = Dom;
+
+  // onChoose(side, index): look at the heads on this translation.
+  function create({ onChoose }) {
+    const element = el("div", { class: "outcomes" });
+
+    // {trained, changed: answers or null, side, index, language, count: heads changed}
+    function show(content) {
+      const { trained, changed } = content;
+      element.replaceChildren(
+        ...(trained ? [card("trained", "As trained", trained, content)] : []),
+        ...(changed ? [card("changed", `With ${content.count === 1 ? "one" : content.count} α changed`, changed, content)] : []),
+      );
+      element.classList.toggle("two", Boolean(changed));
+    }
+
+    function card(side, title, answer, content) {
+      const before = side === "changed" && content.trained ? content.trained.candidates : null;
+      const list = el("ol", { class: "candidates" });
+      answer.candidates.forEach((candidate, index) => {
+        const text = before ? Words.marked(before[0].text, candidate.text, { gone: index === 0 }) : [candidate.text];
+        list.append(
+          el(
+            "li",
+            {},
+            el(
+              "button",
+              {
+                type: "button",
+                class: index ? "candidate" : "candidate best",
+                "aria-pressed": content.side === side && content.index === index,
+                "data-side": side,
+                "data-index": index,
+                title: "Show the heads on this translation",
+                onclick: () => onChoose(side, index),
+              },
+              el("span", { class: "said", lang: content.language }, text.length && candidate.text ? text : "(nothing)"),
+              el("small", { title: "mean log-probability of a token" }, score(candidate)),
+            ),
+          ),
+        );
+      });
+      return el(
+        "section",
+        { class: "outcome", "data-side": side, "aria-label": title },
+        el("h3", {}, title, el("small", {}, "log-probability per token")),
+        list,
+        before && el("p", { class: "verdict" }, verdict(before[0], answer.candidates[0])),
+      );
+    }
+
+    const score = ({ score: value, finished }) =>
+      `${value === null ? "–" : value.toFixed(3).replace("-", "−")}${finished ? "" : ", cut"}`;
+
+    return { element, show };
+  }
+
+  function verdict(before, after) {
+    if (before.text !== after.text) return "The translation changes.";
+    if (before.score === null || after.score === null) return "The translation stays the same.";
+    const difference = after.score - before.score;
+    if (Math.abs(difference) < 0.0005) return "The translation stays the same, and so does its score.";
+    return `The translation stays the same; the model is ${difference > 0 ? "surer" : "less sure"} of it.`;
+  }
+
+  return { create, verdict };
+})();

@@ -1,0 +1,69 @@
+"""What if a head had another alpha? In: a model and alphas of some heads. Out: while the context lasts, a model that has them.
+
+No parameter changes: attention layers look at `MultiheadAttention.alpha_override` before their own alpha, and the context puts
+back what was there, whatever happens inside it. The model is one object, so only one thread at a time may use it meanwhile.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import torch
+
+from entformer.errors import ArgumentError
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.nn.attention import MultiheadAttention
+
+__all__ = ["overridden_alphas", "takes_alpha"]
+
+HeadName: TypeAlias = tuple[str, int, int]  # kind, layer, head
+
+
+def takes_alpha(attention: MultiheadAttention) -> bool:
+    """Whether the heads of this layer are alpha-entmax for some alpha, fixed or learned; softmax is (1), ReLA is not."""
+    return attention.alphas is not None and attention.row_map is None
+
+
+@contextlib.contextmanager
+def overridden_alphas(model: Seq2Seq, alphas: Mapping[HeadName, float]) -> Iterator[None]:
+    """`with overridden_alphas(model, {("cross", 1, 2): 1.0}): ...` makes that head a softmax head; others keep their alpha.
+
+    Any head whose weights are alpha-entmax takes any finite alpha from 1 on. Contexts may be nested; an inner one adds to
+    the outer one.
+    """
+    layers = {(kind, layer): attention for kind, layer, attention in model.attention_layers()}
+    chosen: dict[MultiheadAttention, torch.Tensor] = {}
+    for (kind, layer, head), alpha in alphas.items():
+        attention = layers.get((kind, layer))
+        if attention is None or not 0 <= head < attention.num_heads:
+            raise ArgumentError(f"there is no head {kind}.{layer}.{head}; {_known(model)}.")
+        own = attention.alphas
+        if own is None or not takes_alpha(attention):
+            raise ArgumentError(
+                f"head {kind}.{layer}.{head} has no alpha to change: its weights are {attention.normalizer}, not alpha-entmax."
+            )
+        if not 1.0 <= alpha < math.inf:
+            raise ArgumentError(f"alpha {alpha:g} of head {kind}.{layer}.{head} must be a finite number of at least 1.")
+        if attention not in chosen:
+            chosen[attention] = own.detach().clone()  # (H,)
+        chosen[attention][head] = alpha
+    before = {attention: attention.alpha_override for attention in chosen}
+    try:
+        for attention, override in chosen.items():
+            attention.alpha_override = override
+        yield
+    finally:
+        for attention, override_before in before.items():
+            attention.alpha_override = override_before
+
+
+def _known(model: Seq2Seq) -> str:
+    """The names there are, in words."""
+    counts = dict.fromkeys(KINDS, 0)
+    heads = 0
+    for kind, _, attention in model.attention_layers():
+        counts[kind] += 1
+        heads = attention.num_heads
+    said = ", ".join(f"{kind}.0 to {kind}.{count - 1}" for kind, count in counts.items())
+    return f"layers are {said}, each with heads 0 to {heads - 1}"

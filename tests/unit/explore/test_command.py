@@ -1,0 +1,87 @@
+"""`entformer explore`: what it listens on, whom it answers, and what it says when it cannot."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from torch import nn
+
+from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
+from entformer.checkpoint.atomic import write_json
+from entformer.cli.explore import Options, run
+from entformer.errors import ArgumentError, DataError
+
+from .conftest import Client
+
+
+@pytest.fixture
+def folder(make_run: Callable[..., LoadedRun], tmp_path: Path) -> Path:
+    """A run folder as training writes it."""
+    loaded, folder = make_run(), RunFolder(tmp_path / "my run")
+    folder.claim()
+    facts = {"source_language": "en", "target_language": "de", "tokenized": False, "lowercase": False, "data_fingerprint": "0"}
+    write_json(folder.model, model_info(loaded.model.config, loaded.subwords, **facts))  # type: ignore[arg-type]
+    loaded.subwords.save(folder.subwords)
+
+    def write(where: Path) -> None:
+        save_weights(where / "model.safetensors", loaded.model)
+        save_weights(where / "state.safetensors", nn.Linear(1, 1))
+
+    folder.point("best", folder.save(7, write, {"step": 7}))
+    return folder.path
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, tuple[str, int]]]:
+    """What would be served, and where, instead of serving it."""
+    found: list[tuple[Any, tuple[str, int]]] = []
+
+    def instead(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        found.append((server.config.app, sockets[0].getsockname()[:2]))
+
+    monkeypatch.setattr(uvicorn.Server, "run", instead)
+    return found
+
+
+def test_it_listens_on_this_machine_only(folder: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, Options(port=0, open_page=False))
+    ((app, (host, port)),) = served
+    assert host == "127.0.0.1"
+    assert f"http://127.0.0.1:{port}/" in capsys.readouterr().err
+    client = Client(app)
+    assert client.get("/api/model").json()["name"] == "my run"
+    assert client.get("/api/model", headers={"Host": f"localhost:{port}"}).status_code == 200
+    assert client.get("/api/model", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_another_host_answers_everyone_and_says_so(folder: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, Options(host="0.0.0.0", port=0, open_page=False, max_tokens=7))
+    ((app, _),) = served
+    assert "everyone who reaches this machine" in capsys.readouterr().err
+    answer = Client(app).get("/api/model", headers={"Host": "my-machine.example"}).json()
+    assert answer["limits"]["tokens"] == 7
+
+
+def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path: Path, served: list[Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ArgumentError, match=rf"127.0.0.1:{port} cannot be used .* --port"):
+            run(tmp_path / "no run", Options(port=port))
+    assert served == []
+
+
+def test_a_wrong_run_or_host_is_one_sentence(tmp_path: Path, served: list[Any]) -> None:
+    with pytest.raises(DataError, match="there is no run folder"):
+        run(tmp_path / "no run", Options(port=0))
+    with pytest.raises(ArgumentError, match=r"--host no\.such\.host\.invalid"):
+        run(tmp_path, Options(host="no.such.host.invalid", port=0))
+
+
+def test_a_browser_is_opened_on_request(folder: Path, served: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    run(folder, Options(port=0, open_page=True))
+    assert opened == [f"http://127.0.0.1:{served[0][1][1]}/"]
