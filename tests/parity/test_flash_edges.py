@@ -157,6 +157,26 @@ def weights_of(answer: Attention, keys: int) -> Tensor:
     return full
 
 
+@pytest.mark.parametrize("dominant", [1, 200], ids=["dense", "sparse"])
+def test_keys_at_the_very_edge_are_counted_and_written_alike(dominant: int, isa: str) -> None:
+    # Scores are neighbours of -1 / (alpha - 1) in float32: there 1 + e x may round to more than zero on either side.
+    alphas = torch.linspace(1.05, 1.95, 46, dtype=torch.float64)
+    edges = (-1.0 / (alphas - 1.0)).float()
+    steps = torch.arange(-40, 41, dtype=torch.int32)
+    near = (edges.view(torch.int32)[:, None] + steps).view(torch.float32)  # (H, 81), one unit in the last place apart
+    far = torch.full((len(alphas), dominant - 1), -1e4)
+    keys = torch.cat([torch.zeros(len(alphas), 1), far, near], 1)[None, :, :, None]  # (1, H, Lk, 1)
+    queries = torch.ones(1, len(alphas), 8, 1)
+    answer = attention(queries, keys, keys, alpha=alphas, scale=1.0, return_stats=True, return_support=True)
+    assert isinstance(answer, Attention)
+    assert answer.stats is not None
+    assert answer.support is not None
+    weights = weights_of(answer, keys.shape[2])
+    assert (answer.support.weight > 0).all()
+    assert torch.equal((weights > 0).sum(1), answer.stats.support_size.flatten())
+    torch.testing.assert_close(weights.sum(1), torch.ones(weights.shape[0], dtype=torch.float64), rtol=0.0, atol=2e-6)
+
+
 @EVERY_WAY
 @pytest.mark.parametrize("logits", [1.0, 4.0, 20.0])
 @pytest.mark.parametrize("lengths", [(65, 65), (13, 300)])

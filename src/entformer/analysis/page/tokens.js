@@ -118,6 +118,7 @@ const Tokens = (() => {
           : ` ${puts} no key at all.`,
       );
       rest.hidden = zeros === 0;
+      rest.style.backgroundImage = cut ? "none" : ""; // hatching means exactly 0
       const others = zeros === 1 ? "The other visible key gets" : `The other ${zeros} visible keys get`;
       rest.textContent = cut ? `${others} less than ${cut} each; what exactly is not in this page.` : `${others} exactly 0.`;
     }

@@ -89,7 +89,8 @@ int64_t extract_shape(const float* s, int64_t keys, float top, float lam, float 
   int64_t count = 0;
   vi column;
   for (int l = 0; l < VL; ++l) column[l] = l;
-  const vf edge = splat(rela ? 0.0f : shape == kSoftmax ? -87.0f : -inv_e);
+  // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
+  const vf edge = splat(rela ? 0.0f : shape == kSoftmax ? -87.0f : -inv_e * 1.000001f);
   for (int64_t j = 0; j < keys; j += VL, column += VL) {
     vf x = rela ? load(s + j) : (load(s + j) - top) - lam;
     const uint32_t bits = bits_greater(x, edge);
