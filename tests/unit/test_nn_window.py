@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.kernels.impl import resolve
 from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.scaling import ASEntmaxScaling
@@ -50,13 +51,15 @@ def test_a_cut_cache_gives_the_same_output(options: dict[str, Any]) -> None:
     if module.in_proj_bias is not None:
         nn.init.normal_(module.in_proj_bias, 0.0, 0.3)
     shift = 0.2 * random(WIDTH, seed=9) if options.get("bias") else None
-    x = normed(2, 700, GAIN, shift)
+    x = normed(2, 1800, GAIN, shift)
     full, cut = KeyValueCache(), WindowedCache(alibi_windows(module, GAIN, shift))
-    for piece in x.split([500, 1, 1, 40, *[1] * 158], 1):  # a long prompt, tokens, a short prompt, tokens
+    for piece in x.split([1600, 1, 1, 40, *[1] * 158], 1):  # a long prompt, tokens, a short prompt, tokens
         whole, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=full)
         short, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=cut)
         torch.testing.assert_close(short, whole, **CLOSE)
-    assert cut.length == full.length == 700
+        if resolve("auto", "cpu") == "cpu":  # our kernel gives the same bits; the dense reference rounds as it likes
+            assert torch.equal(short, whole)
+    assert cut.length == full.length == 1800
     assert cut.bytes < full.bytes
 
 

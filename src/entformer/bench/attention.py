@@ -14,6 +14,7 @@ import torch
 
 from entformer.bench import attention_racers as racers
 from entformer.bench.attention_plan import Plan, Setting, Shape, quick_plan
+from entformer.bench.long import LongResult, measure_long
 from entformer.bench.memory import MemoryResult, measure_memory
 from entformer.bench.peer import peer_functions
 from entformer.bench.scaling import ScalingResult, measure_scaling
@@ -61,6 +62,7 @@ class AttentionReport:
     results: tuple[AttentionResult, ...]
     memory: tuple[MemoryResult, ...]
     scaling: tuple[ScalingResult, ...]
+    long: tuple[LongResult, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
@@ -82,8 +84,14 @@ def race_attention(plan: Plan, *, progress: Callable[[str], None] = lambda _: No
         memory_too = bool(plan.memory_lengths)
         scaling = measure_scaling(plan.scaling_lengths, threads=plan.threads, memory=memory_too, progress=progress)
         memory = measure_memory(plan.memory_lengths, threads=plan.threads, progress=progress)
+        long = measure_long(plan.long_lengths, threads=plan.threads, progress=progress)
         return AttentionReport(
-            signature=signature(), plan=plan, results=tuple(results), memory=tuple(memory), scaling=tuple(scaling)
+            signature=signature(),
+            plan=plan,
+            results=tuple(results),
+            memory=tuple(memory),
+            scaling=tuple(scaling),
+            long=tuple(long),
         )
     finally:
         torch.set_num_threads(before)

@@ -22,7 +22,8 @@ class Shape(NamedTuple):
 
 SHAPES = (Shape(16, 8, 64, 64), Shape(4, 8, 512, 64), Shape(1, 8, 2048, 64), Shape(1, 8, 8192, 64))
 SCALES = (1.0, 2.0)
-KINDS = ("plain", "causal", "padded", "cross", "decode")
+LONG_LENGTHS = (16_384, 65_536)
+KINDS = ("plain", "causal", "padded", "cross", "decode", "prefill")
 LONGEST_DENSE = 2048
 """The entmax package stores the scores and their weights several times over; beyond this length they would fill the memory."""
 
@@ -37,7 +38,8 @@ class Setting:
     keys: int
     size: int
     kind: str = "plain"
-    """One of KINDS. "padded": the last quarter of the keys of every second sequence (of the only one) is masked."""
+    """One of KINDS. "padded": the last quarter of the keys of every second sequence (of the only one) is masked.
+    "prefill": causal, forward alone."""
     scale: float = 1.0
     """The queries are normal deviates times this; scores then have this standard deviation."""
     threads: int
@@ -67,8 +69,8 @@ class Setting:
 
     @property
     def backward(self) -> bool:
-        """Decoding has no backward pass."""
-        return self.kind != "decode"
+        """Decoding and prefill have no backward pass."""
+        return self.kind not in ("decode", "prefill")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +82,19 @@ class Plan:
     """Peak memory of forward+backward at (1, 8, L, 64), one process each."""
     scaling_lengths: tuple[int, ...] = ()
     """Time of forward+backward at (1, 8, L, 64), each length against the one before."""
+    long_lengths: tuple[int, int] | None = None
+    """Keys of a causal prefill and of one decoded token, (1, 8, L, 64); None leaves them out. See long.py."""
     threads: int
-    """Of the base grid, the memory and the scaling."""
+    """Of the base grid, the memory, the scaling and the long ones."""
 
 
 def full_plan(
-    shapes: tuple[Shape, ...] = SHAPES, threads: tuple[int, ...] = (2, 1), *, memory: bool = True, scaling: bool = True
+    shapes: tuple[Shape, ...] = SHAPES,
+    threads: tuple[int, ...] = (2, 1),
+    *,
+    memory: bool = True,
+    scaling: bool = True,
+    long: bool = False,
 ) -> Plan:
     """About five minutes on two cores for the shapes of `SHAPES`."""
     most, *fewer = _distinct(threads)
@@ -103,6 +112,7 @@ def full_plan(
         settings=tuple(settings),
         memory_lengths=(2048, 8192) if memory else (),
         scaling_lengths=(2048, 4096, 8192, 16384) if scaling else (),
+        long_lengths=LONG_LENGTHS if long else None,
         threads=most,
     )
 
@@ -113,6 +123,7 @@ def quick_plan(
     *,
     memory: bool = False,
     scaling: bool = False,
+    long: bool = False,
     rounds: int = 3,
 ) -> Plan:
     """Some seconds: small shapes, few rounds. Enough to see that everything runs; the figures are rough."""
@@ -132,6 +143,7 @@ def quick_plan(
         settings=tuple(settings),
         memory_lengths=(1024,) if memory else (),
         scaling_lengths=(512, 1024) if scaling else (),
+        long_lengths=LONG_LENGTHS if long else None,
         threads=most,
     )
 

@@ -6,6 +6,7 @@ learned         alpha is a parameter (heads,) that wants a gradient. All heads a
                 its shortcuts, since no kernel knows 1.49
 learned spread  the same with 1 + sigmoid(-1.5 ... 1.5) over the heads: 1.18 to 1.82, as training leaves them
 rela, softmax   through the same door; rela's weights are max(score, 0), softmax is alpha = 1
+... nape        any of ours where half the heads have ALiBi with slopes 1, 1/2, 1/3 ..., as in NAPE; SDPA has none of it
 entmax package  softmax(q k^T) v written out, with the package's entmax15 for softmax; stores all scores
 """
 
@@ -23,6 +24,7 @@ from entformer.bench.attention_plan import Setting
 from entformer.bench.peer import Normalizer, peer_functions
 from entformer.errors import ArgumentError
 from entformer.kernels.flash.api import Attention, attention
+from entformer.nn.positions import nape_slopes
 
 SDPA = "sdpa"
 PEER = "entmax package"
@@ -30,6 +32,8 @@ QUICK_ONES = ("1.5", "learned", "2")
 SLOW_ONES = ("learned spread", "rela", "1.01", "softmax")
 OURS = ("1.5", "learned", "learned spread", "2", "rela", "1.01", "softmax")
 CONTESTANTS = (*OURS, PEER)
+NAPE = " nape"
+LONG_ONES = (*QUICK_ONES, *(f"{name}{NAPE}" for name in QUICK_ONES))
 SEED = 20190904
 
 Attend = Callable[["Inputs"], Tensor]
@@ -68,11 +72,13 @@ def make_inputs(setting: Setting) -> Inputs:
     if setting.kind == "padded":
         key_mask = torch.ones(setting.batch, setting.keys, dtype=torch.bool)
         key_mask[::2, setting.keys - setting.keys // 4 :] = False
-    return Inputs(q=q, k=k, v=v, grad=grad, key_mask=key_mask, causal=setting.kind == "causal")
+    return Inputs(q=q, k=k, v=v, grad=grad, key_mask=key_mask, causal=setting.kind in ("causal", "prefill"))
 
 
 def options(name: str, heads: int) -> dict[str, Any]:
-    """How a contestant of ours calls `attention`; a tensor among the options is a parameter that wants a gradient."""
+    """How a contestant of ours calls `attention`; a tensor among them that requires gradients is a parameter."""
+    if name.endswith(NAPE):
+        return options(name.removesuffix(NAPE), heads) | {"alibi_slopes": nape_slopes(heads)}
     if name == "learned":
         return {"alpha": torch.full((heads,), 1.49).requires_grad_()}
     if name == "learned spread":
@@ -91,7 +97,7 @@ def contestant(name: str, heads: int) -> tuple[Attend, tuple[Tensor, ...]]:
     if name == PEER:
         return partial(_composed, peer_functions()["1.5"]), ()
     how = options(name, heads)
-    return partial(_ours, how), tuple(value for value in how.values() if isinstance(value, Tensor))
+    return partial(_ours, how), tuple(value for value in how.values() if isinstance(value, Tensor) and value.requires_grad)
 
 
 def forward(attend: Attend, inputs: Inputs) -> Callable[[], object]:
@@ -132,7 +138,10 @@ def _sdpa(inputs: Inputs) -> Tensor:
 
 
 def _attend(inputs: Inputs, how: dict[str, Any]) -> Tensor | Attention:
-    return attention(inputs.q, inputs.k, inputs.v, key_padding_mask=inputs.key_mask, is_causal=inputs.causal, **how)
+    if "alibi_slopes" in how:  # distances need places: queries are the last ones of the keys
+        how = how | {"causal_offset": inputs.k.shape[2] - inputs.q.shape[2]}
+    causal = inputs.causal or "alibi_slopes" in how
+    return attention(inputs.q, inputs.k, inputs.v, key_padding_mask=inputs.key_mask, is_causal=causal, **how)
 
 
 def _ours(how: dict[str, Any], inputs: Inputs) -> Tensor:

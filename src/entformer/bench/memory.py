@@ -1,9 +1,9 @@
-"""Peak memory of attention's forward+backward. In: lengths. Out: a `MemoryResult` per length and contestant.
+"""Peak memory of attention. In: lengths. Out: a `MemoryResult` per length and contestant, or the `Peak` of one call.
 
 Each measurement has a process of its own (`python -m entformer.bench.memory`), so that nothing freed before is counted or
 reused. There the inputs are made, the contestant runs once on a tiny problem so that libraries are loaded, and then the
-resident memory is noted and the peak set back. What counts is the peak of one forward+backward above that: outputs,
-gradients, what is kept for backward, and scratch, but not the inputs.
+resident memory is noted and the peak set back. What counts is the peak of one forward+backward (prefill and decode:
+forward) above that: outputs, gradients, what is kept for backward, and scratch, but not the inputs.
 
 The peak is VmHWM of /proc/self/status. getrusage's ru_maxrss would not do: a child inherits the peak of the process that
 started it. Where there is no /proc the measurement is left out.
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -48,43 +49,58 @@ def measure_memory(
         baseline = 0.0
         for name in CONTESTANTS:
             progress(f"peak memory: {name}, length {length}")
-            found = peak_megabytes(name, length, threads=threads)
+            found = peak_memory(name, length, threads=threads)
             if found is None:
                 return []
-            baseline = found if name == racers.SDPA else baseline
-            results.append(MemoryResult(length=length, contestant=name, megabytes=found, ratio=found / baseline))
+            baseline = found.beside if name == racers.SDPA else baseline
+            ratio = found.beside / baseline
+            results.append(MemoryResult(length=length, contestant=name, megabytes=found.beside, ratio=ratio))
     return results
 
 
-def peak_megabytes(name: str, length: int, *, threads: int, scale: float = 1.0) -> float | None:
-    """One measurement, in a new process; None where the system does not tell."""
+class Peak(NamedTuple):
+    """Of one process, in megabytes of 2^20 bytes."""
+
+    beside: float
+    """Beside the inputs."""
+    whole: float
+    """Of the whole process: Python, torch, the inputs, everything."""
+
+
+def peak_memory(name: str, length: int, *, threads: int, scale: float = 1.0, kind: str = "plain") -> Peak | None:
+    """One measurement, in a new process; None where the system does not tell. `kind`: of `Setting`."""
     if not (PROC / "clear_refs").exists():
         return None
-    wish = json.dumps({"name": name, "length": length, "threads": threads, "scale": scale})
+    wish = json.dumps({"name": name, "length": length, "threads": threads, "scale": scale, "kind": kind})
     done = subprocess.run([sys.executable, "-m", __spec__.name, wish], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
         raise EntformerError(f"the memory of {name} at length {length} could not be measured: {reason}")
-    return float(done.stdout)
+    return Peak(*json.loads(done.stdout))
 
 
-def _measure_here(name: str, length: int, threads: int, scale: float) -> float:
+def _measure_here(name: str, length: int, threads: int, scale: float, kind: str) -> Peak:
     torch.set_num_threads(threads)
     attend, alphas = racers.contestant(name, HEADS)
-    work = racers.forward_backward(attend, racers.make_inputs(_setting(length, threads, scale)), alphas)
-    racers.forward_backward(attend, racers.make_inputs(_setting(16, threads, scale)), alphas)()
+
+    def work_at(length: int) -> Callable[[], object]:
+        setting = _setting(length, threads, scale, kind)
+        inputs = racers.make_inputs(setting)
+        return racers.forward_backward(attend, inputs, alphas) if setting.backward else racers.forward(attend, inputs)
+
+    work = work_at(length)
+    work_at(16)()
     (PROC / "clear_refs").write_text("5")  # sets the peak back to what is resident now
     before = _status("VmRSS")
     held = work()  # held, because the gradients are part of what is needed
     peak = _status("VmHWM")
     del held
-    return (peak - before) / 1024
+    return Peak((peak - before) / 1024, peak / 1024)
 
 
-def _setting(length: int, threads: int, scale: float) -> Setting:
-    return Setting(
-        batch=1, heads=HEADS, queries=length, keys=length, size=SIZE, scale=scale, threads=threads, rounds=1, slow_rounds=1
-    )
+def _setting(length: int, threads: int, scale: float, kind: str) -> Setting:
+    sizes = {"batch": 1, "heads": HEADS, "queries": 1 if kind == "decode" else length, "keys": length, "size": SIZE}
+    return Setting(**sizes, kind=kind, scale=scale, threads=threads, rounds=1, slow_rounds=1)
 
 
 def _status(field: str) -> int:
@@ -96,4 +112,4 @@ def _status(field: str) -> int:
 
 
 if __name__ == "__main__":
-    print(_measure_here(**json.loads(sys.argv[1])))
+    print(json.dumps(_measure_here(**json.loads(sys.argv[1]))))

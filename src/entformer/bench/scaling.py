@@ -14,7 +14,7 @@ import torch
 
 from entformer.bench import attention_racers as racers
 from entformer.bench.attention_plan import Setting
-from entformer.bench.memory import HEADS, SIZE, peak_megabytes
+from entformer.bench.memory import HEADS, SIZE, peak_memory
 from entformer.bench.timing import take_turns
 
 CONTESTANT = "1.5"
@@ -61,7 +61,8 @@ def measure_scaling(
             megabytes = None
             if memory:
                 progress(f"doubling the length, {series}: memory at {length}")
-                megabytes = peak_megabytes(CONTESTANT, length, threads=threads, scale=scale)
+                peak = peak_memory(CONTESTANT, length, threads=threads, scale=scale)
+                megabytes = None if peak is None else peak.beside
             before = ScalingResult(
                 series=series,
                 length=length,

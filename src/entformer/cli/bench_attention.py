@@ -13,6 +13,7 @@ from entformer.bench.attention import AttentionReport, Pace, race_attention
 from entformer.bench.attention_plan import SHAPES, Shape, full_plan, quick_plan
 from entformer.bench.attention_racers import CONTESTANTS, OURS
 from entformer.bench.bars import Bar, bars
+from entformer.bench.long import LongResult
 from entformer.cli.output import progress_lines, writable_file
 from entformer.errors import ArgumentError
 
@@ -38,11 +39,13 @@ def run_attention(
     shapes: str | None,
     memory: bool | None,
     scaling: bool | None,
+    long: bool = False,
 ) -> None:
     """Measure, then show and write. Wishes are read, and places to write tried, before the long part."""
     json_path = writable_file(Path(json_file)) if json_file not in (None, "-") else None
     png_path = writable_file(png_file) if png_file is not None else None
     extras = {"memory": not quick if memory is None else memory, "scaling": not quick if scaling is None else scaling}
+    extras["long"] = long
     counts = parse_threads(threads) if threads is not None else default_threads(quick)
     if quick:
         plan = quick_plan(parse_shapes(shapes) if shapes else None, counts, **extras)
@@ -111,6 +114,8 @@ def _print_report(console: Console, report: AttentionReport, held: list[Bar]) ->
             cells = [s.series, str(s.length), f"{s.scale:.2f}", f"{100 * s.density:.2f}", f"{s.ms:.0f}", _number(s.time_ratio)]
             table.add_row(*cells, _number(s.megabytes, 0), _number(s.memory_ratio))
         console.print(table)
+    for kind, what in (("prefill", "causal prefill, (1,8,L,64)"), ("decode", "one token decoded, (1,8,1/L,64)")):
+        _print_long(console, [result for result in report.long if result.kind == kind], what)
     if held:
         table = _table(console, "what is promised (the worst case of each)", "promise", "measured", "bar", "verdict")
         for bar in held:
@@ -146,6 +151,19 @@ def _print_density(console: Console, report: AttentionReport) -> None:
         paces = [found[name].forward_backward if name in found else None for name in learned]
         costs = [_number(pace.to_fixed if pace else None) for pace in paces]
         table.add_row(setting.shape, setting.case(report.plan.threads), *shares, *costs)
+    console.print(table)
+
+
+def _print_long(console: Console, results: list[LongResult], what: str) -> None:
+    """A row per contestant; nothing if there are none."""
+    if not results:
+        return
+    headings = ("contestant", "density\n%", "ms", "/ SDPA", "MB beside\ninputs", "process\nGB")
+    table = _table(console, f"{what}, L = {results[0].keys:,}: forward, {results[0].rounds} rounds", *headings)
+    for r in results:
+        whole = None if r.process_megabytes is None else r.process_megabytes / 1024
+        cells = (_percent(r.density), _number(r.ms, 1), _number(r.ratio), _number(r.megabytes, 0), _number(whole))
+        table.add_row(r.contestant, *cells)
     console.print(table)
 
 

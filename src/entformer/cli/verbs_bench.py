@@ -56,12 +56,23 @@ def bench_attention(
     scaling: Annotated[
         bool | None, typer.Option("--scaling/--no-scaling", help="What doubling the length costs. On, unless --quick.")
     ] = None,
+    long: Annotated[
+        bool,
+        typer.Option("--long", help="Causal prefill of 16,384 and decode over 65,536 keys too, with memory. Two minutes more."),
+    ] = False,
 ) -> None:
     """Race sparse attention against torch's fused softmax attention: time, density, memory. About five minutes."""
     from entformer.cli.bench_attention import run_attention
 
     run_attention(
-        json_file=json_file, png_file=png_file, quick=quick, threads=threads, shapes=shapes, memory=memory, scaling=scaling
+        json_file=json_file,
+        png_file=png_file,
+        quick=quick,
+        threads=threads,
+        shapes=shapes,
+        memory=memory,
+        scaling=scaling,
+        long=long,
     )
 
 

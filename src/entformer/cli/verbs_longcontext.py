@@ -63,8 +63,10 @@ def _task(
     layers: Annotated[int | None, typer.Option(min=1)] = None,
     width: Annotated[int | None, typer.Option(min=1)] = None,
     heads: Annotated[int | None, typer.Option(min=1)] = None,
+    hidden: Annotated[int | None, typer.Option(min=1, help="Size between the maps of the feed-forward layers.")] = None,
     batch: Annotated[int | None, typer.Option(min=1)] = None,
     lr: Annotated[float | None, typer.Option(min=0.0, help="Peak learning rate.")] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="Updates of warm-up, a tenth of all at most.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads for torch and the kernels; small models gain from none.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; longctx-TASK if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines instead of tables.")] = False,
@@ -78,8 +80,10 @@ def _task(
         "layers": layers,
         "width": width,
         "heads": heads,
+        "hidden": hidden,
         "batch": batch,
         "lr": lr,
+        "warmup": warmup,
     }
     run(
         context.info_name or "",

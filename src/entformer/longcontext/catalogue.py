@@ -4,12 +4,14 @@ Two sizes: "laptop" trains in minutes on two cores; "paper" is the published set
 Training lengths are drawn from half the training length to all of it; one length per batch, so nothing is padded.
 """
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from entformer.errors import ArgumentError
 
-__all__ = ["ABOUT", "SIZES", "Recipe", "recipe_of", "task_name"]
+__all__ = ["ABOUT", "SIZES", "Recipe", "command_of", "recipe_of", "task_name"]
 
 ABOUT: dict[str, str] = {
     "mqmtar": "Many key-value pairs in noise, then several keys: give their values (associative recall).",
@@ -38,7 +40,7 @@ class Recipe:
     heads: int = 8
     hidden: int = 128
     steps: int = 1500
-    batch: int = 64
+    batch: int = 32
     lr: float = 1e-3
     warmup: int = 300
     weight_decay: float = 0.0
@@ -50,19 +52,22 @@ class Recipe:
         return self.eval_lengths or tuple(self.train_length * factor for factor in (1, 2, 4, 8, 16))
 
 
+_FEW_WORDS = {"letters": 16, "words": 16, "key_letters": 1, "value_letters": 1, "queries": 1}
 _LAPTOP: dict[str, dict[str, Any]] = {
     "mqmtar": {
-        "options": {"letters": 128, "words": 128, "key_letters": 1, "value_letters": 1, "queries": 1},
-        "train_length": 32,
+        "options": _FEW_WORDS,
+        "eval_lengths": (16, 32, 48, 64, 80),
+        "batch": 64,
+        "steps": 3000,
         "lr": 3e-3,
-        "steps": 4000,
+        "warmup": 100,
     },
-    "sort": {"options": {"alphabet": 16}, "steps": 2500, "lr": 2e-3},
-    "copy": {"options": {"alphabet": 16}},
-    "reverse": {"options": {"alphabet": 16}, "layers": 3, "steps": 2500, "lr": 2e-3},
+    "sort": {"options": {"alphabet": 16}, "steps": 2000, "lr": 2e-3},
+    "copy": {"options": {"alphabet": 16}, "steps": 2000, "lr": 2e-3},
+    "reverse": {"options": {"alphabet": 16}, "layers": 3, "steps": 2000, "lr": 2e-3},
     "local-count": {"options": {"max_repeats": 8}, "train_length": 32},
-    "n-back": {"train_length": 32},
-    "flip-flop": {"train_length": 32},
+    "n-back": {"steps": 600, "lr": 2e-3},
+    "flip-flop": {"batch": 64, "steps": 800, "lr": 2e-3},
     "parity": {},
     "max-retrieval": {
         "width": 64,
@@ -89,6 +94,8 @@ _PAPER: dict[str, dict[str, Any]] = {
     "max-retrieval": {**_LAPTOP["max-retrieval"], "train_length": 16, "width": 128, "steps": 4000, "sequences": 1024},
 }
 SIZES = ("laptop", "paper")
+OPTIONS = ("train_length", "sequences", "layers", "width", "heads", "hidden", "steps", "batch", "lr", "warmup")
+"""Fields of `Recipe` that the command line can set, under the same names."""
 
 
 def task_name(name: str) -> str:
@@ -105,3 +112,22 @@ def recipe_of(task: str, size: str = "laptop") -> Recipe:
     if size not in SIZES:
         raise ArgumentError(f"the size {size!r} is not known; choose one of {', '.join(SIZES)}.")
     return replace(Recipe(name), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))
+
+
+def command_of(recipe: Recipe, *, methods: Sequence[str], positions: Sequence[str], seeds: Sequence[int]) -> str:
+    """The `entformer longctx` command of a race; options that are the laptop size's own are left out."""
+    usual = recipe_of(recipe.task)
+    parts = [recipe.task, "--methods", ",".join(methods), "--positions", ",".join(positions)]
+    first = list(seeds) == list(range(len(seeds)))
+    parts += ["--seeds", str(len(seeds)) if first else ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
+    for name in OPTIONS:
+        if (value := getattr(recipe, name)) != getattr(usual, name):
+            parts += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if recipe.lengths != replace(usual, train_length=recipe.train_length).lengths:
+        parts += ["--eval-lengths", ",".join(map(str, recipe.lengths))]
+    if recipe.seconds is not None:
+        parts += ["--budget", f"{recipe.seconds:g}s"]
+    for name, value in recipe.options.items():
+        if usual.options.get(name) != value:
+            parts += ["--option", f"{name}={value}"]
+    return shlex.join(["entformer", "longctx", *parts])

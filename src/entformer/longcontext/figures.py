@@ -1,17 +1,20 @@
-"""Draws races and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files."""
+"""Draws races and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files; of races SVG and PDF too."""
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from entformer.longcontext.methods import in_order, scaled_heads
 from entformer.longcontext.theory import MAPPINGS, ROWS, Spread
 
-__all__ = ["draw_race", "draw_scaling", "draw_theory"]
+__all__ = ["draw_race", "draw_scaling", "draw_theory", "race_figures"]
 
 # Colours that stay apart in print and for colour-blind readers; positions have line styles.
 COLOURS = (
@@ -28,12 +31,35 @@ COLOURS = (
     "#a6761d",
 )
 STYLES = ("-", "--", ":", "-.")
+FORMATS: dict[str, dict[Any, Any] | None] = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""And what is said about each file; without a date equal data gives equal files."""
+EDITABLE: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "entformer"}
+"""Text stays text."""
 Record = dict[str, Any]
 
 
 def draw_race(records: Sequence[Record], path: Path) -> None:
+    """Accuracy, entropy and support size against length."""
+    _race_figure(records).savefig(path, dpi=150)
+
+
+def race_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
+    """File names, beginning with `name`, and contents: the curves and what scaled heads learned, each in three formats."""
+    drawn = {}
+    with rc_context(EDITABLE):
+        for kind, figure in (("curves", _race_figure(records)), ("scaling", _scaling_figure(records))):
+            if figure is None:
+                continue
+            for ending, dated in FORMATS.items():
+                content = BytesIO()
+                figure.savefig(content, format=ending, dpi=200, metadata=dated)
+                drawn[f"{name}-{kind}.{ending}"] = content.getvalue()
+    return drawn
+
+
+def _race_figure(records: Sequence[Record]) -> Figure:
     """Accuracy, entropy and support size against length; a line per method and positions, a band over its seeds."""
-    methods = list(dict.fromkeys(record["method"] for record in records))
+    methods = in_order(record["method"] for record in records)
     positions = list(dict.fromkeys(record["positions"] for record in records))
     one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
     panels: list[tuple[str, Callable[[Record], float | None]]] = [
@@ -64,15 +90,23 @@ def draw_race(records: Sequence[Record], path: Path) -> None:
     seeds = len({record["seed"] for record in records})
     title = f"{records[0]['task']}: trained up to length {records[0]['train_length']} (dotted), mean and range of {seeds} seeds"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def draw_scaling(records: Sequence[Record], path: Path) -> bool:
     """Learned beta and gamma of every scaled head at the longest length. Out: whether there was anything to draw."""
+    figure = _scaling_figure(records)
+    if figure is not None:
+        figure.savefig(path, dpi=150)
+    return figure is not None
+
+
+def _scaling_figure(records: Sequence[Record]) -> Figure | None:
+    """Learned beta and gamma of every scaled head at the longest length; None if no head is scaled."""
     longest = max(record["length"] for record in records)
     scaled = [r for r in records if r["length"] == longest and r.get("heads") and r["heads"].get("beta")]
     if not scaled:
-        return False
+        return None
     figure = Figure(figsize=(11.0, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
@@ -82,19 +116,16 @@ def draw_scaling(records: Sequence[Record], path: Path) -> bool:
             for record in scaled:
                 if (record["method"], record["positions"]) != (method, place):
                     continue
-                heads = [value for layer in record["heads"][what] for value in layer]
+                heads = [layer[head] for layer in record["heads"][what] for head in scaled_heads(place, len(layer))]
                 places = [number + 0.6 * (head + 1) / (len(heads) + 1) - 0.3 for head in range(len(heads))]
                 panel.scatter(places, heads, s=18, alpha=0.7, color=COLOURS[number % len(COLOURS)], linewidths=0)
         panel.axhline(0.0, color="#aaaaaa", linewidth=0.8)
         panel.set_xticks(range(len(names)), [f"{method}\n{place}" for method, place in names], fontsize=8)
         panel.set_title(what, loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
-    title = (
-        f"{scaled[0]['task']}: what each head learned (a dot per layer, head and seed; mean over tokens at length {longest})"
-    )
+    title = f"{scaled[0]['task']}: what scaled heads learned (a dot per head and seed; mean over tokens at length {longest})"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    figure.savefig(path, dpi=150)
-    return True
+    return figure
 
 
 def draw_theory(found: Sequence[Spread], path: Path) -> None:

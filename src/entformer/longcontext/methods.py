@@ -5,13 +5,15 @@ tokens stand. Each method goes with each kind of positions.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from entformer.errors import ArgumentError
 from entformer.models.lm_config import LMAttentionConfig
 from entformer.nn.normalizers import normalizer_of
+from entformer.nn.positions import nape_slopes
 
-__all__ = ["METHODS", "POSITIONS", "method_of", "positions_of"]
+__all__ = ["METHODS", "POSITIONS", "in_order", "method_of", "positions_of", "scaled_heads"]
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {"normalizer": "softmax"}),
@@ -80,3 +82,18 @@ def positions_of(name: str) -> dict[str, Any]:
     if (found := re.fullmatch(r"nape-(\d(?:\.\d+)?)", known)) and float(found[1]) <= 1.0:
         return {"positions": "nape", "nape_share": float(found[1])}
     raise ArgumentError(f"the positions {name!r} are not known; choose from {', '.join(POSITIONS)}, rope-BASE, nape-SHARE.")
+
+
+def scaled_heads(positions: str, heads: int) -> list[int]:
+    """The heads a scaling by the length applies to: those without ALiBi under NAPE, all otherwise."""
+    fields = positions_of(positions)
+    if fields["positions"] != "nape":
+        return list(range(heads))
+    slopes = nape_slopes(heads, fields.get("nape_slopes", "linear"), fields.get("nape_share", 0.5))
+    return [head for head, slope in enumerate(slopes.tolist()) if slope == 0.0]
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """Each method once, in the order of `METHODS`, so that it has the same colour everywhere; others after them by name."""
+    known = list(METHODS)
+    return sorted(set(methods), key=lambda name: (known.index(name) if name in METHODS else len(known), name))

@@ -120,7 +120,7 @@ class _Trainer:
         self.recipe, self.task, self.model, self.run = recipe, task, model, run
         self.generator = torch.Generator().manual_seed(contestant.seed + 1)
         self.optimiser = torch.optim.AdamW(
-            model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, foreach=True
+            model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, fused=True
         )
         self.step = 0
         self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first updates have been timed

@@ -9,6 +9,9 @@ A key has weight only if its score is above the best minus 1 / (alpha - 1), and 
 key at distance n has exactly no weight once slope * n >= spread + 1 / (alpha - 1) (Vasylenko et al. 2025, proposition 6). This
 holds for every query that may still come, so the key can be forgotten: the output stays the same. ReLA's weights are zero
 once slope * n >= the largest score. Softmax has no window, nor has a head whose queries are scaled by the length.
+
+The same to the last bit: the kernel adds up rows in another order once more than a third of their keys have weight, and rows
+of a few vectors. So a cache keeps about three windows (`ROOM`), and no fewer than `LEAST` keys.
 """
 
 import math
@@ -24,6 +27,12 @@ from entformer.nn.cache import KeyValueCache
 from entformer.nn.dense import RowMap
 
 __all__ = ["HeadPart", "WindowedCache", "alibi_windows", "attend_in_parts"]
+
+
+ROOM = 1.0 / 0.35
+"""Keys kept for each key that can have weight; kernels/flash/cpu_weights.h calls a row dense beyond this share."""
+LEAST = 128
+"""Keys; kernels/rows/cpu_forward.h calls a row short up to 64."""
 
 
 class _Attention(Protocol):
@@ -97,7 +106,7 @@ class HeadPart(NamedTuple):
 
 
 class WindowedCache:
-    """A `KeyValueCache` in which each head keeps only its window. It serves causal self-attention.
+    """A `KeyValueCache` in which each head keeps little more than its window. It serves causal self-attention.
 
     Heads whose windows differ by a factor of two or less share a buffer, so that a step is a few calls of the kernel.
 
@@ -117,7 +126,7 @@ class WindowedCache:
             largest = rest[-1][0]
             together = [head for window, head in rest if 2 * window >= largest]
             rest = rest[: -len(together)]
-            self._groups.append((torch.tensor(sorted(together)), _Tail(largest)))
+            self._groups.append((torch.tensor(sorted(together)), _Tail(max(LEAST, math.ceil(ROOM * largest)) + 1)))
 
     @property
     def length(self) -> int:
