@@ -48,9 +48,9 @@ test: $(STAMP)
 	@OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS)
 
 check: $(STAMP)
-	@$(BIN)/ruff check --quiet --output-format concise src tests
-	@$(BIN)/ruff format --quiet --check src tests
-	@$(BIN)/mypy --strict src
+	@$(BIN)/ruff check --quiet --output-format concise src tests benchmarks examples
+	@$(BIN)/ruff format --quiet --check src tests benchmarks examples
+	@$(BIN)/mypy --strict src benchmarks
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP)
