@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 INF = math.inf
 EPS = torch.finfo(torch.float32).eps
-# float16 has few exponents; below the normal range, 1e-38, float32 vectors flush to zero. A thousand for sums of such times
-# queries and keys.
-SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-35, torch.float32: 1e-35}
+# float16 has few exponents; below the normal range float32 vectors flush to zero. A hundred for sums of such.
+SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-36, torch.float32: 1e-36}
+FLUSHED = 2.0 * torch.finfo(torch.float32).tiny  # a weight may be lost up to here, and with it what it is multiplied by
 ALPHAS = (1.0, 1.01, 1.25, 1.5, 1.75, 2.0, 2.5)
 
 # How a tensor (B, H, L, D) may lie in memory.
@@ -249,8 +249,8 @@ class Tolerance:
             slope, slope_low, slope_high = (torch.where(t > 0.0, t.clamp(min=1e-300).pow(1.0 - e), 0.0) for t in (p, low, high))
             slope_high = torch.where((e > 1.0) & (low == 0.0) & (high > 0.0), INF, torch.maximum(slope_high, slope_low))
             d_slope = torch.maximum(slope_high - slope, slope - torch.minimum(slope_low, slope_high))
-            d_slope += EPS * (8.0 + 2.0 * p.clamp(min=1e-300).log().abs()) * slope
-        dp = torch.maximum(high - p, p - low) + 4.0 * EPS * p
+            d_slope += EPS * (8.0 + 2.0 * p.clamp(min=1e-300).log().abs()) * slope + FLUSHED * (p > 0.0)
+        dp = torch.maximum(high - p, p - low) + 4.0 * EPS * p + FLUSHED * (p > 0.0)
         kept = self._kept(case, want, p)
 
         g = (grad @ v.mT) * kept
