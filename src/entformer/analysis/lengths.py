@@ -49,7 +49,8 @@ def lengths_data(races: Sequence[Path], title: str | None = None) -> dict[str, A
     if not races:
         raise ArgumentError("no race is given; give folders of `entformer longctx`.")
     found = [_race(folder) for folder in races]
-    tasks = ", ".join(dict.fromkeys(race["task"] for race in found))
+    names = list(dict.fromkeys(race["task"] for race in found))
+    tasks = ", ".join(names) if len(names) <= 3 else f"{len(names)} tasks"
     whole: dict[str, Any] = plain(
         {
             "version": VERSION,

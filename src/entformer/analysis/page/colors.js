@@ -52,8 +52,9 @@ const Colors = (() => {
   }
 
   const run = (index) => RUN[theme()][index % RUN.light.length];
+  const runRepeats = (index) => index >= RUN.light.length; // then something else than colour must tell it apart
   const dash = (index) => DASHES[index % DASHES.length];
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, dash, token, ALPHA };
+  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token, ALPHA };
 })();

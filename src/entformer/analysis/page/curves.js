@@ -19,7 +19,7 @@ const Curves = (() => {
     return log ? [0, Math.ceil(Math.log2(high))] : [0, Math.max(high * 1.05, 0.1)];
   }
 
-  // {series: [{name, color, dash, points: [{length, mean, low, high}]}], lengths, trained, title, percent, log, large, onRead}
+  // {series: [{name, color, hollow, dash, points: [{length, mean, low, high}]}], lengths, trained, title, percent, log, large, onRead}
   function draw(options) {
     const { series, lengths, trained, title, percent, log, onRead } = options;
     const size = options.large ? "large" : "small";
@@ -59,11 +59,11 @@ const Curves = (() => {
       const lower = points.map(({ length, low }) => [across(length), up(low)]).reverse();
       if (points.length) chart.plot.append(svg("path", { class: "band", fill: color, d: `${Charts.path([...upper, ...lower])}Z` }));
     }
-    for (const { name, color, dash, points } of series) {
+    for (const { name, color, hollow, dash, points } of series) {
       const way = points.map(({ length, mean }) => [across(length), up(mean)]);
       chart.plot.append(
         svg("path", { class: "line", "data-series": name, stroke: color, "stroke-dasharray": dash, d: Charts.path(way) }),
-        ...way.map(([x, y]) => svg("circle", { cx: x, cy: y, r: options.large ? 3.2 : 2.6, fill: color })),
+        ...way.map(([x, y]) => dot(x, y, options.large ? 3.2 : 2.6, color, hollow)),
       );
     }
     const reading = svg("line", {
@@ -101,12 +101,17 @@ const Curves = (() => {
     return { element: el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, title)), chart.picture), mark };
   }
 
+  // Hollow dots tell methods apart where there are more of them than colours.
+  const dot = (cx, cy, r, color, hollow) =>
+    svg("circle", { cx, cy, r, fill: hollow ? "var(--surface)" : color, stroke: color, "stroke-width": hollow ? 1.4 : 0 });
+
   // A piece of a line as it is drawn.
-  const sample = (color, dash) =>
+  const sample = (color, dash, hollow = false) =>
     svg(
       "svg",
       { viewBox: "0 0 26 10", width: 26, height: 10, "aria-hidden": "true" },
       svg("line", { x1: 1, x2: 25, y1: 5, y2: 5, stroke: color, "stroke-width": 2.4, "stroke-dasharray": dash }),
+      hollow && dot(13, 5, 3.4, color, true),
     );
 
   return { draw, sample, compact };

@@ -17,6 +17,7 @@
   const manyPositions = positions.length > 1;
 
   const color = (series) => Colors.run(methods.indexOf(series.method));
+  const hollow = (series) => Colors.runRepeats(methods.indexOf(series.method));
   const dash = (series) => Colors.dash(positions.indexOf(series.positions));
   const name = (series) => (manyPositions ? `${series.method}, ${series.positions}` : series.method);
   const visible = (race) => race.series.filter((one) => state.methods.has(one.method) && state.positions.has(one.positions));
@@ -75,7 +76,7 @@
 
   function showSwitches() {
     const parts = [
-      toggles("Methods", methods, state.methods, (one) => Curves.sample(Colors.run(methods.indexOf(one)), "none")),
+      toggles("Methods", methods, state.methods, (one) => Curves.sample(color({ method: one }), "none", hollow({ method: one }))),
       toggles("Positions", positions, state.positions, (one) =>
         Curves.sample(Colors.token("--ink"), Colors.dash(positions.indexOf(one))),
       ),
@@ -93,6 +94,7 @@
     return visible(race).map((one) => ({
       name: name(one),
       color: color(one),
+      hollow: hollow(one),
       dash: dash(one),
       points: one.points.filter((point) => pick(point)).map((point) => ({ length: point.length, ...pick(point) })),
     }));
@@ -120,7 +122,7 @@
             el(
               "tr",
               {},
-              el("th", { scope: "row" }, Curves.sample(color(one), dash(one)), name(one)),
+              el("th", { scope: "row" }, Curves.sample(color(one), dash(one), hollow(one)), name(one)),
               el("td", {}, found.mean.toFixed(1), el("small", {}, spreadText(found))),
             ),
           ),
