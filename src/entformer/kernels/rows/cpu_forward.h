@@ -90,9 +90,29 @@ struct Root {
   T lam, beyond;
 };
 
-// The root for one row of any length; the sums run in double over short float blocks.
+// Packs the candidates above `edge`; in place when they are packed already.
+void keep_above(Row& row, float edge) {
+  const int64_t whole = row.padded / VL * VL;
+  int64_t count = 0;
+  for (int64_t i = 0; i < whole; i += VL) {
+    vf u = load(row.from + i) - row.base;
+    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
+  }
+  if (whole < row.padded) {
+    vf u = load_tail(row.from + whole, row.padded - whole, -kInf) - row.base;
+    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
+  }
+  store(row.packed + count, splat(-kInf));
+  row.from = row.packed;
+  row.base = 0.0f;
+  row.edge = edge;
+  row.padded = (count + VL - 1) / VL * VL;
+}
+
+// The root for one row of any length; the sums run in double over short float blocks. From the left every step raises the edge
+// below which no key has weight, so a long row is thinned out as it goes; not where weights are kept, which lie as they were packed.
 template <Shape shape>
-Root<float> solve_one(const Row& row, float lam, double tolerance) {
+Root<float> solve_one(Row& row, float lam, double tolerance) {
   const float e = shape == kHalf ? 0.5f : shape == kOne ? 1.0f : row.e;
   float beyond = 0.0f;
   for (int step = 0; step < 64; ++step) {
@@ -111,6 +131,7 @@ Root<float> solve_one(const Row& row, float lam, double tolerance) {
     beyond = next - lam;
     lam = next;
     if (e <= 0.5f && S - 1.0 < kLastStep) break;
+    if (shape != kGeneral && row.padded > kShort) keep_above(row, lam - row.inv_e);
   }
   return {lam, beyond};
 }
@@ -272,23 +293,18 @@ inline void swap(Row& a, Row& b) {
   b = c;
 }
 
-// Packs the candidates above `edge`; in place when they are packed already.
-void keep_above(Row& row, float edge) {
-  const int64_t whole = row.padded / VL * VL;
-  int64_t count = 0;
-  for (int64_t i = 0; i < whole; i += VL) {
-    vf u = load(row.from + i) - row.base;
-    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
-  }
-  if (whole < row.padded) {
-    vf u = load_tail(row.from + whole, row.padded - whole, -kInf) - row.base;
-    count += compress(row.packed + count, u, bits_greater(u, splat(edge)));
-  }
-  store(row.packed + count, splat(-kInf));
-  row.from = row.packed;
-  row.base = 0.0f;
-  row.edge = edge;
-  row.padded = (count + VL - 1) / VL * VL;
+// The root of a sample of a long row's scores: with fewer keys the sum is smaller, so it lies to the left of the row's own, and the
+// edge it gives spares most keys the packing. Leaves the row as it was.
+constexpr int64_t kWorthSampling = 4 * kShort;
+inline float root_of_sample(const Row& whole) {
+  constexpr int64_t parts = 16, each = kShort / parts;
+  Row sample = whole;
+  for (int64_t part = 0; part < parts; ++part)
+    memcpy(sample.packed + part * each, whole.s + whole.padded / parts * part, each * sizeof(float));
+  sample.from = sample.packed;
+  sample.padded = kShort;
+  keep_above(sample, sample.edge);
+  return (whole.e == 0.5f ? solve_one<kHalf>(sample, 0.0f, kRough) : solve_one<kOne>(sample, 0.0f, kRough)).lam;
 }
 
 inline void Row::start(const float* scores, int64_t n, float maximum, double excess, float* scratch) {
@@ -301,6 +317,7 @@ inline void Row::start(const float* scores, int64_t n, float maximum, double exc
   e = (float)excess;
   inv_e = (float)(1.0 / excess);
   edge = -inv_e;
+  if (n >= kWorthSampling && (excess == 0.5 || excess == 1.0)) edge += root_of_sample(*this);
   if (n > kFewVectors * VL || n % VL) keep_above(*this, edge);
 }
 
