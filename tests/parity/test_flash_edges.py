@@ -177,6 +177,38 @@ def test_keys_at_the_very_edge_are_counted_and_written_alike(dominant: int, isa:
     torch.testing.assert_close(weights.sum(1), torch.ones(weights.shape[0], dtype=torch.float64), rtol=0.0, atol=2e-6)
 
 
+# Rows of more than 85 keys with weight keep their columns as gaps of one byte; 254, 255 and 256 are about what one can say.
+@pytest.mark.parametrize("how", [how for how in HOW if how.get("alpha", 0) <= 2.0], ids=str)
+@pytest.mark.parametrize("queries", [2, 37])  # row by row, and tile by tile
+def test_columns_far_apart_come_back(how: dict[str, Any], queries: int, isa: str) -> None:
+    keys, far = 5000, [0, 254, 509, 765, 1275, 2040, 3999, 4998, 4999]
+    seen = torch.zeros(keys, dtype=torch.bool)
+    seen[far] = seen[1500:1640] = True
+    q, k, v = problem(1, 2, queries, keys, 64, 0.02)  # small logits: all that may be seen has weight
+    grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
+
+    def gradients(impl: Impl, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [t.to(dtype).requires_grad_() for t in (q, k, v)]
+        out = output(*leaves, **how, attn_mask=seen, impl=impl)
+        return torch.autograd.grad(out, leaves, grad.to(dtype))
+
+    for ours, right in zip(gradients("cpu", torch.float32), gradients("reference", torch.float64), strict=True):
+        torch.testing.assert_close(ours, right.float(), **CLOSE)
+
+
+# The scores are added up in another order then: what equal scores of a thousand are off by, they are off by together.
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_large_equal_scores_keep_weights_that_sum_to_one(alpha: float, isa: str) -> None:
+    seed = torch.Generator().manual_seed(3)
+    key = torch.randn(1, 1, 1, 64, generator=seed)
+    q, k = 900.0 * key + torch.randn(1, 1, 40, 64, generator=seed), key.expand(1, 1, 2100, 64)
+    k = torch.cat([k[:, :, :200], -k[:, :, 200:]], dim=2)  # 200 equal keys, the rest far below
+    v = torch.ones(1, 1, 2100, 64, requires_grad=True)
+    (grad_v,) = torch.autograd.grad(output(q, k, v, alpha=alpha, impl="cpu"), v, torch.ones(1, 1, 40, 64))
+    torch.testing.assert_close(grad_v[0, 0, :200], torch.full((200, 64), 40 / 200), rtol=1e-4, atol=0)
+    assert not grad_v[0, 0, 200:].any()
+
+
 @EVERY_WAY
 @pytest.mark.parametrize("logits", [1.0, 4.0, 20.0])
 @pytest.mark.parametrize("lengths", [(65, 65), (13, 300)])

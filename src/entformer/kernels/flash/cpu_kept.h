@@ -1,7 +1,7 @@
 // What forward keeps of a row's support, so that backward need not find it again. In: columns and weights. Out: `room` bytes.
 //
-// Weights and columns where both fit; columns alone where these do, and their scores are computed again, bit by bit as before;
-// else nothing, and backward computes the whole block again. So memory grows with Lq, and time jumps late.
+// Weights and columns where both fit; columns alone, as gaps of one byte, where these do, and their scores are computed again, bit
+// by bit as before; else nothing, and backward computes the whole block again. So memory grows with Lq, and time jumps late.
 #pragma once
 
 #include "cpu_weights.h"
@@ -12,10 +12,13 @@ enum Kept { kNothing, kColumns, kAll };
 
 inline int64_t column_bytes(const FlashProblem& p) { return p.Lk <= 65536 ? 2 : 4; }
 
+// A gap byte below kSkip says how many keys without weight come before the next column; kSkip says kSkip of them, and no column yet.
+constexpr int64_t kSkip = 255;
+
 inline Kept kept_of(const FlashProblem& p, const Mapping& m, float top, int64_t count) {
   if (count * (column_bytes(p) + 4) <= p.room) return kAll;
   // Rows that the float64 solver served cannot be told from their scores and lam.
-  return count * column_bytes(p) <= p.room && !m.in_double && top - top == 0.0f ? kColumns : kNothing;
+  return count + p.Lk / kSkip <= p.room && !m.in_double && top - top == 0.0f ? kColumns : kNothing;
 }
 
 // What the support does not fill is zero: outputs of an operator should not depend on what memory held before.
@@ -24,12 +27,17 @@ inline void keep_support(const FlashProblem& p, Kept what, const int32_t* column
   if (what == kAll) {
     memcpy(to, weights, (size_t)count * sizeof(float));
     to += count * sizeof(float);
-  }
-  if (what != kNothing) {
     if (column_bytes(p) == 4) memcpy(to, columns, (size_t)count * sizeof(int32_t));
     else
       for (int64_t i = 0; i < count; ++i) ((uint16_t*)to)[i] = (uint16_t)columns[i];
     to += count * column_bytes(p);
+  } else if (what == kColumns) {
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      for (; columns[i] - next >= kSkip; next += kSkip) *to++ = kSkip;
+      *to++ = (uint8_t)(columns[i] - next);
+      next = columns[i] + 1;
+    }
   }
   memset(to, 0, (size_t)(end - to));
 }
@@ -73,10 +81,17 @@ inline void recall_columns(const FlashProblem& p, Kept what, const uint8_t* from
   if (what == kAll) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
+    if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
+    else
+      for (int64_t i = 0; i < count; ++i) columns[i] = ((const uint16_t*)from)[i];
+    return;
   }
-  if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
-  else
-    for (int64_t i = 0; i < count; ++i) columns[i] = ((const uint16_t*)from)[i];
+  int32_t next = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (; *from == kSkip; ++from) next += (int32_t)kSkip;
+    columns[i] = next + *from++;
+    next = columns[i] + 1;
+  }
 }
 
 // The weights of a row in place of its scores on the support. Reads and writes whole vectors.

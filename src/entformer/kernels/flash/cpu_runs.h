@@ -1,9 +1,9 @@
 // Attention backward over long keys for a run of queries whose supports were all kept: key by key tile, so that k, v and their
 // gradients stay in the second-level cache.
 //
-// Row by row, each entry of a support touches rows of k, v, dK and dV that lie anywhere in megabytes, and waits for each. Here a
-// few hundred queries take their entries in the first tile of keys, then in the next one. Within a row of a result the
-// order of additions is the same, so the bits are those of the way row by row.
+// Row by row, each entry of a support touches rows of k, v, dK and dV that lie anywhere in megabytes, and waits for each. Here the
+// entries of a thousand queries are sorted by tile, one list that is worked through without a branch. Within a row of a result
+// the order of additions is that of the way row by row.
 #pragma once
 
 #include "cpu_gradient.h"
@@ -11,28 +11,41 @@
 
 namespace {
 
-constexpr int64_t kRunRows = 512, kRunEntries = 131072;
+constexpr int64_t kRunRows = 1024, kRunEntries = 262144;
 
-// Keys whose rows of k, dK and dV fill some of the second-level cache.
-inline int64_t tile_keys(const FlashProblem& p) { return 393216 / 4 / (2 * padded_d(p) + padded_e(p)); }
-inline bool runs_pay(const FlashProblem& p) { return p.Lk >= 4 * tile_keys(p) && !few_queries(p); }
+// Keys of a tile, 2^shift of them: their rows of k, dK and dV fill some of the second-level cache.
+inline int tile_shift(const FlashProblem& p) {
+  const int64_t fit = 196608 / 4 / (2 * padded_d(p) + padded_e(p));
+  int shift = 0;
+  while (fit >> (shift + 1)) ++shift;
+  return shift;
+}
+inline bool runs_pay(const FlashProblem& p) { return p.Lk >= 8ll << tile_shift(p) && !few_queries(p); }
 
 struct Run {
   Block block;      // its rows are those of all blocks in the run
   int64_t entries;  // of all supports, each in whole vectors
 };
 
+// One entry of a support: number `at` of the arrays that go row by row, at row `row` of the run and key `key`.
+struct Entry {
+  int32_t at, row, key;
+};
+
 struct RunSpace {
   Scratch held{};
-  float *queries, *scaled, *grad_out, *grad_q, *weights, *grads, *spare;
-  int32_t *columns, *start, *next;  // row r has columns[start[r]] and on; `next` is where its next tile begins
+  float *queries, *scaled, *grad_out, *grad_q;
+  float *weights, *grads, *spare;  // row r has weights[start[r]] and on, in whole vectors
+  int32_t *columns, *start, *tile_end;
+  Entry* entries;  // tile by tile, and within a tile row by row
   int64_t* count;
 
   bool ready(const FlashProblem& p) {
     if (held.data) return true;
-    const int64_t rows = round_up(kRunRows + 48, TILE), wide = padded_d(p) + padded_e(p), entries = kRunEntries + VL;
+    const int64_t rows = round_up(kRunRows + 48, TILE), wide = padded_d(p) + padded_e(p), entry_room = kRunEntries + VL;
     const int64_t longest = round_up(p.room, VL) + VL;  // a support has at most as many entries as bytes
-    held.take((size_t)(rows * (wide * 2 + padded_d(p) + 6) + 3 * entries + 2 * longest) * sizeof(float));
+    const int64_t tiles = (p.Lk >> tile_shift(p)) + 1;
+    held.take((size_t)(rows * (wide * 2 + padded_d(p) + 3) + 6 * entry_room + 2 * longest + tiles) * sizeof(float));
     if (!held.data) return false;
     count = (int64_t*)held.data;
     queries = (float*)(count + rows);
@@ -40,75 +53,83 @@ struct RunSpace {
     grad_q = scaled + rows * padded_d(p);
     grad_out = grad_q + rows * padded_d(p);
     weights = grad_out + rows * padded_e(p);
-    grads = weights + entries;
-    columns = (int32_t*)(grads + entries);
-    spare = (float*)columns + entries;
+    grads = weights + entry_room;
+    columns = (int32_t*)(grads + entry_room);
+    entries = (Entry*)(columns + entry_room);
+    spare = (float*)(entries + entry_room);
     start = (int32_t*)(spare + 2 * longest);
-    next = start + rows;
+    tile_end = start + rows;
     return true;
   }
+
+  // Fills `entries`; those of tile t end before tile_end[t].
+  void sort_by_tile(const FlashProblem& p, int64_t rows) {
+    const int shift = tile_shift(p);
+    const int64_t tiles = (p.Lk >> shift) + 1;
+    memset(tile_end, 0, (size_t)tiles * sizeof(int32_t));
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = start[r]; i < start[r] + count[r]; ++i) ++tile_end[columns[i] >> shift];
+    int32_t total = 0;
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int32_t first = total;
+      total += tile_end[t];
+      tile_end[t] = first;  // moves on to the tile's end below
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      for (int32_t i = start[r]; i < start[r] + (int32_t)count[r]; ++i)
+        entries[tile_end[columns[i] >> shift]++] = {i, (int32_t)r, columns[i]};
+  }
 };
 
-// VL entries of any rows at a time: entry l lies at `at[l]` and pairs row x[l] of the queries' side with row y[l] of the keys'.
-struct Pairs {
+// Some entries at once, at most one a lane.
+struct Lanes {
   int count = 0;
-  int32_t at[VL], row[VL];
-  const float *x[VL], *y[VL];
-  void add(int32_t entry, int64_t r, const float* left, const float* right) {
-    at[count] = entry, row[count] = (int32_t)r, x[count] = left, y[count] = right;
-    ++count;
-  }
+  const Entry* entry[VL];
   void fill() {
-    for (int l = count; l < VL; ++l) x[l] = x[0], y[l] = y[0], row[l] = row[0], at[l] = at[0];
+    for (int l = count; l < VL; ++l) entry[l] = entry[0];
   }
 };
 
-// out[at[l]] = <x[l], y[l]>, the bits of gather_dots.
-inline void pair_dots(Pairs& pairs, int64_t width, float* out) {
-  if (pairs.count == 0) return;
-  pairs.fill();
+// out[at] = <x[row], y[key]> for each entry: the bits of gather_dots.
+inline void entry_dots(Lanes& lanes, const float* x, const FloatRows& y, int64_t width, float* out) {
+  if (lanes.count == 0) return;
+  lanes.fill();
   vf sums[VL];
   for (int l = 0; l < VL; ++l) {
+    const float *left = x + lanes.entry[l]->row * width, *right = y.data + lanes.entry[l]->key * y.stride;
     vf sum{};
-    for (int64_t at = 0; at < width; at += VL) sum += load(pairs.x[l] + at) * load(pairs.y[l] + at);
+    for (int64_t at = 0; at < width; at += VL) sum += load(left + at) * load(right + at);
     sums[l] = sum;
   }
   const vf found = sum_each(sums);
-  for (int l = 0; l < pairs.count; ++l) out[pairs.at[l]] = found[l];
-  pairs.count = 0;
+  for (int l = 0; l < lanes.count; ++l) out[lanes.entry[l]->at] = found[l];
+  lanes.count = 0;
 }
 
-// Scores of the pairs, x a query times scale and y a key: the bits of scores_at.
-inline void pair_scores(const FlashProblem& p, const Block& block, Pairs& pairs, const int32_t* columns, float* out) {
-  if (pairs.count == 0) return;
-  pairs.fill();
-  vf sum{};
-  int64_t d = 0;
-#if defined(__AVX512F__)
-  for (; d + 16 <= p.D; d += 16) {
-    __m512 left[16], right[16];
-#pragma GCC unroll 16
-    for (int l = 0; l < 16; ++l) left[l] = _mm512_loadu_ps(pairs.x[l] + d);
-    transpose16(left);
-#pragma GCC unroll 16
-    for (int l = 0; l < 16; ++l) right[l] = _mm512_loadu_ps(pairs.y[l] + d);
-    transpose16(right);
-#pragma GCC unroll 16
-    for (int l = 0; l < 16; ++l) sum += (vf)left[l] * (vf)right[l];
+// The scores of a row in `weights` -> its weights. These scores were summed in another order than forward's, so their root is a
+// rounding away from forward's too: one step on S = sum p follows it, also where a long row of equal scores shifted as one.
+inline void settle_weights(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, const float* state,
+                           const int32_t* columns, int64_t count, float* weights, float* spare) {
+  if (p.slopes)
+    for (int64_t i = 0; i < count; i += VL) {
+      vi column;
+      for (int l = 0; l < VL; ++l) column[l] = columns[i + l < count ? i + l : i];
+      store(weights + i, alibi(p, block, (int32_t)r - vi{}, column, load(weights + i)));
+    }
+  float moved[2] = {state[0], state[1]};
+  if (!m.rela) {
+    memcpy(spare, weights, (size_t)round_up(count, VL) * sizeof(float));
+    weights_of(m, state, count, spare);
+    vf S{}, W{};
+    for (int64_t i = 0; i < count; i += VL) {
+      vf weight = i + VL <= count ? load(spare + i) : load_tail(spare + i, count - i, 0.0f), unused;
+      S += weight;
+      W += m.shape == kGeneral ? slopes_and_alpha(weight, (float)m.e, false, unused) : slope_of(m.shape, weight);
+    }
+    const float slope = hsum(W);
+    if (slope > 0.0f) moved[1] += (hsum(S) - 1.0f) / slope;
   }
-#endif
-  for (; d < p.D; ++d) {
-    vf left, right;
-    for (int l = 0; l < VL; ++l) left[l] = pairs.x[l][d], right[l] = pairs.y[l][d];
-    sum += left * right;
-  }
-  if (p.slopes) {
-    vi column, row;
-    for (int l = 0; l < VL; ++l) column[l] = columns[pairs.at[l]], row[l] = pairs.row[l];
-    sum = alibi(p, block, row, column, sum);
-  }
-  for (int l = 0; l < pairs.count; ++l) out[pairs.at[l]] = sum[l];
-  pairs.count = 0;
+  weights_of(m, moved, count, weights);
 }
 
 // Asks for the rows [begin, end) of one side, in the order in which they lie: the processor then streams them.
@@ -117,24 +138,29 @@ inline void fetch_tile(const float* rows, int64_t stride, int64_t width, int64_t
     for (int64_t at = 0; at < width; at += 16) __builtin_prefetch(rows + j * stride + at, 1, 2);
 }
 
-// Calls use(r, from, to) for every row with entries [from, to) among the keys of the tile that ends before `end`.
+// to[0:width] += weight * from[0:width]
+inline void add_row(float weight, const float* from, float* to, int64_t width) {
+  const vf w = splat(weight);
+  for (int64_t at = 0; at < width; at += VL) store(to + at, load(to + at) + w * load(from + at));
+}
+
+// Calls use(entries, end of them, first key, end of keys) for every tile that has an entry.
 template <class Use>
-inline void each_row_of_tile(const RunSpace& s, int64_t rows, int64_t end, const Use& use) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const int32_t from = s.next[r], last = s.start[r] + (int32_t)s.count[r];
-    int32_t to = from;
-    while (to < last && s.columns[to] < end) ++to;
-    if (to == from) continue;
-    s.next[r] = to;
-    use(r, from, to);
+inline void each_tile(const FlashProblem& p, const RunSpace& s, const Use& use) {
+  const int64_t tile = 1ll << tile_shift(p);
+  const Entry* first = s.entries;
+  for (int64_t t = 0; t * tile < p.Lk; ++t) {
+    const Entry* end = s.entries + s.tile_end[t];
+    if (end != first) use(first, end, t * tile, (t + 1) * tile < p.Lk ? (t + 1) * tile : p.Lk);
+    first = end;
   }
 }
 
-inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradient& head, const RunSpace& s, double& grad_alpha) {
+inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradient& head, RunSpace& s, double& grad_alpha) {
   const FlashProblem& p = a.problem;
   const Block& block = run.block;
   const Mapping m = mapping_of(p, block.b, block.h);
-  const int64_t Dp = padded_d(p), Ep = padded_e(p), tile = tile_keys(p);
+  const int64_t Dp = padded_d(p), Ep = padded_e(p);
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
   const float* state = a.row_state + 2 * first_row;
   auto kept = [&](int64_t r) { return kept_of(p, m, state[2 * r], s.count[r]); };
@@ -147,49 +173,46 @@ inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradi
   bool any_again = false;
   for (int64_t r = 0; r < block.rows; ++r) {
     s.count[r] = a.count[first_row + r];
-    s.start[r] = s.next[r] = (int32_t)entries;
+    s.start[r] = (int32_t)entries;
     recall_columns(p, kept(r), a.kept + (first_row + r) * p.room, s.count[r], s.columns + entries, s.weights + entries);
     entries += round_up(s.count[r], VL);
     any_again |= kept(r) == kColumns;
     for (int64_t i = s.start[r] + s.count[r]; i < entries; ++i) s.weights[i] = s.grads[i] = 0.0f;  // vectors are read whole
   }
+  s.sort_by_tile(p, block.rows);
 
-  for (int64_t end = tile; end < p.Lk + tile; end += tile) {
-    Pairs values, keys;
-    const int64_t last = end < p.Lk ? end : p.Lk;
-    fetch_tile(head.v.data, head.v.stride, Ep, end - tile, last);
-    if (any_again) fetch_tile(head.k.data, head.k.stride, Dp, end - tile, last);
-    each_row_of_tile(s, block.rows, end, [&](int64_t r, int32_t from, int32_t to) {
-      const bool again = kept(r) == kColumns;
-      for (int32_t i = from; i < to; ++i) {
-        values.add(i, r, s.grad_out + r * Ep, head.v.data + s.columns[i] * head.v.stride);
-        if (values.count == VL) pair_dots(values, Ep, s.grads);
-        if (!again) continue;
-        keys.add(i, r, s.scaled + r * Dp, head.k.data + s.columns[i] * head.k.stride);
-        if (keys.count == VL) pair_scores(p, block, keys, s.columns, s.weights);
-      }
-    });
-    pair_dots(values, Ep, s.grads);
-    pair_scores(p, block, keys, s.columns, s.weights);
-  }
+  each_tile(p, s, [&](const Entry* entry, const Entry* end, int64_t first_key, int64_t end_key) {
+    fetch_tile(head.v.data, head.v.stride, Ep, first_key, end_key);
+    if (any_again) fetch_tile(head.k.data, head.k.stride, Dp, first_key, end_key);
+    Lanes values, keys;
+    for (; entry < end; ++entry) {
+      values.entry[values.count++] = entry;
+      if (values.count == VL) entry_dots(values, s.grad_out, head.v, Ep, s.grads);
+      if (!any_again || kept(entry->row) != kColumns) continue;
+      keys.entry[keys.count++] = entry;
+      if (keys.count == VL) entry_dots(keys, s.scaled, head.k, Dp, s.weights);
+    }
+    entry_dots(values, s.grad_out, head.v, Ep, s.grads);
+    entry_dots(keys, s.scaled, head.k, Dp, s.weights);
+  });
   for (int64_t r = 0; r < block.rows; ++r) {
     float* weights = s.weights + s.start[r];
-    if (kept(r) == kColumns) weights_of(m, state + 2 * r, s.count[r], weights);
+    if (kept(r) == kColumns)
+      settle_weights(p, m, block, r, state + 2 * r, s.columns + s.start[r], s.count[r], weights, s.spare);
     grad_alpha += row_gradient(p, m, a.grad_alpha != nullptr, first_row + r, s.columns + s.start[r], s.count[r], weights,
                                s.grads + s.start[r], s.spare);
-    s.next[r] = s.start[r];
   }
-  for (int64_t end = tile; end < p.Lk + tile; end += tile) {
-    const int64_t last = end < p.Lk ? end : p.Lk;
-    fetch_tile(head.k.data, head.k.stride, Dp, end - tile, last);
-    fetch_tile(head.grad_k, Dp, Dp, end - tile, last);
-    fetch_tile(head.grad_v, Ep, Ep, end - tile, last);
-    each_row_of_tile(s, block.rows, end, [&](int64_t r, int32_t from, int32_t to) {
-      gather_rows<true>(s.grads + from, s.columns + from, to - from, head.k.data, head.k.stride, Dp, s.grad_q + r * Dp);
-      scatter_rows(s.grads + from, s.columns + from, to - from, s.queries + r * Dp, Dp, head.grad_k, Dp);
-      scatter_rows(s.weights + from, s.columns + from, to - from, s.grad_out + r * Ep, Ep, head.grad_v, Ep);
-    });
-  }
+  each_tile(p, s, [&](const Entry* entry, const Entry* end, int64_t first_key, int64_t end_key) {
+    fetch_tile(head.k.data, head.k.stride, Dp, first_key, end_key);
+    fetch_tile(head.grad_k, Dp, Dp, first_key, end_key);
+    fetch_tile(head.grad_v, Ep, Ep, first_key, end_key);
+    for (; entry < end; ++entry) {
+      const float grad = s.grads[entry->at], weight = s.weights[entry->at];
+      add_row(grad, head.k.data + entry->key * head.k.stride, s.grad_q + entry->row * Dp, Dp);
+      add_row(grad, s.queries + entry->row * Dp, head.grad_k + entry->key * Dp, Dp);
+      add_row(weight, s.grad_out + entry->row * Ep, head.grad_v + entry->key * Ep, Ep);
+    }
+  });
   write_query_gradient(a, block, s.grad_q);
 }
 
