@@ -19,7 +19,7 @@ from entformer.bench.timing import take_turns
 
 CONTESTANT = "1.5"
 SERIES = ("same logits", "same density")
-ROUNDS = 3
+ROUNDS = 5
 SAMPLE = 128
 """Queries looked at to find the density of a length."""
 

@@ -90,14 +90,25 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
   }
 }
 
+// The block of a task. Threads take runs of tasks, so over long keys the tasks are ordered such that threads are at the same head at
+// the same time: its k and v then lie in the shared cache once. Every kWays-th block, so that causal rows are shared out evenly.
+constexpr int64_t kWays = 8;
+inline Block block_of_task(const FlashProblem& p, int64_t task) {
+  const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk), heads = p.B * p.H;
+  const int64_t ways = p.Lk * (p.D + p.E) >= 1 << 20 ? kWays : 1;
+  for (int64_t way = 0;; ++way) {
+    const int64_t here = (blocks - way + ways - 1) / ways;  // blocks of this way in each head
+    if (task < here * heads) return block_at(p, task / here / p.H, task / here % p.H, way + ways * (task % here));
+    task -= here * heads;
+  }
+}
+
 bool forward(const FlashForward& a, int64_t begin, int64_t end) {
   const FlashProblem& p = a.problem;
   Scratch scratch(workspace_floats(p) * sizeof(float));
   if (!scratch.data) return false;
   const Workspace w = set_up(p, (float*)scratch.data);
-  const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk);
-  for (int64_t task = begin; task < end; ++task)
-    forward_block(a, block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks), w);
+  for (int64_t task = begin; task < end; ++task) forward_block(a, block_of_task(p, task), w);
   return true;
 }
 

@@ -128,7 +128,7 @@ inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t
 
 // Rows of long keys lie beyond the second-level cache and no processor foresees which comes next; AHEAD of them are asked for
 // before they are needed.
-constexpr int64_t AHEAD = 8;
+constexpr int64_t AHEAD = 32;
 inline void expect(const float* rows, int64_t stride, int64_t width, const int32_t* index, int64_t n, int64_t count) {
   if (n >= count) return;
   const float* row = rows + index[n] * stride;
