@@ -349,3 +349,24 @@ def test_a_row_of_200_000(alpha: float, isa: str) -> None:
     theirs = torch.autograd.grad(right, (x, exponent), grad)
     assert ((ours[0] - theirs[0]).abs() <= bounds.scores).all()
     assert ((ours[1] - theirs[1]).abs() <= bounds.alpha).all()
+
+
+# From 8 MB on, weights and gradients are stored past the cache (simd.h); the numbers are the same.
+@pytest.mark.parametrize("n", [16, 64, 640])
+@pytest.mark.parametrize("alpha", [1.0, 1.37, 1.5, 2.0, 2.5, [1.1, 1.4, 1.5, 1.9]])
+def test_tensors_beyond_the_cache_get_the_bits_of_their_parts(n: int, alpha: float | list[float], isa: str) -> None:
+    if isa == "portable" or alpha == 2.5:
+        n = max(n, 640)  # slow there
+    rows = 9 * 2**20 // 4 // n // 4 * 4
+    seed = torch.Generator().manual_seed(n)
+    scores, grad = (torch.randn(rows // 4, 4, n, generator=seed) for _ in range(2))
+
+    def run(scores: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        leaves = [scores.requires_grad_(), torch.tensor(alpha, requires_grad=True)]
+        weights = entmax(*leaves, impl="cpu") if isinstance(alpha, float) else entmax(*leaves, alpha_dim=1, impl="cpu")
+        return weights.detach(), torch.autograd.grad(weights, scores, grad)[0]
+
+    whole = run(scores.clone(), grad)
+    parts = [run(s.clone(), g) for s, g in zip(scores.chunk(3), grad.chunk(3), strict=True)]
+    for ours, right in zip(whole, zip(*parts, strict=True), strict=True):
+        assert torch.equal(ours, torch.cat(right))

@@ -3,6 +3,7 @@
 Scores are (1, 8 heads, rows, n), normally distributed times a scale; the larger the scale, the sparser the rows.
 "forward" runs without autograd, "forward+backward" takes the gradient to the scores and, where alpha is learned, to alpha.
 Learned alphas are no special values of any solver: 1.37, or 1.1 to 1.9 over the heads.
+Memory that is freed stays with the process (allocator.py), so that no contestant pays for pages.
 The peer is far slower, so it runs on fewer rows and rounds, in a race of its own with its own softmax and our own kernels.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from entformer.bench.allocator import keep_freed_memory
 from entformer.bench.peer import Normalizer, peer_functions
 from entformer.bench.signature import Signature, signature
 from entformer.bench.timing import compare, take_turns
@@ -77,6 +79,8 @@ class RowReport:
 
     signature: Signature
     plan: Plan
+    memory_kept: bool
+    """Freed memory stayed with the process; else times hold page faults, which differ from run to run."""
     results: tuple[RowResult, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,10 +89,11 @@ class RowReport:
 
 
 def race_rows(plan: Plan, *, threads: int | None = None, progress: Callable[[str], None] = lambda _: None) -> RowReport:
-    """Run the plan. `progress` hears one short line before each race."""
+    """Run the plan. `progress` hears one short line before each race. From here on the process keeps the memory it frees."""
     if threads is not None and threads < 1:
         raise ArgumentError(f"threads={threads} makes no sense; give 1 or more.")
     plan = plan.fitted()
+    kept = keep_freed_memory()
     before = torch.get_num_threads()
     try:
         if threads is not None:
@@ -99,7 +104,7 @@ def race_rows(plan: Plan, *, threads: int | None = None, progress: Callable[[str
                 for direction in DIRECTIONS:
                     progress(f"n = {n}, scores x {scale:g}, {direction}")
                     results.extend(_race(plan, n, scale, direction))
-        return RowReport(signature=signature(), plan=plan, results=tuple(results))
+        return RowReport(signature=signature(), plan=plan, memory_kept=kept, results=tuple(results))
     finally:
         torch.set_num_threads(before)
 

@@ -38,6 +38,24 @@ constexpr float kSmallestNormal = 1.17549435e-38f;
 inline vf splat(float x) { return x - vf{}; }
 inline vf load(const float* p) { vf v; memcpy(&v, p, sizeof v); return v; }
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
+
+// Stores past the cache: the processor need not fetch the line it overwrites. `p` lies on a vector border. Other threads may see
+// the numbers after `end_of_puts`.
+inline void put(float* p, vf v, bool past_cache) {
+#if defined(__AVX512F__)
+  if (past_cache) return _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX__)
+  if (past_cache) return _mm256_stream_ps(p, (__m256)v);
+#endif
+  (void)past_cache;
+  store(p, v);
+}
+inline void end_of_puts() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
+
 inline vi as_int(vf v) { vi r; memcpy(&r, &v, sizeof r); return r; }
 inline vf as_float(vi v) { vf r; memcpy(&r, &v, sizeof r); return r; }
 

@@ -9,9 +9,9 @@
 
 namespace {
 
-// One row whose slope needs no power (softmax, 1.5, sparsemax): two straight passes, w kept in `out` between them.
+// One row whose slope needs no power (softmax, 1.5, sparsemax): two straight passes, w kept in `slopes` between them.
 template <Shape shape>
-void backward_row_direct(const float* p, const float* g, float* out, int64_t n) {
+void backward_row_direct(const float* p, const float* g, float* out, int64_t n, float* slopes, bool past_cache) {
   double W = 0.0, WG = 0.0;
   for (int64_t block = 0; block < n; block += 64 * VL) {
     vf w0{}, wg0{};
@@ -23,16 +23,16 @@ void backward_row_direct(const float* p, const float* g, float* out, int64_t n) 
     };
     const int64_t stop = block + 64 * VL < n ? block + 64 * VL : n;
     int64_t i = block;
-    for (; i + VL <= stop; i += VL) store(out + i, add(load(p + i), load(g + i)));
-    if (i < stop) store_tail(out + i, add(load_tail(p + i, stop - i, 0.0f), load_tail(g + i, stop - i, 0.0f)), stop - i);
+    for (; i + VL <= stop; i += VL) store(slopes + i, add(load(p + i), load(g + i)));
+    if (i < stop) store_tail(slopes + i, add(load_tail(p + i, stop - i, 0.0f), load_tail(g + i, stop - i, 0.0f)), stop - i);
     W += hsum(w0);
     WG += hsum(wg0);
   }
   const float delta = W == 0.0 ? 0.0f : (float)WG / (float)W;
   auto result = [&](vf w, vf grad) { return w == 0.0f ? vf{} : w * (grad - delta); };
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) store(out + i, result(load(out + i), load(g + i)));
-  if (i < n) store_tail(out + i, result(load_tail(out + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f)), n - i);
+  for (; i + VL <= n; i += VL) put(out + i, result(load(slopes + i), load(g + i)), past_cache);
+  if (i < n) store_tail(out + i, result(load_tail(slopes + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f)), n - i);
 }
 
 inline vf slope_of(Shape shape, vf p) {  // p^(1-e) where that needs no power
@@ -143,7 +143,7 @@ struct SupportBatch {
   }
 
   template <bool want_alpha>
-  void run(int64_t n) {
+  void run(int64_t n, bool past_cache) {
     if (size == 0) return;
     vf W_of[VL] = {}, WG_of[VL] = {}, A_of[VL] = {};
     for (int r = 0; r < size; ++r) rows[r].packed.measure(want_alpha, W_of[r], WG_of[r]);
@@ -162,7 +162,7 @@ struct SupportBatch {
         const uint32_t bits = bits_greater(whole ? load(rows[r].p + i) : load_tail(rows[r].p + i, n - i, 0.0f), vf{});
         vf value = expand(packed, bits);
         packed += __builtin_popcount(bits);
-        if (whole) store(rows[r].out + i, value);
+        if (whole) put(rows[r].out + i, value, past_cache);
         else store_tail(rows[r].out + i, value, n - i);
       }
     }

@@ -13,6 +13,9 @@ struct RowBatch {
   Row half[VL], one[VL], general[VL];
   int halves = 0, ones = 0, generals = 0;
   GatheredRows gathered;
+  bool past_cache;
+
+  explicit RowBatch(bool past_cache_) : past_cache(past_cache_) {}
 
   void add(const float* s, float* p, int64_t n, double e, float* scratch) {
     if (n <= kGatheredRow && e >= kGatheredFrom && e < 1.0 && e != 0.5) return gathered.add(s, p, n, e, scratch);
@@ -26,15 +29,15 @@ struct RowBatch {
     row.p = p;
   }
   template <Shape shape>
-  static void run_shape(Row* rows, int count, int64_t n) {
+  void run_shape(Row* rows, int count, int64_t n) const {
     solve<shape>(rows, count);
-    for (int r = 0; r < count; ++r) finish<shape>(rows[r], n);
+    for (int r = 0; r < count; ++r) finish<shape>(rows[r], n, past_cache);
   }
   void run(int64_t n) {
     run_shape<kHalf>(half, halves, n);
     run_shape<kOne>(one, ones, n);
     run_shape<kGeneral>(general, generals, n);
-    gathered.run(n);
+    gathered.run(n, past_cache);
     halves = ones = generals = 0;
   }
 };

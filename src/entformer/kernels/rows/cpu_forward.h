@@ -240,7 +240,7 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
 
 // Writes the weights of a row whose root is known.
 template <Shape shape>
-void finish(const Row& row, int64_t n) {
+void finish(const Row& row, int64_t n, bool past_cache) {
   if (shape == kGeneral && row.beyond != 0.0f) {  // the last step was so short that two terms of its effect are all of it
     const float half_curve = 0.5f * (1.0f - row.e);
     for (int64_t i = 0; i < row.padded; i += VL) {
@@ -270,7 +270,7 @@ void finish(const Row& row, int64_t n) {
     int64_t i = block;
     for (; i + VL <= end; i += VL) {
       vf p = weights(load(row.s + i));
-      store(row.p + i, p);
+      put(row.p + i, p, past_cache);
       sum += p;
     }
     if (i < end) {

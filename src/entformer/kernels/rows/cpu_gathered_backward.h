@@ -98,14 +98,19 @@ struct GatheredGradients {
       step(row.first + i, _mm512_cmpgt_epi32_mask(_mm512_set1_epi32((int)(row.count - i)), (__m512i)kLanes));
   }
 
-  ENTFORMER_APART vf totals(vf* products) const {
+  // Sums of w; `products`, lane by lane, those of w (g - origin), origin being the row's first g: what all g share would otherwise
+  // take the digits in which they differ.
+  ENTFORMER_APART vf totals(int64_t n, vf* products, float* origin) const {
     vf W_of[VL] = {};
     for (int r = 0; r < size; ++r) {
       vf W{}, WG{};
+      expect_row(rows[r].p + VL * n, n);  // of the next batch
+      expect_row(rows[r].g + VL * n, n);
+      origin[r] = grad[rows[r].first];
       each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
         vf w = (vf)_mm512_maskz_loadu_ps(lanes, slope + i);
         W += w;
-        WG = (vf)_mm512_mask3_fmadd_ps((__m512)w, (__m512)load(grad + i), (__m512)WG, lanes);
+        WG = (vf)_mm512_mask3_fmadd_ps((__m512)w, (__m512)(load(grad + i) - origin[r]), (__m512)WG, lanes);
       });
       W_of[r] = W;
       products[r] = WG;
@@ -113,27 +118,14 @@ struct GatheredGradients {
     return sum_each(W_of);
   }
 
-  // The sums of w (g - delta), which ought to be 0: what the rounding of delta leaves when all g share a large part.
-  ENTFORMER_APART vf residues(const float* delta) const {
-    vf sum_of[VL] = {};
-    for (int r = 0; r < size; ++r) {
-      vf sum{};
-      each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
-        sum = (vf)_mm512_mask3_fmadd_ps((__m512)load(slope + i), (__m512)(load(grad + i) - delta[r]), (__m512)sum, lanes);
-      });
-      sum_of[r] = sum;
-    }
-    return sum_each(sum_of);
-  }
-
   // dS in place of the weights; returns the sums of a (g - delta).
   template <bool want_alpha>
-  ENTFORMER_APART vf conclude(const float* delta, const float* correction) const {
+  ENTFORMER_APART vf conclude(const float* origin, const float* delta) const {
     vf sum_of[VL] = {};
     for (int r = 0; r < size; ++r) {
       vf sum{};
       each_vector(rows[r], [&](int64_t i, __mmask16 lanes) {
-        vf centred = (load(grad + i) - delta[r]) - correction[r];
+        vf centred = (load(grad + i) - origin[r]) - delta[r];
         store(weight + i, load(slope + i) * centred);
         if (want_alpha) sum = (vf)_mm512_mask3_fmadd_ps((__m512)load(effect + i), (__m512)centred, (__m512)sum, lanes);
       });
@@ -143,13 +135,13 @@ struct GatheredGradients {
   }
 
   // Puts dS where it belongs. Apart from `conclude`: a load across two stores that are still on their way would wait for them.
-  ENTFORMER_APART void spread(int64_t n) const {
+  ENTFORMER_APART void spread(int64_t n, bool past_cache) const {
     const uint16_t* bits = support;
     const float* next = weight;
     for (int r = 0; r < size; ++r) {
       float* out = rows[r].out;
       int64_t i = 0;
-      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) put(out + i, expand(next, *bits), past_cache);
       if (i == n) continue;
       store_tail(out + i, expand(next, *bits), n - i);
       next += __builtin_popcount(*bits++);
@@ -157,7 +149,7 @@ struct GatheredGradients {
   }
 
   template <bool want_alpha>
-  void run(int64_t n) {
+  void run(int64_t n, bool past_cache) {
     if (size == 0) return;
     store(weight + used, vf{});
     for (int r = 0, end = 1; r < size; r = end++) {
@@ -165,12 +157,11 @@ struct GatheredGradients {
       measure<want_alpha>(*rows[r].table, rows[r].first, end < size ? rows[end].first : used);
     }
     vf products[VL] = {};
-    float delta[VL], correction[VL];
-    vf W = totals(products), some = W == 0.0f ? splat(1.0f) : W;
+    float origin[VL], delta[VL];
+    vf W = totals(n, products, origin), some = W == 0.0f ? splat(1.0f) : W;
     store(delta, sum_each(products) / some);
-    store(correction, residues(delta) / some);
-    vf grad_alpha = conclude<want_alpha>(delta, correction);
-    spread(n);
+    vf grad_alpha = conclude<want_alpha>(origin, delta);
+    spread(n, past_cache);
     for (int r = 0; want_alpha && r < size; ++r) *rows[r].grad_alpha = grad_alpha[r];
     for (uint32_t broken = _mm512_cmp_ps_mask((__m512)W, (__m512)W, _CMP_UNORD_Q); broken; broken &= broken - 1) {
       const One& row = rows[__builtin_ctz(broken)];
@@ -189,7 +180,7 @@ struct GatheredGradients {
   GatheredGradients(float*, int64_t, int64_t) {}
   void add(const float*, const float*, float*, double*, int64_t, double) {}
   template <bool want_alpha>
-  void run(int64_t) {}
+  void run(int64_t, bool) {}
 };
 
 #endif

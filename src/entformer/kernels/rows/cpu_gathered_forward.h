@@ -21,6 +21,11 @@ constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outsid
 constexpr float kDrift = 1.3f;
 constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
 
+// Asks for a row before it is needed; beyond the last one nothing happens.
+inline void expect_row(const float* row, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / (int64_t)sizeof(float)) __builtin_prefetch(row + i);
+}
+
 struct GatheredRows {
   struct One {
     const float* s;
@@ -87,7 +92,7 @@ struct GatheredRows {
     return ((1u << size) - 1) & ~(uint32_t)_mm512_cmp_ps_mask((__m512)S, (__m512)S, _CMP_UNORD_Q);
   }
 
-  // Packs what can have weight when lam >= floor.
+  // Packs what can have weight when lam >= floor, and asks for the same row of the next batch: its solver runs meanwhile.
   ENTFORMER_APART void gather(int64_t n, uint32_t which, const float* top, const float* floor) {
     for (; which; which &= which - 1) {
       const int r = __builtin_ctz(which);
@@ -95,6 +100,7 @@ struct GatheredRows {
       const vf edge = splat(floor[r] - rows[r].inv_e * (1.0f + 1e-6f));
       float *first = rows[r].u, *next = first;
       uint16_t* chosen = rows[r].chosen;
+      expect_row(rows[r].s + VL * n, n);
       each_score(rows[r].s, n, [&](vf scores) {
         vf u = scores - most;
         const uint32_t bits = bits_greater(u, edge);
@@ -170,7 +176,7 @@ struct GatheredRows {
     return sum;
   }
 
-  ENTFORMER_APART void finish(int64_t n, uint32_t good, const float* at, const float* beyond) const {
+  ENTFORMER_APART void finish(int64_t n, bool past_cache, uint32_t good, const float* at, const float* beyond) const {
     vf sum_of[VL];
     for (int r = 0; r < VL; ++r) sum_of[r] = good >> r & 1 ? settle(rows[r], at[r], beyond[r]) : vf{};
     for (uint32_t left = good; left; left &= left - 1) {
@@ -179,7 +185,7 @@ struct GatheredRows {
       const uint16_t* bits = row.chosen;
       float* out = row.p;
       int64_t i = 0;
-      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) put(out + i, expand(next, *bits), past_cache);
       if (i < n) store_tail(out + i, expand(next, *bits), n - i);
     }
     vf total = sum_each(sum_of);
@@ -195,7 +201,7 @@ struct GatheredRows {
     }
   }
 
-  void run(int64_t n) {
+  void run(int64_t n, bool past_cache) {
     if (size == 0) return;
     float top[VL], floor_of[VL], at_of[VL], beyond_of[VL];
     vf e = splat(1.0f), guess, at{}, beyond{};
@@ -212,7 +218,7 @@ struct GatheredRows {
     }
     store(at_of, at);
     store(beyond_of, beyond);
-    finish(n, good, at_of, beyond_of);
+    finish(n, past_cache, good, at_of, beyond_of);
     size = 0;
   }
 };
@@ -223,7 +229,7 @@ constexpr int64_t kGatheredRow = 0;
 constexpr double kGatheredFrom = 0.0;
 struct GatheredRows {
   void add(const float*, float*, int64_t, double, float*) {}
-  void run(int64_t) {}
+  void run(int64_t, bool) {}
 };
 
 #endif

@@ -35,7 +35,7 @@ bool forward(const EntmaxForward& a, int64_t begin, int64_t end) {
   if (!scratch.data) return false;
   float* candidates = (float*)scratch.data;
   float* copies = candidates + most * stride;  // of narrow rows: in, then out
-  RowBatch batch;
+  RowBatch batch(a.past_cache);
   for (int64_t first = begin; first < end; first += most) {
     const int64_t count = end - first < most ? end - first : most;
     for (int64_t r = 0; r < count; ++r) {
@@ -53,6 +53,7 @@ bool forward(const EntmaxForward& a, int64_t begin, int64_t end) {
     for (int64_t r = 0; narrow && r < count; ++r)
       write_row(copies + r * stride + n + 2 * VL, a.dtype, first + r, n, a.weights);
   }
+  end_of_puts();
   return true;
 }
 
@@ -93,22 +94,23 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         const double value = backward_row_double(p, g, out, n, e, want);
         if (want) *grad_alpha = value;
       } else if (!want && fabs(e) < kSoftmaxBelow) {
-        backward_row_direct<kSoftmax>(p, g, out, n);
+        backward_row_direct<kSoftmax>(p, g, out, n, packed, a.past_cache);
       } else if (!want && e == 0.5) {
-        backward_row_direct<kHalf>(p, g, out, n);
+        backward_row_direct<kHalf>(p, g, out, n, packed, a.past_cache);
       } else if (!want && e == 1.0) {
-        backward_row_direct<kOne>(p, g, out, n);
+        backward_row_direct<kOne>(p, g, out, n, packed, a.past_cache);
       } else if (n <= kGatheredRow && e == e) {
         gathered.add(p, g, out, grad_alpha, n, e);
       } else {
         batch.add(p, g, out, grad_alpha, n, e, packed);
       }
     }
-    if (want) batch.run<true>(n), gathered.run<true>(n);
-    else batch.run<false>(n), gathered.run<false>(n);
+    if (want) batch.run<true>(n, a.past_cache), gathered.run<true>(n, a.past_cache);
+    else batch.run<false>(n, a.past_cache), gathered.run<false>(n, a.past_cache);
     for (int64_t r = 0; narrow && r < count; ++r)
       write_row((float*)scratch.data + r * stride + 5 * run, a.dtype, first + r, n, a.grad_scores);
   }
+  end_of_puts();
   return true;
 }
 

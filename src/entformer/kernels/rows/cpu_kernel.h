@@ -12,6 +12,7 @@ struct EntmaxForward {
   const double* alpha;   // (rows,) or one value
   int64_t alpha_stride;
   void* weights;         // (rows, n), written
+  bool past_cache;       // weights are too many for the cache, float32, and every row begins on a border of 64 bytes
 };
 
 struct EntmaxBackward {
@@ -23,6 +24,7 @@ struct EntmaxBackward {
   int64_t alpha_stride;
   void* grad_scores;         // (rows, n), written
   double* grad_alpha;        // (rows,), written; null when nobody asks
+  bool past_cache;           // as above, for grad_scores
 };
 
 // Each works on rows [begin, end). Returns false when scratch memory could not be had.
