@@ -8,6 +8,7 @@
 
 #include "../simd.h"
 #include "cpu_double.h"
+#include "cpu_softmax.h"
 
 namespace {
 
@@ -363,47 +364,6 @@ void solve(Row* rows, int count) {
     rows[r].lam = roots.lam[r];
     rows[r].beyond = roots.beyond[r];
   }
-}
-
-inline void softmax_row(const float* s, float* p, int64_t n, float top) {
-  double total = 0.0;
-  int64_t i = 0;
-  while (i + VL <= n) {
-    vf sum{};
-    int64_t stop = i + 64 * VL < n ? i + 64 * VL : n;
-    for (; i + VL <= stop; i += VL) {
-      vf v = vexp(load(s + i) - top);
-      store(p + i, v);
-      sum += v;
-    }
-    total += hsum(sum);
-  }
-  if (i < n) {
-    vf v = vexp(load_tail(s + i, n - i, -kInf) - top);
-    store_tail(p + i, v, n - i);
-    total += hsum(v);
-  }
-  const float scale = (float)(1.0 / total);
-  for (i = 0; i + VL <= n; i += VL) store(p + i, load(p + i) * scale);
-  for (; i < n; ++i) p[i] *= scale;
-}
-
-// The row's maximum; +NaN when the row holds a NaN.
-inline float row_top(const float* s, int64_t n) {
-  vf top = splat(-kInf);
-  bool has_nan = false;
-  int64_t i = 0;
-  for (; i + VL <= n; i += VL) {
-    vf v = load(s + i);
-    top = vmax(v, top);  // keeps `top` where v is NaN
-    has_nan |= any_nan(v);
-  }
-  if (i < n) {
-    vf v = load_tail(s + i, n - i, -kInf);
-    top = vmax(v, top);
-    has_nan |= any_nan(v);
-  }
-  return has_nan ? __builtin_nanf("") : hmax(top);
 }
 
 }  // namespace
