@@ -4,7 +4,7 @@ Scores are (1, 8 heads, rows, n), normally distributed times a scale; the larger
 "forward" runs without autograd, "forward+backward" takes the gradient to the scores and, where alpha is learned, to alpha.
 Learned alphas are no special values of any solver: 1.37, or 1.1 to 1.9 over the heads.
 Memory that is freed stays with the process (allocator.py), so that no contestant pays for pages.
-The peer is far slower, so it runs on fewer rows and rounds, in a race of its own with its own softmax and our own kernels.
+The peer is far slower, so it runs fewer rounds, in a race of its own with its own softmax and our own kernels.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ class Plan:
     scales: tuple[float, ...] = (1.0, 2.0)
     elements: int = 4 * 2**20
     """Scores per call, about: rows are chosen so that rows * n comes to this."""
-    rounds: int = 21
-    peer_elements: int = 2**20
+    rounds: int = 31
+    peer_elements: int = 4 * 2**20
     peer_rounds: int = 3
 
     def fitted(self) -> "Plan":
