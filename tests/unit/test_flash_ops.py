@@ -104,7 +104,8 @@ def test_what_forward_keeps_changes_no_bit_of_the_gradient(
 ) -> None:
     """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again).
 
-    What is kept of long keys is worked on key tile by key tile, what is not, row by row.
+    What is kept of long keys is worked on key tile by key tile, what is not, row by row. There alone, scores that are computed
+    again are summed in another order.
     """
     generator = torch.Generator().manual_seed(queries)
     batch, heads, size = 1, 2, 24
@@ -120,7 +121,8 @@ def test_what_forward_keeps_changes_no_bit_of_the_gradient(
         dense = bool((count > 0.3 * keys).any())
     for nothing, columns, everything in zip(*found, strict=True):
         if alpha <= 2.0:  # else columns alone are not enough, and nothing is kept
-            torch.testing.assert_close(columns, everything, rtol=0.0, atol=0.0)
+            exact = keys < 6000
+            torch.testing.assert_close(columns, everything, rtol=0.0 if exact else 2e-5, atol=0.0 if exact else 2e-5)
         if dense:  # as matrices, so sums run in another order
             torch.testing.assert_close(nothing, everything, rtol=2e-5, atol=2e-6)
         else:
