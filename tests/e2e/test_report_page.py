@@ -91,6 +91,7 @@ def test_focus_and_arrow_keys_do_what_hovering_does(page: Page) -> None:
 
 
 def test_cells_of_zero_small_and_masked_weights_look_different(page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")  # else the page may still be scrolling while the mouse moves
     choose_head(page, "decoder.2.1")
     canvas = page.locator(".heatmap canvas")
     page.evaluate("document.querySelector('.heatmap').scrollIntoView()")
