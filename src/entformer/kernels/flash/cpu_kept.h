@@ -1,7 +1,8 @@
 // What forward keeps of a row's support, so that backward need not find it again. In: columns and weights. Out: `room` bytes.
 //
-// Weights and columns where both fit; columns alone, as gaps of one byte, where these do, and their scores are computed again, bit
-// by bit as before; else nothing, and backward computes the whole block again. So memory grows with Lq, and time jumps late.
+// Weights and columns where both fit; columns alone, as gaps of one byte, where these do, and their scores are computed again: here
+// to the bit, over long keys (cpu_runs.h) to rounding; else nothing, and backward computes the whole block again. So memory grows
+// with Lq, and time jumps late.
 #pragma once
 
 #include "cpu_weights.h"
