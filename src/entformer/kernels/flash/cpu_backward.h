@@ -62,15 +62,16 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, grad_out);
-  const bool stored = kept.least != kNothing, dense = !stored && (double)kept.nonzero > kDenseShare * (double)(block.rows * block.keys);
+  const bool dense = (double)kept.nonzero > kDenseShare * (double)(block.rows * block.keys);
+  const bool stored = kept.least == kAll || (kept.least == kColumns && !dense);
   if (kept.least != kAll) load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
   if (!stored) {
     if (!block.few && !panels.get(false, block)) return false;
-    if (dense && !panels.get(true, block)) return false;
     score_block(p, block, w.q, w.scores, w.ld, w.top);
   }
 
   if (dense) {
+    if (!panels.get(true, block)) return false;
     value_products(p, block, grad_out, Ep, w.grads, w.ld);
     for (int64_t r = 0; r < tall; ++r) {
       float* s = w.scores + r * w.ld;
@@ -81,7 +82,13 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
         continue;
       }
       const int64_t row = first_row + r;
-      densify(m, s, block.keys, w.top[r], a.row_state[2 * row + 1], spare);
+      if (stored) {
+        recall_columns(p, kAll, a.kept + row * p.room, a.count[row], w.columns, w.weights);
+        memset(s, 0, (size_t)block.keys * sizeof(float));
+        for (int64_t i = 0; i < a.count[row]; ++i) s[w.columns[i]] = w.weights[i];
+      } else {
+        densify(m, s, block.keys, w.top[r], a.row_state[2 * row + 1], spare);
+      }
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) g[j] = survives(p, row, j) ? g[j] * rescue : 0.0f;
       if (m.rela)
         for (int64_t j = 0; j < block.keys; ++j) g[j] = s[j] > 0.0f ? g[j] : 0.0f;

@@ -155,6 +155,7 @@ inline void gather_rows(const float* weight, const int32_t* index, int64_t count
                         float* out) {
   int64_t at = 0;
   for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4, ADD>(weight, index, count, rows + at, stride, out + at);
+  for (; at + 2 * VL <= width; at += 2 * VL) gather_columns<2, ADD>(weight, index, count, rows + at, stride, out + at);
   for (; at < width; at += VL) gather_columns<1, ADD>(weight, index, count, rows + at, stride, out + at);
 }
 
@@ -175,6 +176,7 @@ inline void scatter_rows(const float* weight, const int32_t* index, int64_t coun
                          int64_t stride) {
   int64_t at = 0;
   for (; at + 4 * VL <= width; at += 4 * VL) scatter_columns<4>(weight, index, count, x + at, rows + at, stride);
+  for (; at + 2 * VL <= width; at += 2 * VL) scatter_columns<2>(weight, index, count, x + at, rows + at, stride);
   for (; at < width; at += VL) scatter_columns<1>(weight, index, count, x + at, rows + at, stride);
 }
 
