@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 513, 1025, 5000]
-ALPHAS = [0.5, 1.0, 1.0 + 1e-7, 1.001, 1.25, 1.45, 1.5, 1.75, 2.0, 2.5, 4.0]
+ALPHAS = [0.5, 1.0, 1.0 + 1e-7, 1.001, 1.1, 1.25, 1.45, 1.5, 1.75, 2.0, 2.5, 4.0]
 INF = math.inf
 # What is not lost to underflow: float16 has few exponents, and the vectors of float32 flush what is below its normal range.
 SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 3e-38, torch.float32: 3e-38, torch.float64: 1e-307}
@@ -353,10 +353,8 @@ def test_a_row_of_200_000(alpha: float, isa: str) -> None:
 
 # From 8 MB on, weights and gradients are stored past the cache (simd.h); the numbers are the same.
 @pytest.mark.parametrize("n", [16, 64, 640])
-@pytest.mark.parametrize("alpha", [1.0, 1.37, 1.5, 2.0, 2.5, [1.1, 1.4, 1.5, 1.9]])
+@pytest.mark.parametrize("alpha", [1.0, 1.37, 1.5, 2.0, [1.1, 1.4, 1.5, 1.9]])
 def test_tensors_beyond_the_cache_get_the_bits_of_their_parts(n: int, alpha: float | list[float], isa: str) -> None:
-    if isa == "portable" or alpha == 2.5:
-        n = max(n, 640)  # slow there
     rows = 9 * 2**20 // 4 // n // 4 * 4
     seed = torch.Generator().manual_seed(n)
     scores, grad = (torch.randn(rows // 4, 4, n, generator=seed) for _ in range(2))

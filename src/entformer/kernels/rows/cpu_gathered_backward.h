@@ -170,6 +170,7 @@ struct GatheredGradients {
     }
     size = 0;
     used = widest = 0;
+    tables.end_batch();
   }
 };
 

@@ -1,4 +1,4 @@
-// alpha-entmax of rows of moderate length in float32 for 1.25 <= alpha < 2 (AVX-512 only): cpu_forward.h in straight lines.
+// alpha-entmax of rows of moderate length in float32 for 13/12 <= alpha < 2 (AVX-512 only): cpu_forward.h in straight lines.
 //
 // In: up to VL rows of at most kGatheredRow scores, an alpha for each.  Out: their weights.
 // Every stage runs over all rows before the next begins; reductions and steps are taken for VL rows at once. One Halley step
@@ -15,11 +15,12 @@ namespace {
 #if defined(__AVX512F__)
 
 constexpr int64_t kGatheredRow = 1024;
-constexpr double kGatheredFrom = 0.25;  // the least e: below, 1/e - 1 is too high a power for the tables and for a rounded q
+constexpr double kGatheredFrom = 1.0 / 12;  // the least e: below, 1/e - 1 is too high a power for the tables and for a rounded q
 constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outside the support
 // Of the largest weight P at e = 1/2 and p at e: ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess for rows of many kinds.
 constexpr float kDrift = 1.3f;
 constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
+constexpr float kLeftOfRange = 0.05f;  // of 1/e at least: where e is small guesses are worse, and room to the left costs little
 
 // Asks for a row before it is needed; beyond the last one nothing happens.
 inline void expect_row(const float* row, int64_t n) {
@@ -115,25 +116,30 @@ struct GatheredRows {
   // q at lam, at least kLeast, of one vector of u. Written once: the last pass must see what the evaluation saw.
   static vf base_of(float e, vf u, float lam) { return vmax(fused(splat(e), u, splat(1.0f - e * lam)), splat(kLeast)); }
 
-  // Adds up p, w and w/q of the open rows at their lam; keeps w. All three fade out where q is kLeast.
+  // Adds up p, w and w/q of row r at lam; keeps w. All three fade out where q is kLeast.
+  template <bool steep>
+  void evaluate(int r, float lam, RowSums& of) const {
+    const float *u = rows[r].u, e = rows[r].e;
+    const int64_t padded = rows[r].padded;
+    float* slopes = rows[r].slope;
+    vf S{}, W{}, C{};
+    const PowerTable table = *rows[r].table;
+    for (int64_t i = 0; i < padded; i += VL) {
+      vf q = base_of(e, load(u + i), lam), w = power_near<steep>(table, Split(q));
+      store(slopes + i, w);
+      S = fused(w, q, S);
+      W += w;
+      C = fused(w, reciprocal(q), C);
+    }
+    of.p[r] = S;
+    of.w[r] = W;
+    of.w_over_q[r] = C;
+  }
   ENTFORMER_APART void evaluate(uint32_t open, const float* lam_of, RowSums& of) const {
     for (; open; open &= open - 1) {
       const int r = __builtin_ctz(open);
-      const float *u = rows[r].u, e = rows[r].e, lam = lam_of[r];
-      const int64_t padded = rows[r].padded;
-      float* slopes = rows[r].slope;
-      vf S{}, W{}, C{};
-      const PowerTable table = *rows[r].table;
-      for (int64_t i = 0; i < padded; i += VL) {
-        vf q = base_of(e, load(u + i), lam), w = power_near(table, Split(q));
-        store(slopes + i, w);
-        S = fused(w, q, S);
-        W += w;
-        C = fused(w, reciprocal(q), C);
-      }
-      of.p[r] = S;
-      of.w[r] = W;
-      of.w_over_q[r] = C;
+      if (rows[r].table->steep) evaluate<true>(r, lam_of[r], of);
+      else evaluate<false>(r, lam_of[r], of);
     }
   }
 
@@ -207,7 +213,7 @@ struct GatheredRows {
     vf e = splat(1.0f), guess, at{}, beyond{};
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
     const uint32_t good = begin(n, e, top, guess);
-    vf floor = vmax(guess - kLeftOfGuess, vf{});
+    vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
     store(floor_of, floor);
     gather(n, good, top, floor_of);
     solve_rows(good, e, guess, at, beyond);
@@ -220,6 +226,7 @@ struct GatheredRows {
     store(beyond_of, beyond);
     finish(n, past_cache, good, at_of, beyond_of);
     size = 0;
+    tables.end_batch();
   }
 };
 

@@ -75,7 +75,8 @@ void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, i
 
 // Whether rows that are written go past the cache (simd.h): not if whoever reads them next could have found them there.
 bool past_cache(const Tensor& out, int64_t n) {
-  return out.scalar_type() == ScalarType::Float && out.numel() * 4 >= 8 << 20 && n % 16 == 0 && (uintptr_t)out.const_data_ptr() % 64 == 0;
+  const bool aligned = n % 16 == 0 && (uintptr_t)out.const_data_ptr() % 64 == 0;
+  return aligned && out.scalar_type() == ScalarType::Float && out.numel() * 4 >= 8 << 20;
 }
 
 Tensor entmax_rows(const Tensor& scores, const Tensor& alpha) {

@@ -1,9 +1,10 @@
 // Powers x^a of one fixed exponent for 0 < x <= 1, from tables that live in registers (AVX-512 only).
 //
-// In: the exponent a, 0 <= a <= 3.  Out: x^a to about one unit in the last place in some dozen instructions, where a logarithm
+// In: the exponent a, 0 <= a <= 11.  Out: x^a to about one unit in the last place in some dozen instructions, where a logarithm
 // and an exponential take forty. x = 2^k m with 1 <= m < 2; the first five bits of m choose a centre c, and
 //   x^a = 2^(a k) c^a (1 + r)^a,   r = m/c - 1,   |r| <= 1/64 (1/32 around c = 1, which makes 1^a exact),
-// where the first two factors are looked up by a permutation of registers and the last is a cubic. The same r gives ln x.
+// where the first two factors are looked up by a permutation of registers and the last is a cubic, or for a > 3 of the sixth degree.
+// The same r gives ln x.
 #pragma once
 
 #include "../simd.h"
@@ -64,7 +65,8 @@ inline vf exp2_rounded(const vd& t) {
 struct PowerTable {
   vf centre_low, centre_high;  // c^a
   vf scale_low, scale_high;    // 2^(a k), see below
-  float first, second, third;  // (1 + r)^a = 1 + r (first + r (second + r third))
+  float binomial[7];           // (1 + r)^a = sum over j of binomial[j] r^j
+  bool steep;                  // a > 3: all seven terms are needed, else four
   float e = -1.0f;             // the deformation this was built for; none yet
 
   // `near`: the scales are those of k = -31..0, and that of -31 is zero. Else they are 2^(a j) for j = 0..15 and
@@ -79,9 +81,9 @@ struct PowerTable {
     scale_low = exp2_rounded(a * (near ? j - 31.0 : j));
     scale_high = exp2_rounded(a * (near ? j - 15.0 : 16.0 * j - 127.0));
     if (near) scale_low[0] = 0.0f;
-    first = (float)a;
-    second = (float)(a * (a - 1.0) / 2);
-    third = (float)(a * (a - 1.0) * (a - 2.0) / 6);
+    double term = 1.0;
+    for (int i = 0; i < 7; term *= (a - i) / (i + 1), ++i) binomial[i] = (float)term;
+    steep = a > 3.0;
   }
 };
 
@@ -95,17 +97,21 @@ struct Split {
   }
 };
 
+template <int terms>
 inline vf power_of(const PowerTable& of, const Split& x, vf scale) {
-  vf cubic = x.r * (x.r * (x.r * of.third + of.second) + of.first) + 1.0f;
-  return (pick(of.centre_low, of.centre_high, x.centre) * scale) * cubic;
+  vf poly = splat(of.binomial[terms - 1]);
+#pragma GCC unroll 6
+  for (int i = terms - 2; i >= 0; --i) poly = fused(x.r, poly, splat(of.binomial[i]));
+  return (pick(of.centre_low, of.centre_high, x.centre) * scale) * poly;
 }
 // For 2^-31 <= x <= 1: zero below 2^-30.
+template <bool steep>
 inline vf power_near(const PowerTable& of, const Split& x) {
-  return power_of(of, x, pick(of.scale_low, of.scale_high, shifted(x.bits, 23)));
+  return power_of<steep ? 7 : 4>(of, x, pick(of.scale_low, of.scale_high, shifted(x.bits, 23)));
 }
-// For every normal x <= 1.
+// For every normal x <= 1 and a <= 3.
 inline vf power_wide(const PowerTable& of, const Split& x) {
-  return power_of(of, x, pick(of.scale_low, shifted(x.bits, 23)) * pick(of.scale_high, shifted(x.bits, 27)));
+  return power_of<4>(of, x, pick(of.scale_low, shifted(x.bits, 23)) * pick(of.scale_high, shifted(x.bits, 27)));
 }
 
 // ln x to an absolute error of 1e-7, or that relative to it.
@@ -115,18 +121,30 @@ inline vf log_of(vf x, const Split& at) {
   return fused(k + log2_c, splat(0.693147181f), fused(tail, at.r, at.r));
 }
 
-// The tables of a batch of rows: one for each alpha in it. A run of rows with one alpha builds one table.
+// The tables of the latest alphas. What `of` returns is good until the batch ends, for up to VL alphas in a batch.
 struct PowerTables {
-  PowerTable kept[VL + 1];  // the last one of the batch before, and at most VL new ones
-  int latest = 0;
+  static constexpr int kRoom = 2 * VL;
+  PowerTable kept[kRoom];
+  uint32_t used[kRoom] = {}, batch = 1;  // the batch that a table was last asked for in
+  int latest = 0, oldest = 0;
 
+  void end_batch() { ++batch; }
   const PowerTable* of(float e, double exponent, bool near) {
-    if (kept[latest].e != e) {
-      latest = latest == VL ? 0 : latest + 1;
-      kept[latest].build(exponent, near);
-      kept[latest].e = e;
-    }
+    if (kept[latest].e != e) latest = place_of(e, exponent, near);
+    used[latest] = batch;
     return &kept[latest];
+  }
+
+ private:
+  ENTFORMER_APART int place_of(float e, double exponent, bool near) {
+    for (int i = 0; i < kRoom; ++i)
+      if (kept[i].e == e) return i;
+    while (used[oldest] == batch) oldest = (oldest + 1) % kRoom;
+    const int place = oldest;
+    kept[place].build(exponent, near);
+    kept[place].e = e;
+    oldest = (oldest + 1) % kRoom;
+    return place;
   }
 };
 
