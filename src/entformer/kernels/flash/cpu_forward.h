@@ -11,8 +11,9 @@ inline size_t workspace_floats(const FlashProblem& p) {
   const int64_t wide = padded_d(p) + padded_e(p);
   return (size_t)(2 * tall * ld + VL * 3 * run + 8 * run + tall * (2 * wide + 8));
 }
-inline Workspace set_up(const FlashProblem& p, float* at) {
+inline Workspace set_up(const FlashProblem& p, float* at, GatheredRows& gathered) {
   Workspace w{};
+  w.gathered = &gathered;
   w.ld = padded_keys(p);
   w.tall = round_up(block_rows(p.Lk), TILE);
   w.batch = 32768 / (w.ld + 1) < 1 ? 1 : 32768 / (w.ld + 1) < VL ? 32768 / (w.ld + 1) : VL;
@@ -36,7 +37,7 @@ inline float root_from_best(const float* p, int64_t count, double e) {
 
 inline void forward_block(const FlashForward& a, const Block& block, const Workspace& w) {
   const FlashProblem& p = a.problem;
-  const Mapping m = mapping_of(p, block.b, block.h);
+  const Mapping m = mapping_of(p, block.b, block.h, *w.gathered);
   const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
   const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
@@ -64,7 +65,7 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
     if (dense) {
       count = densify(m, s, block.keys, w.top[r], lam[r], spare);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
-      if (kept_of(p, m, w.top[r], count)) extract_shape<kOne>(s, block.keys, 0.0f, 0.0f, 1.0f, 1.0f, true, w.columns, w.weights);
+      if (kept_of(p, m, w.top[r], count)) extract_weights(s, block.keys, w.columns, w.weights);
     } else {
       count = extract(m, s, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
@@ -107,7 +108,8 @@ bool forward(const FlashForward& a, int64_t begin, int64_t end) {
   const FlashProblem& p = a.problem;
   Scratch scratch(workspace_floats(p) * sizeof(float));
   if (!scratch.data) return false;
-  const Workspace w = set_up(p, (float*)scratch.data);
+  GatheredRows gathered;
+  const Workspace w = set_up(p, (float*)scratch.data, gathered);
   for (int64_t task = begin; task < end; ++task) forward_block(a, block_of_task(p, task), w);
   return true;
 }

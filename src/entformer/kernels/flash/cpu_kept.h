@@ -97,16 +97,10 @@ inline void recall_columns(const FlashProblem& p, Kept what, const uint8_t* from
 
 // The weights of a row in place of its scores on the support. Reads and writes whole vectors.
 inline void weights_of(const Mapping& m, const float* state, int64_t count, float* scores) {
-  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
-  for (int64_t i = 0; i < count; i += VL) {
-    vf s = load(scores + i), x = (s - state[0]) - state[1], w;
-    if (m.rela) w = vmax(s, vf{});
-    else if (m.shape == kSoftmax) w = weight_at<kSoftmax>(x, e, inv_e);
-    else if (m.shape == kHalf) w = weight_at<kHalf>(x, e, inv_e);
-    else if (m.shape == kOne) w = weight_at<kOne>(x, e, inv_e);
-    else w = weight_at<kGeneral>(x, e, inv_e);
-    store(scores + i, w);
-  }
+  const float base = m.rela ? 0.0f : state[0], further = m.rela ? 0.0f : state[1];
+  with_weight(m, [&](const auto& weight) {
+    for (int64_t i = 0; i < count; i += VL) store(scores + i, weight((load(scores + i) - base) - further));
+  });
 }
 
 // The kept support of a row as columns and weights. `scaled` is its query times scale.

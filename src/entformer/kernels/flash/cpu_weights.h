@@ -6,6 +6,7 @@
 #include "../rows/cpu_backward.h"
 #include "../rows/cpu_double.h"
 #include "../rows/cpu_forward.h"
+#include "../rows/cpu_gathered_forward.h"
 #include "cpu_scores.h"
 
 namespace {
@@ -16,20 +17,51 @@ struct Mapping {
   double e;
   Shape shape;
   bool in_double;  // alpha > 2 is solved in float64 scalars, row by row
+  const PowerTable* table;  // of powers 1/e - 1, where there is one
 };
 inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h) {
   const double e = p.rela ? 0.0 : p.alpha[b * p.H + h] - 1.0;
-  return {p.rela != 0, e, fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral, e > 1.0};
+  return {p.rela != 0, e, fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral, e > 1.0, nullptr};
+}
+// The same with a table, which is good until the next call. Weights must always be computed with it, or never: bits depend on it.
+inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h, GatheredRows& gathered) {
+  Mapping m = mapping_of(p, b, h);
+  gathered.clear();
+  if (!m.rela && has_table(m.e)) m.table = gathered.table_of(m.e);
+  return m;
 }
 
-template <Shape shape>
-inline vf weight_at(vf x, float e, float inv_e) {  // exp_e(x)
-  if (shape == kSoftmax) return vexp(x);
-  vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f;
-  if (shape == kHalf) return q * q;
-  if (shape == kOne) return q;
-  vf p = vexp(vlog1p(y, q) * inv_e);
-  return q > 0.0f ? p : vf{};
+// use(weight), weight being exp_e(x) of one vector for this head's alpha, or for ReLA x itself where it is above zero.
+template <class Use>
+inline auto with_weight(const Mapping& m, const Use& use) {
+  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
+  if (m.rela) return use([](vf x) { return vmax(x, vf{}); });
+  if (m.shape == kSoftmax) return use([](vf x) { return vexp(x); });
+  if (m.shape == kOne) return use([](vf x) { return vmax(x, splat(-1.0f)) + 1.0f; });
+  if (m.shape == kHalf)
+    return use([](vf x) {
+      vf q = vmax(0.5f * x, splat(-1.0f)) + 1.0f;
+      return q * q;
+    });
+#if defined(__AVX512F__)
+  if (m.table) {
+    const PowerTable table = *m.table;
+    auto base_of = [e](vf x) { return vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast)); };
+    if (table.steep)
+      return use([&](vf x) {
+        vf q = base_of(x);
+        return power_near<true>(table, Split(q)) * q;
+      });
+    return use([&](vf x) {
+      vf q = base_of(x);
+      return power_near<false>(table, Split(q)) * q;
+    });
+  }
+#endif
+  return use([e, inv_e](vf x) {
+    vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f, p = vexp(vlog1p(y, q) * inv_e);
+    return q > 0.0f ? p : vf{};
+  });
 }
 
 float log_sum_exp(const float* s, int64_t n, float top) {
@@ -47,18 +79,29 @@ struct Workspace {
   int64_t ld, tall, batch;
   float *q, *scores, *solver, *weights, *grads, *top;
   int32_t* columns;
+  GatheredRows* gathered;
 };
 
 // lam of every row of a block whose maximum is finite.
 inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, float* top, float* lam) {
   for (int64_t r = 0; m.e != m.e && r < block.rows; ++r) top[r] = __builtin_nanf("");  // a broken alpha breaks its head
+  const bool gather = m.table && block.keys <= kGatheredRow;
   Row rows[VL];
+  const float* gathered[VL];
   int count = 0;
+  auto keep = [&](const float* s, float found) { lam[(s - scores) / w.ld] = found; };
   auto flush = [&]() {
-    if (m.shape == kHalf) solve<kHalf>(rows, count);
-    else if (m.shape == kOne) solve<kOne>(rows, count);
-    else solve<kGeneral>(rows, count);
-    for (int r = 0; r < count; ++r) lam[(rows[r].s - scores) / w.ld] = rows[r].lam;
+    if (gather) {
+      vf at{}, beyond{};
+      w.gathered->solve(block.keys, at, beyond);
+      w.gathered->clear();
+      for (int r = 0; r < count; ++r) keep(gathered[r], at[r] + beyond[r]);
+    } else {
+      if (m.shape == kHalf) solve<kHalf>(rows, count);
+      else if (m.shape == kOne) solve<kOne>(rows, count);
+      else solve<kGeneral>(rows, count);
+      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam);  // in whatever order they are now
+    }
     count = 0;
   };
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -69,7 +112,9 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
       lam[r] = log_sum_exp(s, block.keys, top[r]);
       continue;
     }
-    rows[count].start(s, block.keys, top[r], m.e, w.solver + count * 3 * (w.ld + 2 * VL));
+    float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
+    if (gather) w.gathered->add(gathered[count] = s, nullptr, block.keys, m.e, scratch);
+    else rows[count].start(s, block.keys, top[r], m.e, scratch);
     if (++count == w.batch) flush();
   }
   if (count) flush();
@@ -83,72 +128,67 @@ inline bool scalar_row(const Mapping& m, int64_t keys, float top, const float* s
   return true;
 }
 
-// The support of one row: columns and weights, packed; returns its size. `spare` holds a row of weights and n doubles.
-template <Shape shape>
-int64_t extract_shape(const float* s, int64_t keys, float top, float lam, float e, float inv_e, bool rela, int32_t* columns, float* weights) {
+// What of a row lies above `edge`, less `base`, and its columns, packed; returns how much.
+inline int64_t pack_above(const float* s, int64_t keys, float base, float further, float edge, int32_t* columns, float* out) {
   int64_t count = 0;
   vi column;
   for (int l = 0; l < VL; ++l) column[l] = l;
-  // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
-  const vf edge = splat(rela ? 0.0f : shape == kSoftmax ? -87.0f : -inv_e * 1.000001f);
   for (int64_t j = 0; j < keys; j += VL, column += VL) {
-    vf x = rela ? load(s + j) : (load(s + j) - top) - lam;
-    const uint32_t bits = bits_greater(x, edge);
+    vf x = (load(s + j) - base) - further;
+    const uint32_t bits = bits_greater(x, splat(edge));
     if (!bits) continue;
     compress((float*)columns + count, as_float(column), bits);
-    count += compress(weights + count, x, bits);
-  }
-  if (rela) return count;
-  // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `densify`.
-  int64_t kept = 0;
-  for (int64_t i = 0; i < count; i += VL) {
-    vf p = weight_at<shape>(load(weights + i), e, inv_e), at = load((const float*)columns + i);
-    if (i + VL > count) p = load_tail((const float*)&p, count - i, 0.0f);
-    const uint32_t bits = bits_greater(p, vf{});
-    compress((float*)columns + kept, at, bits);
-    kept += compress(weights + kept, p, bits);
-  }
-  return kept;
-}
-inline int64_t extract(const Mapping& m, const float* s, int64_t keys, float top, float lam, float* spare, int32_t* columns, float* weights) {
-  if (top == -kInf || top != top) return 0;
-  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
-  if (scalar_row(m, keys, top, s, spare, (double*)(spare + keys + 2 * VL))) {
-    return extract_shape<kOne>(spare, keys, 0.0f, 0.0f, 1.0f, 1.0f, true, columns, weights);  // copies what is above zero
-  }
-  switch (m.shape) {
-    case kSoftmax: return extract_shape<kSoftmax>(s, keys, top, lam, 0.0f, 0.0f, m.rela, columns, weights);
-    case kHalf: return extract_shape<kHalf>(s, keys, top, lam, e, inv_e, m.rela, columns, weights);
-    case kOne: return extract_shape<kOne>(s, keys, top, lam, e, inv_e, m.rela, columns, weights);
-    default: return extract_shape<kGeneral>(s, keys, top, lam, e, inv_e, m.rela, columns, weights);
-  }
-}
-
-// The weights of one row in place of its scores; returns the size of the support.
-template <Shape shape>
-int64_t densify_shape(float* s, int64_t keys, float top, float lam, float e, float inv_e, bool rela) {
-  int64_t count = 0;
-  for (int64_t j = 0; j < keys; j += VL) {
-    vf x = load(s + j);
-    vf p = rela ? vmax(x, vf{}) : weight_at<shape>((x - top) - lam, e, inv_e);
-    count += __builtin_popcount(bits_greater(p, vf{}));
-    store(s + j, p);
+    count += compress(out + count, x, bits);
   }
   return count;
 }
+// The support of a row that holds its weights.
+inline int64_t extract_weights(const float* p, int64_t keys, int32_t* columns, float* weights) {
+  return pack_above(p, keys, 0.0f, 0.0f, 0.0f, columns, weights);
+}
+
+// The support of one row: columns and weights, packed; returns its size. `spare` holds a row of weights and n doubles.
+inline int64_t extract(const Mapping& m, const float* s, int64_t keys, float top, float lam, float* spare, int32_t* columns, float* weights) {
+  if (top == -kInf || top != top) return 0;
+  if (m.rela) return extract_weights(s, keys, columns, weights);
+  if (scalar_row(m, keys, top, s, spare, (double*)(spare + keys + 2 * VL))) return extract_weights(spare, keys, columns, weights);
+  // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
+  const float edge = m.shape == kSoftmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
+  const int64_t count = pack_above(s, keys, top, lam, edge, columns, weights);
+  // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `densify`.
+  return with_weight(m, [&](const auto& weight) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i += VL) {
+      vf p = weight(load(weights + i)), at = load((const float*)columns + i);
+      if (i + VL > count) p = load_tail((const float*)&p, count - i, 0.0f);
+      const uint32_t bits = bits_greater(p, vf{});
+      compress((float*)columns + kept, at, bits);
+      kept += compress(weights + kept, p, bits);
+    }
+    return kept;
+  });
+}
+
+// The weights of one row in place of its scores; returns the size of the support.
 inline int64_t densify(const Mapping& m, float* s, int64_t keys, float top, float lam, float* spare) {
-  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
   if (top == -kInf || top != top) {
     for (int64_t j = 0; j < keys; ++j) s[j] = 0.0f;
     return 0;
   }
-  if (scalar_row(m, keys, top, s, s, (double*)spare)) return densify_shape<kOne>(s, keys, 0.0f, 0.0f, 1.0f, 1.0f, true);
-  switch (m.shape) {
-    case kSoftmax: return densify_shape<kSoftmax>(s, keys, top, lam, 0.0f, 0.0f, m.rela);
-    case kHalf: return densify_shape<kHalf>(s, keys, top, lam, e, inv_e, m.rela);
-    case kOne: return densify_shape<kOne>(s, keys, top, lam, e, inv_e, m.rela);
-    default: return densify_shape<kGeneral>(s, keys, top, lam, e, inv_e, m.rela);
+  int64_t count = 0;
+  if (scalar_row(m, keys, top, s, s, (double*)spare)) {
+    for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), vf{}));
+    return count;
   }
+  const float base = m.rela ? 0.0f : top, further = m.rela ? 0.0f : lam;
+  return with_weight(m, [&](const auto& weight) {
+    for (int64_t j = 0; j < keys; j += VL) {
+      vf p = weight((load(s + j) - base) - further);
+      count += __builtin_popcount(bits_greater(p, vf{}));
+      store(s + j, p);
+    }
+    return count;
+  });
 }
 
 inline float entropy_of(const float* p, int64_t count) {  // -sum p ln p

@@ -18,7 +18,7 @@ struct RowBatch {
   explicit RowBatch(bool past_cache_) : past_cache(past_cache_) {}
 
   void add(const float* s, float* p, int64_t n, double e, float* scratch) {
-    if (n <= kGatheredRow && e >= kGatheredFrom && e < 1.0 && e != 0.5) return gathered.add(s, p, n, e, scratch);
+    if (n <= kGatheredRow && has_table(e)) return gathered.add(s, p, n, e, scratch);
     const float top = row_top(s, n);
     const bool broken = top != top || e != e;  // NaN in the scores or in alpha
     if (broken || !(top - top == 0.0f)) return special_row(s, p, n, broken, top);

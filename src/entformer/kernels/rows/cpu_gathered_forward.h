@@ -49,8 +49,10 @@ struct GatheredRows {
     row.chosen = (uint16_t*)(row.slope + n + 2 * VL);
     row.e = (float)e;
     row.inv_e = (float)(1.0 / e);
-    row.table = tables.of(row.e, 1.0 / (double)row.e - 1.0, true);
+    row.table = table_of(e);
   }
+  // The powers 1/e - 1.
+  const PowerTable* table_of(double e) { return tables.of((float)e, 1.0 / (double)(float)e - 1.0, true); }
 
   // Calls step(scores) for the vectors of a row.
   template <class Step>
@@ -207,10 +209,10 @@ struct GatheredRows {
     }
   }
 
-  void run(int64_t n, bool past_cache) {
-    if (size == 0) return;
-    float top[VL], floor_of[VL], at_of[VL], beyond_of[VL];
-    vf e = splat(1.0f), guess, at{}, beyond{};
+  // The roots of the rows that were added: the last evaluation is `at`, the root lies `beyond` it. Returns the rows that have one.
+  uint32_t solve(int64_t n, vf& at, vf& beyond) {
+    float top[VL], floor_of[VL];
+    vf e = splat(1.0f), guess;
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
     const uint32_t good = begin(n, e, top, guess);
     vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
@@ -222,23 +224,43 @@ struct GatheredRows {
       gather(n, lost, top, floor_of);
       solve_rows(lost, e, guess, at, beyond);
     }
+    return good;
+  }
+
+  void clear() {
+    size = 0;
+    tables.end_batch();
+  }
+
+  void run(int64_t n, bool past_cache) {
+    if (size == 0) return;
+    float at_of[VL], beyond_of[VL];
+    vf at{}, beyond{};
+    const uint32_t good = solve(n, at, beyond);
     store(at_of, at);
     store(beyond_of, beyond);
     finish(n, past_cache, good, at_of, beyond_of);
-    size = 0;
-    tables.end_batch();
+    clear();
   }
 };
 
 #else
 
 constexpr int64_t kGatheredRow = 0;
-constexpr double kGatheredFrom = 0.0;
+constexpr double kGatheredFrom = 1.0;
+struct PowerTable;
 struct GatheredRows {
+  int size = 0;
   void add(const float*, float*, int64_t, double, float*) {}
+  const PowerTable* table_of(double) { return nullptr; }
+  uint32_t solve(int64_t, vf&, vf&) { return 0; }
+  void clear() {}
   void run(int64_t, bool) {}
 };
 
 #endif
+
+// Whether powers for this e come from tables.
+inline bool has_table(double e) { return e >= kGatheredFrom && e < 1.0 && e != 0.5; }
 
 }  // namespace
