@@ -52,11 +52,13 @@ def test_a_step_trains() -> None:
 
 
 def test_report() -> None:
-    plan = Plan(settings=(SETTING,), contestants=("softmax sdpa", "entmax15"), preset="micro", vocab_size=50, rounds=2)
+    names = ("softmax sdpa", "softmax", "entmax15")
+    plan = Plan(settings=(SETTING,), contestants=names, preset="micro", vocab_size=50, rounds=2, close_rounds=1)
     said: list[str] = []
     report = race_training(plan, progress=said.append)
     assert said == ["1 of 1: short sentences, bfloat16"]
-    assert [r.contestant for r in report.results] == ["softmax sdpa", "entmax15"]
+    assert tuple(r.contestant for r in report.results) == names
+    assert [r.rounds for r in report.results] == [3, 2, 3]
     assert report.results[0].speed == 1.0
     assert all(r.tokens_per_second > 0 for r in report.results)
     assert json.loads(json.dumps(report.as_dict()))["benchmark"] == "training"

@@ -50,7 +50,7 @@ inline Survey survey(const FlashBackward& a, const Block& block) {
 inline bool backward_block(const FlashBackward& a, Block block, const Survey& kept, const HeadGradient& head, const Workspace& w, Panels& panels,
                            double& grad_alpha) {
   const FlashProblem& p = a.problem;
-  const Mapping m = mapping_of(p, block.b, block.h, *w.gathered);
+  const Mapping m = mapping_of(p, block.b, block.h, *w.tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first, seen = block.keys < p.Lk ? block.keys : p.Lk;
   const bool want_alpha = a.grad_alpha != nullptr;
@@ -125,8 +125,8 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
   const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk), heads = p.B * p.G, group = p.H / p.G;
   Scratch scratch((workspace_floats(p) + (size_t)(block_rows(p.Lk) + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2) * sizeof(float));
   if (!scratch.data) return false;
-  GatheredRows gathered;
-  const Workspace w = set_up(p, (float*)scratch.data, gathered);
+  HeadTables tables;
+  const Workspace w = set_up(p, (float*)scratch.data, tables);
   Panels panels{p};
   RunSpace run_space{};
   const bool use_runs = runs_pay(p);
@@ -141,7 +141,7 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
       double grad_alpha = 0.0;
       Run run{};
       auto finish_run = [&]() {
-        if (run.block.rows) backward_run(a, run, gradient, run_space, gathered, grad_alpha);
+        if (run.block.rows) backward_run(a, run, gradient, run_space, tables, grad_alpha);
         run = {};
       };
       for (int64_t n = chunk * blocks / a.chunks; n < (chunk + 1) * blocks / a.chunks; ++n) {

@@ -11,9 +11,9 @@ inline size_t workspace_floats(const FlashProblem& p) {
   const int64_t wide = padded_d(p) + padded_e(p);
   return (size_t)(2 * tall * ld + VL * 3 * run + 8 * run + tall * (2 * wide + 8));
 }
-inline Workspace set_up(const FlashProblem& p, float* at, GatheredRows& gathered) {
+inline Workspace set_up(const FlashProblem& p, float* at, HeadTables& tables) {
   Workspace w{};
-  w.gathered = &gathered;
+  w.tables = &tables;
   w.ld = padded_keys(p);
   w.tall = round_up(block_rows(p.Lk), TILE);
   w.batch = 32768 / (w.ld + 1) < 1 ? 1 : 32768 / (w.ld + 1) < VL ? 32768 / (w.ld + 1) : VL;
@@ -37,7 +37,7 @@ inline float root_from_best(const float* p, int64_t count, double e) {
 
 inline void forward_block(const FlashForward& a, const Block& block, const Workspace& w) {
   const FlashProblem& p = a.problem;
-  const Mapping m = mapping_of(p, block.b, block.h, *w.gathered);
+  const Mapping m = mapping_of(p, block.b, block.h, *w.tables);
   const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
   const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
@@ -108,8 +108,8 @@ bool forward(const FlashForward& a, int64_t begin, int64_t end) {
   const FlashProblem& p = a.problem;
   Scratch scratch(workspace_floats(p) * sizeof(float));
   if (!scratch.data) return false;
-  GatheredRows gathered;
-  const Workspace w = set_up(p, (float*)scratch.data, gathered);
+  HeadTables tables;
+  const Workspace w = set_up(p, (float*)scratch.data, tables);
   for (int64_t task = begin; task < end; ++task) forward_block(a, block_of_task(p, task), w);
   return true;
 }

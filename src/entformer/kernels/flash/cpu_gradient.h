@@ -17,7 +17,7 @@ inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, 
   }
   if (count == 0) return 0.0;
   const int64_t padded = round_up(count, VL);
-  const PackedRow row{spare, g, spare + padded, count, (float)m.e};
+  const PackedRow row{spare, g, spare + padded, count, (float)m.e, m.slopes};
   for (int64_t i = 0; i < count; i += VL) store(spare + i, i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f));
   vf W, WG;
   if (want_alpha || m.shape == kGeneral) {

@@ -14,12 +14,12 @@ bool support(const FlashSupport& a, int64_t begin, int64_t end) {
   const FlashProblem& p = a.problem;
   Scratch scratch(workspace_floats(p) * sizeof(float));
   if (!scratch.data) return false;
-  GatheredRows gathered;
-  const Workspace w = set_up(p, (float*)scratch.data, gathered);
+  HeadTables tables;
+  const Workspace w = set_up(p, (float*)scratch.data, tables);
   const int64_t blocks = (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk);
   for (int64_t task = begin; task < end; ++task) {
     const Block block = block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks);
-    const Mapping m = mapping_of(p, block.b, block.h, gathered);
+    const Mapping m = mapping_of(p, block.b, block.h, tables);
     load_rows(p, p.q, block, p.D, p.scale, round_up(block.rows, TILE), w.q);
     score_block(p, block, w.q, w.scores, w.ld, w.top);
     for (int64_t r = 0; r < block.rows; ++r) {

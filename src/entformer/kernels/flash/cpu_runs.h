@@ -156,11 +156,11 @@ inline void each_tile(const FlashProblem& p, const RunSpace& s, const Use& use) 
   }
 }
 
-inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradient& head, RunSpace& s, GatheredRows& gathered,
+inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradient& head, RunSpace& s, HeadTables& tables,
                          double& grad_alpha) {
   const FlashProblem& p = a.problem;
   const Block& block = run.block;
-  const Mapping m = mapping_of(p, block.b, block.h, gathered);
+  const Mapping m = mapping_of(p, block.b, block.h, tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
   const float* state = a.row_state + 2 * first_row;

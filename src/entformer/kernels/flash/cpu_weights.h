@@ -17,17 +17,26 @@ struct Mapping {
   double e;
   Shape shape;
   bool in_double;  // alpha > 2 is solved in float64 scalars, row by row
-  const PowerTable* table;  // of powers 1/e - 1, where there is one
+  const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, where there are any
 };
 inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h) {
   const double e = p.rela ? 0.0 : p.alpha[b * p.H + h] - 1.0;
-  return {p.rela != 0, e, fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral, e > 1.0, nullptr};
+  return {p.rela != 0, e, fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral, e > 1.0, nullptr, nullptr};
 }
-// The same with a table, which is good until the next call. Weights must always be computed with it, or never: bits depend on it.
-inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h, GatheredRows& gathered) {
+
+// What one thread keeps from head to head.
+struct HeadTables {
+  GatheredRows gathered;
+  PowerTables slopes;
+};
+// The same with tables, which are good until the next call. Weights are always computed with them, since bits depend on that.
+inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h, HeadTables& tables) {
   Mapping m = mapping_of(p, b, h);
-  gathered.clear();
-  if (!m.rela && has_table(m.e)) m.table = gathered.table_of(m.e);
+  tables.gathered.clear();
+  tables.slopes.end_batch();
+  if (m.rela || !has_table(m.e)) return m;
+  m.weights = tables.gathered.table_of(m.e);
+  m.slopes = tables.slopes.of((float)m.e, 1.0 - (double)(float)m.e, false);
   return m;
 }
 
@@ -44,8 +53,8 @@ inline auto with_weight(const Mapping& m, const Use& use) {
       return q * q;
     });
 #if defined(__AVX512F__)
-  if (m.table) {
-    const PowerTable table = *m.table;
+  if (m.weights) {
+    const PowerTable table = *m.weights;
     auto base_of = [e](vf x) { return vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast)); };
     if (table.steep)
       return use([&](vf x) {
@@ -79,13 +88,13 @@ struct Workspace {
   int64_t ld, tall, batch;
   float *q, *scores, *solver, *weights, *grads, *top;
   int32_t* columns;
-  GatheredRows* gathered;
+  HeadTables* tables;
 };
 
 // lam of every row of a block whose maximum is finite.
 inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, float* top, float* lam) {
   for (int64_t r = 0; m.e != m.e && r < block.rows; ++r) top[r] = __builtin_nanf("");  // a broken alpha breaks its head
-  const bool gather = m.table && block.keys <= kGatheredRow;
+  const bool gather = m.weights && block.keys <= kGatheredRow;
   Row rows[VL];
   const float* gathered[VL];
   int count = 0;
@@ -93,8 +102,8 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
   auto flush = [&]() {
     if (gather) {
       vf at{}, beyond{};
-      w.gathered->solve(block.keys, at, beyond);
-      w.gathered->clear();
+      w.tables->gathered.solve(block.keys, at, beyond);
+      w.tables->gathered.clear();
       for (int r = 0; r < count; ++r) keep(gathered[r], at[r] + beyond[r]);
     } else {
       if (m.shape == kHalf) solve<kHalf>(rows, count);
@@ -113,7 +122,7 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
       continue;
     }
     float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
-    if (gather) w.gathered->add(gathered[count] = s, nullptr, block.keys, m.e, scratch);
+    if (gather) w.tables->gathered.add(gathered[count] = s, nullptr, block.keys, m.e, scratch);
     else rows[count].start(s, block.keys, top[r], m.e, scratch);
     if (++count == w.batch) flush();
   }

@@ -6,6 +6,7 @@
 
 #include "../simd.h"
 #include "cpu_forward.h"
+#include "cpu_powers.h"
 
 namespace {
 
@@ -54,6 +55,22 @@ inline vf slopes_and_alpha(vf p, float e, bool want_alpha, vf& a) {
   return inside ? p * grown : vf{};
 }
 
+#if defined(__AVX512F__)
+// The same from a table of the power 1 - e. What has no weight gets some slope: the caller leaves it out. A NaN stays one.
+inline vf slopes_and_alpha(const PowerTable& table, vf p, bool want_alpha, vf& a) {
+  vf x = vmax(splat(kSmallestNormal), p);
+  const Split at(x);
+  vf w = power_wide(table, at);
+  if (want_alpha) {
+    const float e = table.e, per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;
+    vf log_p = log_of(x, at), t = -e * log_p;
+    vf psi = t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
+    a = t < 0.5f ? -p * (log_p * log_p * psi) : (p * t + p - w) * per_e2;
+  }
+  return w;
+}
+#endif
+
 // The gradient of one row from its packed support, in three runs of whole vectors:
 //   measure   weight -> slope, `effect` = a; returns the sums of w and w g, whose ratio is delta
 //   residue   the sum of w (g - delta), which ought to be 0: what the rounding of delta leaves when all g share a large part
@@ -62,6 +79,7 @@ struct PackedRow {
   float *weight, *grad, *effect;
   int64_t count;
   float e;
+  const PowerTable* table;  // of the power 1 - e, or none
 
   // Lane by lane for a short row. A long one is summed block by block in double; its total comes in lane 0.
   template <class Step>
@@ -78,13 +96,30 @@ struct PackedRow {
     return sum;
   }
 
-  void measure(bool want_alpha, vf& W, vf& WG) const {
-    W = sum_blocks([&](int64_t i) {
-      vf p = load(weight + i), a{}, w = slopes_and_alpha(p, e, want_alpha, a);
+  template <class Slopes>
+  vf measure_with(bool want_alpha, const Slopes& slopes) const {
+    return sum_blocks([&](int64_t i) {
+      vf a{}, w = slopes(load(weight + i), a);
       if (want_alpha) store(effect + i, a);
       store(weight + i, w);
       return w;
     });
+  }
+  vf measure_slopes(bool want_alpha) const {
+#if defined(__AVX512F__)
+    if (table) {
+      const PowerTable of = *table;
+      return measure_with(want_alpha, [&](vf p, vf& a) {
+        vf w = slopes_and_alpha(of, p, want_alpha, a);
+        a = p > 0.0f ? a : vf{};
+        return p > 0.0f ? w : vf{};
+      });
+    }
+#endif
+    return measure_with(want_alpha, [&](vf p, vf& a) { return slopes_and_alpha(p, e, want_alpha, a); });
+  }
+  void measure(bool want_alpha, vf& W, vf& WG) const {
+    W = measure_slopes(want_alpha);
     WG = sum_blocks([&](int64_t i) { return load(weight + i) * load(grad + i); });
   }
   vf residue(float delta) const {
@@ -140,6 +175,7 @@ struct SupportBatch {
     row.packed.effect = grad + run;
     row.packed.count = count;
     row.packed.e = (float)e;
+    row.packed.table = nullptr;
   }
 
   template <bool want_alpha>

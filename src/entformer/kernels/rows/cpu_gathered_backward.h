@@ -7,8 +7,8 @@
 // No row's result depends on the others'.
 #pragma once
 
+#include "cpu_backward.h"
 #include "cpu_gathered_forward.h"
-#include "cpu_powers.h"
 
 namespace {
 
@@ -72,20 +72,12 @@ struct GatheredGradients {
   template <bool want_alpha>
   ENTFORMER_APART void measure(const PowerTable& shared, int64_t begin, int64_t end) const {
     const PowerTable table = shared;
-    const float e = table.e, per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;
     const float *weights = weight;
     float *slopes = slope, *effects = effect;
     for (int64_t i = begin; i < end; i += VL) {
-      vf p = load(weights + i), x = vmax(splat(kSmallestNormal), p);  // in this order a NaN stays one
-      const Split at(x);
-      vf w = power_wide(table, at);
-      store(slopes + i, w);
-      if (want_alpha) {
-        vf log_p = log_of(x, at), t = -e * log_p;
-        vf psi = t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
-        vf near_one = p * (log_p * log_p * psi), other = (w - (p * t + p)) * per_e2;
-        store(effects + i, t < 0.5f ? -near_one : -other);
-      }
+      vf a;
+      store(slopes + i, slopes_and_alpha(table, load(weights + i), want_alpha, a));
+      if (want_alpha) store(effects + i, a);
     }
   }
 

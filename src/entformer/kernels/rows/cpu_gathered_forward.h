@@ -248,7 +248,6 @@ struct GatheredRows {
 
 constexpr int64_t kGatheredRow = 0;
 constexpr double kGatheredFrom = 1.0;
-struct PowerTable;
 struct GatheredRows {
   int size = 0;
   void add(const float*, float*, int64_t, double, float*) {}

@@ -150,4 +150,16 @@ struct PowerTables {
 
 }  // namespace
 
+#else
+
+namespace {
+
+struct PowerTable;
+struct PowerTables {
+  void end_batch() {}
+  const PowerTable* of(float, double, bool) { return nullptr; }
+};
+
+}  // namespace
+
 #endif
