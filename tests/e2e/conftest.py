@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
+PATIENCE = 90_000  # milliseconds: machines that test are busy
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -47,5 +48,6 @@ def browser(chromium_path: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Its sandbox needs rights that containers do not give; the pages are our own.
         browser = playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        expect.set_options(timeout=PATIENCE)
         yield browser
         browser.close()

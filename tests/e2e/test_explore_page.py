@@ -67,9 +67,7 @@ def settle(page: Page) -> None:
 
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
-    expect.set_options(timeout=90_000)
     yield from open_page(browser, server)
-    expect.set_options(timeout=5_000)
 
 
 def ask(page: Page, server: Server, kind: str, **body: Any) -> dict[str, Any]:
@@ -206,13 +204,13 @@ def test_a_problem_is_a_sentence_and_nothing_typed_is_lost(browser: Browser, mak
     long = "hat " * 60
     page.fill("#text", long)
     page.keyboard.press("Enter")
-    expect(page.locator("#problem")).to_contain_text("subwords, and at most 40 are taken here", timeout=90_000)
+    expect(page.locator("#problem")).to_contain_text("subwords, and at most 40 are taken here")
     expect(page.locator("#text")).to_have_value(long)
     expect(page.locator("#grid .head").first).to_be_visible()  # what was there stays
     server.stop()
     page.fill("#text", EXAMPLE)
     page.keyboard.press("Enter")
-    expect(page.locator("#problem")).to_contain_text("The server does not answer", timeout=90_000)
+    expect(page.locator("#problem")).to_contain_text("The server does not answer")
     expect(page.locator("#text")).to_have_value(EXAMPLE)
     context.close()
 

@@ -1,7 +1,7 @@
 // Attention backward for all queries of one key head: only the support is touched where it is small.
 //
 // The equations are in cpu_gradient.h. Blocks whose rows all stored their support (FlashForward) start from it, over long keys many
-// of them at once (cpu_runs.h); the others compute their scores again, and those with many non-zero weights go on as dense
+// of them at once (cpu_runs.h); the others compute their scores again. Those with many non-zero weights go on as dense
 // matrices. One task owns its dK and dV, so there are no races and one order of sums.
 #pragma once
 
