@@ -39,6 +39,9 @@ struct GatheredGradients {
     support = (uint16_t*)(scratch + 4 * run);
   }
 
+  // The powers 1 - e.
+  const PowerTable* table_of(double e) { return tables.of((float)e, 1.0 - (double)(float)e, false); }
+
   // Up to VL rows at a time, then `run`.
   ENTFORMER_APART void add(const float* p, const float* g, float* out, double* grad_alpha, int64_t n, double e) {
     One& row = rows[size];
@@ -47,7 +50,7 @@ struct GatheredGradients {
     row.out = out;
     row.grad_alpha = grad_alpha;
     row.e = (float)e;
-    row.table = tables.of(row.e, 1.0 - (double)row.e, false);
+    row.table = table_of(e);
     row.first = used;
     uint16_t* bits_of = support + size * ((n + VL - 1) / VL);
     float *weight_of = weight + used, *grad_of = grad + used;
@@ -142,6 +145,7 @@ struct GatheredGradients {
 
   template <bool want_alpha>
   void run(int64_t n, bool past_cache) {
+    tables.end_batch();  // of rows that went straight, too
     if (size == 0) return;
     store(weight + used, vf{});
     for (int r = 0, end = 1; r < size; r = end++) {
@@ -162,13 +166,61 @@ struct GatheredGradients {
     }
     size = 0;
     used = widest = 0;
-    tables.end_batch();
   }
 };
 
+// One row of at most kStraightRow scores, support or not: more arithmetic than packing, but memory is waited for all the while.
+// `scratch` holds two runs of n + 2 VL floats.
+constexpr int64_t kStraightRow = 128;
+template <bool want_alpha>
+ENTFORMER_APART void backward_row_straight(const PowerTable& shared, const float* p, const float* g, float* out, double* grad_alpha,
+                                           int64_t n, float* scratch, bool past_cache) {
+  const PowerTable table = shared;
+  float *slopes = scratch, *effects = scratch + n + 2 * VL;
+  auto support = [](vf weights) -> uint32_t {
+    return _mm512_cmp_ps_mask((__m512)weights, _mm512_setzero_ps(), _CMP_NLE_UQ);  // NaN too, so that it shows
+  };
+  // g is measured from that of some key with weight, see GatheredGradients: mostly one of the first vector.
+  int64_t some = 0;
+  for (uint32_t bits; some < n; some += VL)
+    if ((bits = support(some + VL <= n ? load(p + some) : load_tail(p + some, n - some, 0.0f)))) {
+      some += __builtin_ctz(bits);
+      break;
+    }
+  const float origin = some < n ? g[some] : 0.0f;
+  vf W{}, WG{}, sum{};
+  auto measure = [&](int64_t i, vf weights, vf grad) {
+    const __mmask16 inside = (__mmask16)support(weights);
+    vf a, w = (vf)_mm512_maskz_mov_ps(inside, (__m512)slopes_and_alpha(table, weights, want_alpha, a));
+    store(slopes + i, w);
+    if (want_alpha) store(effects + i, (vf)_mm512_maskz_mov_ps(inside, (__m512)a));
+    W += w;
+    WG = (vf)_mm512_mask3_fmadd_ps((__m512)w, (__m512)(grad - origin), (__m512)WG, inside);
+  };
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) measure(i, load(p + i), load(g + i));
+  if (i < n) measure(i, load_tail(p + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f));
+  const float total = hsum(W), delta = hsum(WG) / (total == 0.0f ? 1.0f : total);
+  auto conclude = [&](int64_t at, vf grad) {
+    vf w = load(slopes + at), centred = w == 0.0f ? vf{} : (grad - origin) - delta;
+    if (want_alpha) sum += load(effects + at) * centred;
+    return w * centred;
+  };
+  for (i = 0; i + VL <= n; i += VL) put(out + i, conclude(i, load(g + i)), past_cache);
+  if (i < n) store_tail(out + i, conclude(i, load_tail(g + i, n - i, 0.0f)), n - i);
+  if (want_alpha) *grad_alpha = hsum(sum);
+  if (total == total) return;
+  for (i = 0; i < n; ++i) out[i] = __builtin_nanf("");
+  if (want_alpha) *grad_alpha = __builtin_nan("");
+}
+
 #else
 
+constexpr int64_t kStraightRow = 0;
+template <bool want_alpha>
+void backward_row_straight(const PowerTable&, const float*, const float*, float*, double*, int64_t, float*, bool) {}
 struct GatheredGradients {
+  const PowerTable* table_of(double) { return nullptr; }
   static int64_t scratch_floats(int64_t, int64_t) { return 0; }
   GatheredGradients(float*, int64_t, int64_t) {}
   void add(const float*, const float*, float*, double*, int64_t, double) {}

@@ -99,6 +99,10 @@ bool backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         backward_row_direct<kHalf>(p, g, out, n, packed, a.past_cache);
       } else if (!want && e == 1.0) {
         backward_row_direct<kOne>(p, g, out, n, packed, a.past_cache);
+      } else if (n <= kStraightRow && e == e) {
+        const PowerTable& table = *gathered.table_of(e);
+        if (want) backward_row_straight<true>(table, p, g, out, grad_alpha, n, packed, a.past_cache);
+        else backward_row_straight<false>(table, p, g, out, grad_alpha, n, packed, a.past_cache);
       } else if (n <= kGatheredRow && e == e) {
         gathered.add(p, g, out, grad_alpha, n, e);
       } else {
