@@ -198,6 +198,8 @@ ENTFORMER_APART void backward_row_straight(const PowerTable& shared, const float
     WG = (vf)_mm512_mask3_fmadd_ps((__m512)w, (__m512)(grad - origin), (__m512)WG, inside);
   };
   int64_t i = 0;
+  expect_row(p + VL * n, n);
+  expect_row(g + VL * n, n);
   for (; i + VL <= n; i += VL) measure(i, load(p + i), load(g + i));
   if (i < n) measure(i, load_tail(p + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f));
   const float total = hsum(W), delta = hsum(WG) / (total == 0.0f ? 1.0f : total);
