@@ -197,6 +197,20 @@ def test_columns_far_apart_come_back(how: dict[str, Any], queries: int, isa: str
         torch.testing.assert_close(ours, right.float(), **CLOSE)
 
 
+def test_more_alphas_than_tables_of_powers(isa: str) -> None:
+    heads = 70  # a thread keeps the tables of 32
+    q, k, v = problem(2, heads, 5, 20, 8, 2.0)
+    grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
+
+    def outcome(impl: Impl, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [t.to(dtype).requires_grad_() for t in (q, k, v, torch.linspace(1.02, 1.99, heads))]
+        out = output(*leaves[:3], alpha=leaves[3], impl=impl)
+        return out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))
+
+    for ours, right in zip(outcome("cpu", torch.float32), outcome("reference", torch.float64), strict=True):
+        torch.testing.assert_close(ours, right.float(), **CLOSE)
+
+
 # The scores are added up in another order then: what equal scores of a thousand are off by, they are off by together.
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 def test_large_equal_scores_keep_weights_that_sum_to_one(alpha: float, isa: str) -> None:
