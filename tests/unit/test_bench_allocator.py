@@ -1,7 +1,7 @@
 """Freed memory stays with the process when a benchmark asks for it: the same tensors again cost no page faults.
 
-Which piece of freed memory serves a request is the C library's business: now and then it cuts one up and a tensor gets fresh pages.
-So many rounds are counted, and the median must be free of faults.
+Which piece of freed memory serves a request is the C library's business: now and then it cuts one up and a tensor gets fresh
+pages. So many rounds are counted, and the median must be free of faults.
 """
 
 import platform

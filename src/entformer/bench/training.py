@@ -1,7 +1,7 @@
 """Whole models raced in training: ours, torch's Transformer and Hugging Face's Marian. In: a plan. Out: a report.
 
-Contestants take turns on the same batches. Speed is the baseline's time over a contestant's time on the same batch, in the median
-round: above 1 is faster than our own model with torch's fused softmax attention.
+Contestants take turns on the same batches. Speed is the baseline's time over a contestant's time on the same batch, in the
+median round: above 1 is faster than our own model with torch's fused softmax attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Plan:
     vocab_size: int = 9712
     rounds: int = 9
     close_rounds: int = 24
-    """More rounds for those whose bar is near the baseline: one round is off by several per cent on a machine that others share."""
+    """More rounds for those whose bar is near the baseline: on a shared machine one round is off by several per cent."""
     threads: int = 1
     sizes: dict[str, Any] = field(default_factory=dict)
     """Fields that replace those of the preset."""
