@@ -18,10 +18,12 @@ struct Mapping {
   Shape shape;
   bool in_double;  // alpha > 2 is solved in float64 scalars, row by row
   const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, where there are any
+  bool gathers;                        // its rows are solved by GatheredRows
 };
 inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h) {
   const double e = p.rela ? 0.0 : p.alpha[b * p.H + h] - 1.0;
-  return {p.rela != 0, e, fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral, e > 1.0, nullptr, nullptr};
+  const Shape shape = fabs(e) < kSoftmaxBelow ? kSoftmax : e == 0.5 ? kHalf : e == 1.0 ? kOne : kGeneral;
+  return {p.rela != 0, e, shape, e > 1.0, nullptr, nullptr, false};
 }
 
 // What one thread keeps from head to head.
@@ -37,6 +39,9 @@ inline Mapping mapping_of(const FlashProblem& p, int64_t b, int64_t h, HeadTable
   if (m.rela || !has_table(m.e)) return m;
   m.weights = tables.gathered.table_of(m.e);
   m.slopes = tables.slopes.of((float)m.e, 1.0 - (double)(float)m.e, false);
+  // The first guess of GatheredRows rounds by where keys lie. A head with ALiBi has a window, and to drop the keys beyond it must
+  // not change a bit (nn/window.py).
+  m.gathers = p.Lk <= kGatheredRow && !(p.slopes && p.slopes[b * p.H + h] != 0.0f);
   return m;
 }
 
@@ -94,13 +99,12 @@ struct Workspace {
 // lam of every row of a block whose maximum is finite.
 inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, float* top, float* lam) {
   for (int64_t r = 0; m.e != m.e && r < block.rows; ++r) top[r] = __builtin_nanf("");  // a broken alpha breaks its head
-  const bool gather = m.weights && block.keys <= kGatheredRow;
   Row rows[VL];
   const float* gathered[VL];
   int count = 0;
   auto keep = [&](const float* s, float found) { lam[(s - scores) / w.ld] = found; };
   auto flush = [&]() {
-    if (gather) {
+    if (m.gathers) {
       vf at{}, beyond{};
       w.tables->gathered.solve(block.keys, at, beyond);
       w.tables->gathered.clear();
@@ -122,7 +126,7 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
       continue;
     }
     float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
-    if (gather) w.tables->gathered.add(gathered[count] = s, nullptr, block.keys, m.e, scratch);
+    if (m.gathers) w.tables->gathered.add(gathered[count] = s, nullptr, block.keys, m.e, scratch);
     else rows[count].start(s, block.keys, top[r], m.e, scratch);
     if (++count == w.batch) flush();
   }
