@@ -56,7 +56,7 @@ class Plan:
 
 
 def full_plan(threads: int = 1, preset: str = "tiny") -> Plan:
-    """Some twelve minutes on one thread with the preset "tiny"."""
+    """Some fifteen minutes on one thread with the preset "tiny"."""
     both: list[dict[str, Any]] = [SHORT, LONG]
     settings = [Setting(**lengths, tokens=4096, precision=p) for p in ("float32", "bfloat16") for lengths in both]
     return Plan(settings=tuple(settings), preset=preset, threads=threads)

@@ -85,7 +85,7 @@ def bench_training(
     threads: Annotated[int, typer.Option(min=1, help="Threads for torch and the kernels.")] = 1,
     preset: Annotated[str, typer.Option(help="Size of the models: micro, tiny, small or base.")] = "tiny",
 ) -> None:
-    """Race whole translation models in training: ours, nn.Transformer, Hugging Face's Marian. Some twelve minutes."""
+    """Race whole translation models in training: ours, nn.Transformer, Hugging Face's Marian. Some fifteen minutes."""
     from entformer.cli.bench_training import run_training
 
     run_training(json_file=json_file, quick=quick, threads=threads, preset=preset)

@@ -4,6 +4,7 @@
 // The supports of all rows stand in one run without gaps, so the costly part, slopes and effects of alpha, fills every lane and
 // has no short loops. w = p^(1-e) comes from a table of that power, and so does ln p. Where t = -e ln p is not small,
 // dp/dalpha = (p (1 + t) - w)/e^2 loses little; below, it is -p (ln p)^2 psi(t) with psi a polynomial.
+// Rows of at most kStraightRow scores are not packed: backward_row_straight takes them one by one.
 // No row's result depends on the others'.
 #pragma once
 
