@@ -1,4 +1,4 @@
-"""Adaptively sparse attention: alpha-entmax with exact zeros and a learned alpha, as fast as softmax.
+"""Adaptively sparse attention for PyTorch: alpha-entmax with exact zeros and a learned alpha per head.
 
     import entformer as ef
     weights = ef.entmax(scores, alpha=1.5, dim=-1)

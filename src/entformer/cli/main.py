@@ -16,7 +16,7 @@ from entformer.cli import verbs_analysis, verbs_bench, verbs_longcontext, verbs_
 from entformer.errors import EntformerError, RunFailed
 
 app = typer.Typer(
-    help="Adaptively sparse attention: alpha-entmax with learned alpha, as fast as softmax.",
+    help="Adaptively sparse attention for PyTorch: alpha-entmax with a learned alpha per head.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -60,7 +60,7 @@ def top(
     ] = False,
     _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
 ) -> None:
-    """Adaptively sparse attention: alpha-entmax with learned alpha, as fast as softmax."""
+    """Adaptively sparse attention for PyTorch: alpha-entmax with a learned alpha per head."""
 
 
 @app.command()

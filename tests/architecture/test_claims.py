@@ -1,0 +1,36 @@
+"""What the README, the package metadata and `--help` claim agrees and carries its conditions."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import entformer
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["description"]
+COMMAND_LINE = (ROOT / "src" / "entformer" / "cli" / "main.py").read_text(encoding="utf-8")
+
+
+def test_one_tagline_without_a_speed_claim() -> None:
+    in_help = re.findall(r'(?:help=|""")"?(Adaptively[^"]+)"', COMMAND_LINE)
+    taglines = [METADATA, (entformer.__doc__ or "").splitlines()[0], *in_help]
+    assert len(taglines) == 4
+    for line in [*taglines, README.split("\n\n")[1].replace("\n", " ")]:
+        assert "Adaptively sparse attention for PyTorch" in line
+        assert not re.search(r"fast|speed", line)
+
+
+def test_the_readme_says_that_there_are_no_gpu_kernels() -> None:
+    first_screen = README.split("## What is in it")[0]
+    assert "No GPU kernels yet" in first_screen
+    assert "dense PyTorch implementation" in first_screen
+
+
+def test_accuracies_and_scores_carry_seeds_and_conditions() -> None:
+    sorting = README.split("## Beyond the training length")[1].split("##")[0]
+    for condition in ("two seeds", "With NAPE positions", "with rotary positions the order is reversed", "whole sequence"):
+        assert condition in sorting
+    multi30k = next(block for block in README.split("\n\n") if block.startswith("Multi30k"))
+    assert "one seed" in multi30k
+    assert "no difference" in multi30k
