@@ -79,7 +79,7 @@ def _prepare(
 def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus | None:
     """Where the text is, `work` taking what has to be written for it; None if the recipe names a prepared folder only."""
     if data.corpus == "builtin":
-        return builtin_text(work, seed=data.seed, train=data.size)
+        return builtin_text(work, train=data.size)
     if data.corpus is not None:
         say(f"looking for {data.corpus} in {data.from_ or cache_folder()}")
         return named_corpus(data.corpus, source=data.from_, layout=data.layout)
@@ -112,11 +112,10 @@ def named_corpus(name: str, *, source: str | None = None, layout: str | None = N
     )
 
 
-def builtin_text(folder: Path, *, seed: int = 1, train: int | None = None) -> Corpus:
+def builtin_text(folder: Path, *, train: int | None = None) -> Corpus:
     """The built-in corpus, written to TSV files in `folder`."""
-    pairs = builtin_corpus(seed) if train is None else builtin_corpus(seed, train=train)
     texts = {}
-    for split, lines in pairs.items():
+    for split, lines in builtin_corpus(train).items():
         path = folder / f"{split}.tsv"
         write_text(path, "".join(f"{source}\t{target}\n" for source, target in lines))
         texts[split] = ParallelText(path)

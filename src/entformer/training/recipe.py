@@ -42,8 +42,8 @@ class DataConfig(Section):
     tokenized: bool | None = Field(default=None, description="The text is tokenised; guessed if not given.")
     dedup: bool = Field(default=False, description="Leave out repeated training pairs.")
     clean: bool = Field(default=False, description="Remove characters that would otherwise be an error, such as NUL.")
-    size: int | None = Field(default=None, ge=10, description="Training pairs to make, for the built-in corpus.")
-    seed: int = Field(default=1, ge=0, description="For the subwords' sample and the built-in corpus.")
+    size: int | None = Field(default=None, ge=10, description="Training pairs of the built-in corpus, at most 9,000.")
+    seed: int = Field(default=1, ge=0, description="For the sample that the subwords are trained on.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

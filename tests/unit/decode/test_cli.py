@@ -227,7 +227,7 @@ def test_a_named_test_set_needs_no_files(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_run_takes_a_named_test_set_in_its_own_direction(run_folder: Path) -> None:
-    english = builtin_corpus(train=0, valid=5, test=0)["valid"][0][0]
+    english = builtin_corpus()["valid"][0][0]
     way = TestSet([english], ["x"], "test of toy", "de", "en", False, False)
     assert score._as_run_translates(way, run_folder).references == [english]
     with pytest.raises(ArgumentError, match="translates en -> de, test of toy is fr -> en"):
