@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from entformer.bench.signature import signature
+from entformer.bench.harness import get_signature
 from entformer.errors import DataError
 from entformer.longcontext.catalogue import Recipe
 from entformer.longcontext.train import Contestant, build
@@ -88,7 +88,7 @@ def main() -> None:
         "cache bytes": held | {"ratio": held["window"] / held["full"]},
         "decode ms": {name: 1e3 * own for name, own in times.items()} | {"ratio": times["window"] / times["full"]},
         "prefill s": seconds,
-        "measured with": str(signature()),
+        "measured with": str(get_signature()),
     }
     print(json.dumps(found, indent=1))
 

@@ -1,1 +1,1 @@
-"""Measurements. Ratios taken in one run on one machine, each with a signature of what was measured; nothing prints here."""
+"""Benchmarks: time relative to a baseline measured in the same run."""

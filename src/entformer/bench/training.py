@@ -1,170 +1,138 @@
-"""Whole models raced in training: ours, torch's Transformer and Hugging Face's Marian. In: a plan. Out: a report.
+"""Benchmark of whole training steps of the translation model: our kernels against the same model with SDPA's softmax.
 
-Contestants take turns on the same batches. Speed is the baseline's time over a contestant's time on the same batch, in the
-median round: above 1 is faster than our own model with torch's fused softmax attention.
+All models have the same sizes, dropout, label smoothing and optimizer, and train on the same batches of random tokens. The
+ratio is time per step relative to the baseline on the same batch; `tokens_per_s` counts target tokens without padding.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from entformer.bench import training_racers as racers
-from entformer.bench.signature import Signature, signature
-from entformer.bench.timing import compare, take_turns
-from entformer.models.config import PRESETS
+from entformer.bench.harness import SEED, Measurement, Report, get_signature, measurements, threads, time_interleaved
+from entformer.data.records import Batch
+from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.text.subwords import BOS, EOS, PAD
 
+BASELINE = "softmax, SDPA"
+ATTENTION = {
+    BASELINE: AttentionConfig(normalizer="softmax", backend="sdpa"),
+    "softmax": AttentionConfig(normalizer="softmax"),
+    "entmax15": AttentionConfig(normalizer="entmax15"),
+    "learned": AttentionConfig(normalizer="entmax"),
+    "rela": AttentionConfig(normalizer="rela"),
+}
+LENGTHS = {"short": (15.0, 5.0), "long": (80.0, 20.0)}  # mean and deviation in tokens; short: Multi30k's captions
+SMOOTHING = 0.1
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One race: what the batches look like, and the precision of products."""
-
-    name: str
-    mean: float
-    """Mean length of source and target in tokens, EOS counted."""
-    deviation: float
-    tokens: int
-    """Target tokens in a batch, about."""
-    precision: str
-    """"float32" or "bfloat16" (torch.autocast)."""
-
-
-SHORT = {"name": "short", "mean": 15.0, "deviation": 5.0}  # Multi30k's captions
-LONG = {"name": "long", "mean": 80.0, "deviation": 20.0}
-CLOSE = ("entmax15", "learned")
+LossFn = Callable[[Batch], Tensor]  # summed over target tokens
+BuildModel = Callable[[Seq2SeqConfig], tuple[nn.Module, LossFn]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Everything one run measures."""
+def benchmark_training(
+    *,
+    preset: str = "tiny",
+    num_threads: int = 1,
+    quick: bool = False,
+    extra: Mapping[str, BuildModel] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Runs the benchmark: some fifteen minutes on one thread with the preset "tiny", some seconds if `quick`.
 
-    settings: tuple[Setting, ...]
-    contestants: tuple[str, ...] = racers.CONTESTANTS
-    preset: str = "tiny"
-    vocab_size: int = 9712
-    rounds: int = 9
-    close_rounds: int = 24
-    """More rounds for those whose bar is near the baseline: on a shared machine one round is off by several per cent."""
-    threads: int = 1
-    sizes: dict[str, Any] = field(default_factory=dict)
-    """Fields that replace those of the preset."""
-
-    def model_sizes(self) -> dict[str, Any]:
-        return {"vocab_size": self.vocab_size, **PRESETS[self.preset], **self.sizes}
-
-
-def full_plan(threads: int = 1, preset: str = "tiny") -> Plan:
-    """Some fifteen minutes on one thread with the preset "tiny"."""
-    both: list[dict[str, Any]] = [SHORT, LONG]
-    settings = [Setting(**lengths, tokens=4096, precision=p) for p in ("float32", "bfloat16") for lengths in both]
-    return Plan(settings=tuple(settings), preset=preset, threads=threads)
-
-
-def quick_plan(threads: int = 1, preset: str = "tiny") -> Plan:
-    """Some seconds: small batches, few rounds. Enough to see that everything runs; the figures are rough."""
-    lengths: dict[str, Any] = SHORT
-    settings = [Setting(**lengths, tokens=512, precision=p) for p in ("float32", "bfloat16")]
-    return Plan(settings=tuple(settings), preset=preset, rounds=3, close_rounds=0, threads=threads)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """One contestant in one setting."""
-
-    setting: Setting
-    contestant: str
-    tokens_per_second: float
-    """Target tokens, padding not counted, in the median round."""
-    speed: float
-    """Time of the baseline over the time of this contestant, in the median round: batches differ, rounds do not mix."""
-    speed_low: float
-    """Lower quartile of the same."""
-    speed_high: float
-    rounds: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A promise and what was measured: the worst of the settings it covers. Larger is better."""
-
-    what: str
-    measured: float
-    bar: float
-
-    @property
-    def met(self) -> bool:
-        return self.measured >= self.bar
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingReport:
-    """A run of the benchmark: what it was measured with, what was measured, and what came out."""
-
-    signature: Signature
-    transformers: str | None
-    plan: Plan
-    results: tuple[TrainingResult, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
-        return {"benchmark": "training", **asdict(self)}
-
-    def bars(self) -> list[Bar]:
-        """The promises of which this run has measurements."""
-        return [Bar(what=what, measured=min(found), bar=bar) for what, found, bar in self._measured() if found]
-
-    def _measured(self) -> Iterator[tuple[str, list[float], float]]:
-        speeds = {(r.setting, r.contestant): r.speed for r in self.results}
-        for name in CLOSE:
-            yield f"{name} / softmax with SDPA", [s for (_, who), s in speeds.items() if who == name], 0.95
-        for peer in (racers.MARIAN, racers.TORCH):
-            for name in ("softmax", "entmax15", "learned"):
-                found = [
-                    speed / speeds[setting, peer]
-                    for (setting, who), speed in speeds.items()
-                    if who == name and (setting, peer) in speeds
-                ]
-                yield f"{name} / {peer}", found, 1.0
-
-
-def race_training(plan: Plan, *, progress: Callable[[str], None] = lambda _: None) -> TrainingReport:
-    """Run the plan. `progress` hears one short line before each part. Marian is left out where it is not installed."""
-    peer = racers.marian_version()
-    names = [name for name in plan.contestants if name != racers.MARIAN or peer is not None]
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    results: list[TrainingResult] = []
-    try:
-        torch.set_num_threads(plan.threads)
-        for number, setting in enumerate(plan.settings):
-            progress(f"{number + 1} of {len(plan.settings)}: {setting.name} sentences, {setting.precision}")
-            results.extend(_race(plan, setting, names))
-        return TrainingReport(signature=signature(), transformers=peer, plan=plan, results=tuple(results))
-    finally:
-        torch.set_num_threads(before)
+    Args:
+        extra: further models by name, built from the same configuration.
+        sizes: fields that replace those of the preset.
+    """
+    config = {"vocab_size": 9712, **PRESETS[preset], **(sizes or {})}
+    lengths, tokens, rounds = (("short",), 512, 3) if quick else (tuple(LENGTHS), 4096, 33)
+    state = torch.get_rng_state()
+    found: list[Measurement] = []
+    with threads(num_threads):
+        for precision in ("float32", "bfloat16"):
+            for length in lengths:
+                progress(f"{length} sentences, {precision}")
+                batches = make_batches(tokens, *LENGTHS[length], config["vocab_size"])
+                steps = _steps(config, batches, precision == "bfloat16", extra or {})
+                found.extend(_measure(steps, batches, f"{length} sentences, {precision}", rounds))
         torch.set_rng_state(state)
+        return Report(benchmark="training", baseline=BASELINE, signature=get_signature(), measurements=tuple(found))
 
 
-def _race(plan: Plan, setting: Setting, names: list[str]) -> Iterator[TrainingResult]:
-    batches = racers.make_batches(setting.tokens, setting.mean, setting.deviation, plan.vocab_size)
-    narrow = setting.precision == "bfloat16"
-    steps = {name: racers.training_step(name, plan.model_sizes(), batches, narrow) for name in names}
-    laps = take_turns(steps, rounds=plan.rounds, warm_up=1)
-    close = {name: step for name, step in steps.items() if name == racers.BASELINE or name in CLOSE}
-    for name, more in take_turns(close, rounds=plan.close_rounds, warm_up=0).items():
-        laps[name] += more
-    # Every contestant has gone through the same batches in the same rounds; the first was the warm-up's.
-    tokens = [batches[(turn + 1) % len(batches)].target_tokens for turn in range(plan.rounds + plan.close_rounds)]
-    for name in names:
-        own = laps[name]
-        spread = compare(laps[racers.BASELINE][: len(own)], own)
-        yield TrainingResult(
-            setting=setting,
-            contestant=name,
-            tokens_per_second=median(count / lap for count, lap in zip(tokens, own, strict=False)),
-            speed=spread.ratio,
-            speed_low=spread.ratio_low,
-            speed_high=spread.ratio_high,
-            rounds=len(own),
-        )
+def _measure(steps: dict[str, Callable[[], object]], batches: Sequence[Batch], case: str, rounds: int) -> Iterator[Measurement]:
+    seconds = time_interleaved(steps, rounds=rounds, warmup=1)
+    tokens = [batches[(index + 1) % len(batches)].target_tokens for index in range(rounds)]  # the first was the warm-up's
+    speeds = {
+        name: {"tokens_per_s": median(count / s for count, s in zip(tokens, own, strict=True))} for name, own in seconds.items()
+    }
+    yield from measurements(seconds, BASELINE, case, "step", speeds)
+
+
+def _steps(
+    sizes: Mapping[str, Any], batches: Sequence[Batch], low_precision: bool, extra: Mapping[str, BuildModel]
+) -> dict[str, Callable[[], object]]:
+    steps = {}
+    for name in (*ATTENTION, *extra):
+        torch.manual_seed(SEED)
+        attention = ATTENTION.get(name, ATTENTION[BASELINE])
+        config = Seq2SeqConfig(**{**sizes, **dict.fromkeys(KINDS, attention), "label_smoothing": SMOOTHING})
+        model, loss_fn = extra.get(name, build_entformer)(config)
+        steps[name] = _training_step(model, loss_fn, batches, low_precision)
+    return steps
+
+
+def build_entformer(config: Seq2SeqConfig) -> tuple[nn.Module, LossFn]:
+    """Returns our model and its summed loss."""
+    model = Seq2Seq(config)
+    return model, lambda batch: model.loss(batch).loss
+
+
+def _training_step(model: nn.Module, loss_fn: LossFn, batches: Sequence[Batch], low_precision: bool) -> Callable[[], object]:
+    """Returns a function that runs forward, backward and AdamW on the next batch."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    index = 0
+
+    def step() -> object:
+        nonlocal index
+        batch = batches[index % len(batches)]
+        index += 1
+        with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+            loss = loss_fn(batch)
+        (loss / batch.target_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def make_batches(tokens: int, mean: float, deviation: float, vocab_size: int, count: int = 3) -> list[Batch]:
+    """Returns batches of about `tokens` target tokens. Pairs are sorted by length before they are cut, as in training."""
+    generator = torch.Generator(device="cpu").manual_seed(SEED)
+    pairs = max(count * tokens // max(int(mean), 1), 4 * count)
+    common = torch.randn(pairs, generator=generator)
+
+    def lengths() -> Tensor:  # of a sentence and of its translation: they vary together
+        noise = torch.randn(pairs, generator=generator)
+        return (mean + deviation * (0.9 * common + 0.44 * noise)).round().clamp(3, 4 * mean).long()
+
+    source, target = lengths(), lengths()
+    order = (target * 1000 + source).argsort()
+    return [_batch(source[cut], target[cut], vocab_size, generator) for cut in order.chunk(count)]
+
+
+def _batch(source_lengths: Tensor, target_lengths: Tensor, vocab_size: int, generator: torch.Generator) -> Batch:
+    def ids(lengths: Tensor) -> Tensor:
+        positions = torch.arange(int(lengths.max()))
+        tokens = torch.randint(EOS + 1, vocab_size, (lengths.shape[0], positions.shape[0]), generator=generator)
+        tokens[positions >= lengths[:, None]] = PAD
+        tokens[positions == lengths[:, None] - 1] = EOS
+        return tokens
+
+    target = F.pad(ids(target_lengths), (1, 0), value=BOS)
+    return Batch(ids(source_lengths), target, source_lengths, target_lengths, tuple(range(len(source_lengths))))

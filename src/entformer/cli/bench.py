@@ -1,65 +1,176 @@
-"""`entformer bench rows`: runs the race, prints a table per direction and scale, writes JSON and PNG when asked."""
+"""`entformer bench`: speed relative to a baseline measured in the same run. Prints tables; writes JSON and PNG on request."""
 
 import json
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from entformer.bench.rows import ALPHAS, DIRECTIONS, QUICK, Plan, RowReport, race_rows
-from entformer.cli.output import progress_lines, writable_file
+from entformer.errors import ArgumentError
 
-HEADINGS = {"1": "α = 1", "1.5": "1.5", "2": "2", "learned": "learned", "per head": "learned\nper head"}
+if TYPE_CHECKING:  # imported when a command runs, so that --help does not wait for torch
+    from rich.console import Console
+
+    from entformer.bench.attention import AttentionShape
+    from entformer.bench.harness import Report
+
+app = typer.Typer(help="Measure speed relative to softmax on this machine.", no_args_is_help=True)
+
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write all measurements to FILE; - for standard output.")
+]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Few cases and rounds: seconds instead of minutes, rough figures.")]
 
 
-def run_rows(*, json_file: str | None, png_file: Path | None, quick: bool, threads: int | None) -> None:
-    """Measure, then show and write. Places to write are tried before the long part."""
-    json_path = writable_file(Path(json_file)) if json_file not in (None, "-") else None
-    png_path = writable_file(png_file) if png_file is not None else None
-    console = Console(stderr=json_file == "-")  # standard output belongs to the JSON then
+@app.callback()
+def bench() -> None:
+    """Measure speed relative to softmax on this machine."""
+
+
+@app.command("rows")
+def bench_rows(
+    json_file: JsonOption = None,
+    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Plot time against row length.")] = None,
+    quick: QuickOption = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads; torch's default if not given.")] = None,
+) -> None:
+    """Benchmark entmax against torch.softmax (forward and backward, row lengths 32 to 8192). Takes a few minutes."""
+    from entformer.bench.rows import benchmark_rows
+    from entformer.cli.output import progress_lines
+
+    _check_outputs(json_file, png_file)
     with progress_lines() as progress:
-        report = race_rows(QUICK if quick else Plan(), threads=threads, progress=progress)
+        report = benchmark_rows(quick=quick, num_threads=threads, progress=progress)
+    _finish(report, json_file)
+    if png_file is not None:
+        from entformer.bench.figures import plot_report
 
-    _print_tables(console, report)
+        plot_report(report, png_file, x="n", x_label="row length n")
+
+
+@app.command("attention")
+def bench_attention(
+    json_file: JsonOption = None,
+    png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Plot time against density.")] = None,
+    quick: QuickOption = False,
+    threads: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Numbers of threads: all cases with the largest, some with the others. Default 1,2."),
+    ] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BxHxLxD,...", help="Self-attention shapes. Default 16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64."
+        ),
+    ] = None,
+) -> None:
+    """Benchmark attention against scaled_dot_product_attention, with the density of each case. Takes about five minutes."""
+    from entformer.bench.attention import benchmark_attention
+    from entformer.cli.output import progress_lines
+
+    _check_outputs(json_file, png_file)
+    most = min(2, len(os.sched_getaffinity(0)))
+    counts = _parse_threads(threads) if threads is not None else tuple(range(1, most + 1))
+    chosen = _parse_shapes(shapes) if shapes else None
+    with progress_lines() as progress:
+        report = benchmark_attention(chosen, counts, quick=quick, progress=progress)
+    _finish(report, json_file)
+    if png_file is not None:
+        from entformer.bench.figures import plot_report
+
+        plot_report(report, png_file, x="density", x_label="density: fraction of weights that are not zero")
+
+
+@app.command("training")
+def bench_training(
+    json_file: JsonOption = None,
+    quick: QuickOption = False,
+    threads: Annotated[int, typer.Option(min=1, help="Number of threads.")] = 1,
+    preset: Annotated[str, typer.Option(help="Size of the models: micro, tiny, small or base.")] = "tiny",
+) -> None:
+    """Benchmark training steps of the translation model against the same model with SDPA's softmax. About fifteen minutes."""
+    from entformer.bench.training import benchmark_training
+    from entformer.cli.output import progress_lines
+    from entformer.models.config import PRESETS
+
+    if preset not in PRESETS:
+        raise ArgumentError(f"--preset {preset!r} is not known; choose one of {', '.join(PRESETS)}.")
+    _check_outputs(json_file, None)
+    with progress_lines() as progress:
+        report = benchmark_training(preset=preset, num_threads=threads, quick=quick, progress=progress)
+    _finish(report, json_file)
+
+
+def _check_outputs(json_file: str | None, png_file: Path | None) -> None:
+    """Fails before the long part rather than after it."""
+    from entformer.cli.output import writable_file
+
+    if json_file not in (None, "-"):
+        writable_file(Path(json_file))
+    if png_file is not None:
+        writable_file(png_file)
+
+
+def _finish(report: "Report", json_file: str | None) -> None:
+    from rich.console import Console
+
+    _print_report(Console(stderr=json_file == "-"), report)  # standard output belongs to the JSON then
+    text = json.dumps(report.as_dict(), indent=1)
     if json_file == "-":
-        print(json.dumps(report.as_dict(), indent=1))
-    elif json_path is not None:
-        json_path.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
-        console.print(f"results: {json_path}", highlight=False)
-    if png_path is not None:
-        from entformer.bench.figures import draw_rows  # matplotlib only when a figure is wanted
-
-        draw_rows(report, png_path)
-        console.print(f"figure: {png_path}", highlight=False)
+        print(text)
+    elif json_file is not None:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
 
 
-def _print_tables(console: Console, report: RowReport) -> None:
-    has_peer = any(result.peer is not None for result in report.results)
-    for scale in report.plan.scales:
-        for direction in DIRECTIONS:
-            title = f"{direction}, scores ~ N(0, {scale:g}²): time / torch.softmax"
-            table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column("n", justify="right", style="bold")
-            table.add_column("softmax\nms", justify="right", style="dim")
-            for alpha in ALPHAS:
-                table.add_column(HEADINGS[alpha], justify="right")
-            if has_peer:
-                table.add_column("entmax\nα = 1.5", justify="right", style="dim")
-                table.add_column("entmax\nlearned", justify="right", style="dim")
-            for n in report.plan.lengths:
-                found = {r.alpha: r for r in report.results if (r.n, r.scale, r.direction) == (n, scale, direction)}
-                cells = [str(n), f"{found['1'].softmax_ms:.2f}", *(f"{found[alpha].ours:.2f}" for alpha in ALPHAS)]
-                if has_peer:
-                    cells += [f"{peer:.0f}" if (peer := found[alpha].peer) is not None else "" for alpha in ("1.5", "learned")]
-                table.add_row(*cells)
-            console.print(table)
-    gains = [r for r in report.results if r.faster_than_peer is not None and r.n >= 512 and r.alpha == "1.5"]
-    if gains:
-        least = min(gains, key=lambda r: r.faster_than_peer or 0.0)
-        console.print(
-            f"At α = 1.5 and n >= 512, entformer is at least {least.faster_than_peer:.3g} times as fast as the entmax package "
-            f"(least at n = {least.n}, {least.direction}).",
-            highlight=False,
-        )
+def _print_report(console: "Console", report: "Report") -> None:
+    """Prints one table per direction with a row per case and a column per implementation, then the densities."""
+    cases = list(dict.fromkeys(m.case for m in report.measurements))
+    names = list(dict.fromkeys(m.implementation for m in report.measurements))
+    by_key = {(m.direction, m.case, m.implementation): m for m in report.measurements}
+    for direction in dict.fromkeys(m.direction for m in report.measurements):
+        rows = []
+        for case in cases:
+            found = [by_key.get((direction, case, name)) for name in names]
+            baseline = next((f"{m.baseline_ms:.2f}" for m in found if m is not None), None)
+            if baseline is not None:
+                rows.append([case, baseline, *("" if m is None else f"{m.ratio:.2f}" for m in found)])
+        _print_table(console, f"{direction}: time / {report.baseline}", ["", f"{report.baseline}\nms", *names], rows)
+    densities = {(m.case, m.implementation): m.details["density"] for m in report.measurements if "density" in m.details}
+    if densities:
+        rows = [[case, *(f"{100 * densities[case, n]:.3g}" if (case, n) in densities else "" for n in names)] for case in cases]
+        _print_table(console, "density: weights that are not zero, %", ["", *names], rows)
     console.print(str(report.signature), style="dim", highlight=False)
+
+
+def _print_table(console: "Console", title: str, headings: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, heading in enumerate(headings):
+        table.add_column(
+            heading.replace(" ", "\n") if index else heading, justify="right" if index else "left", no_wrap=not index
+        )
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _parse_threads(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentError(f"--threads {text!r} is not a list of numbers; write it like 1,2.") from None
+
+
+def _parse_shapes(text: str) -> "tuple[AttentionShape, ...]":
+    from entformer.bench.attention import AttentionShape
+
+    shapes = []
+    for part in text.split(","):
+        numbers = [int(number) for number in part.split("x") if number.isdecimal()]
+        if len(numbers) != 4 or part.count("x") != 3 or min(numbers) < 1:
+            raise ArgumentError(f"--shapes: {part!r} is not batch x heads x length x head size, like 4x8x512x64.")
+        shapes.append(AttentionShape(*numbers))
+    return tuple(shapes)

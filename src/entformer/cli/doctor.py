@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from entformer import __version__
-from entformer.bench.signature import cpu_name
+from entformer.bench.harness import cpu_name
 from entformer.cli.self_test import SelfTest, self_test
 from entformer.errors import ImplUnavailable
 from entformer.kernels import native

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from entformer import __version__
-from entformer.cli import verbs_analysis, verbs_bench, verbs_longcontext, verbs_translation
+from entformer.cli import bench, verbs_analysis, verbs_longcontext, verbs_translation
 from entformer.errors import EntformerError, RunFailed
 
 app = typer.Typer(
@@ -92,7 +92,7 @@ def doctor(
 
 app.add_typer(verbs_translation.app)
 app.add_typer(verbs_analysis.app)
-app.add_typer(verbs_bench.bench_app, name="bench")
+app.add_typer(bench.app, name="bench")
 app.add_typer(verbs_longcontext.app, name="longctx")
 
 if __name__ == "__main__":
