@@ -40,7 +40,7 @@ _HOMES = {
         "sparsemax_bisect_loss",
         "sparsemax_loss",
     ),
-    "entformer.nn.alpha": ("AlphaChooser", "EntmaxAlpha", "LearnedAlpha"),
+    "entformer.nn.alpha": ("AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"),
     "entformer.nn.attention": ("MultiheadAttention",),
     "entformer.nn.cache": ("KeyValueCache",),
     "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
@@ -167,6 +167,7 @@ if TYPE_CHECKING:
     from entformer.nn.alpha import AlphaChooser as AlphaChooser
     from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
     from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
+    from entformer.nn.alpha import project_alphas as project_alphas
     from entformer.nn.attention import MultiheadAttention as MultiheadAttention
     from entformer.nn.cache import KeyValueCache as KeyValueCache
     from entformer.nn.mappings import (

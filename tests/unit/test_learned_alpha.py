@@ -8,6 +8,7 @@ import torch
 from entformer.errors import ArgumentError
 from entformer.mappings import entmax
 from entformer.nn import AlphaChooser, EntmaxAlpha, LearnedAlpha
+from entformer.nn.alpha import project_alphas
 
 
 def test_random_start_is_the_papers() -> None:
@@ -124,3 +125,59 @@ def test_entmax_alpha_loads_alphas_stored_as_such() -> None:
     torch.testing.assert_close(model[0].alpha_chooser(), stored)
     with pytest.raises(ArgumentError, match="strictly between 1 and 2"):
         model.load_state_dict({"0.alpha_chooser": torch.tensor([0.9, 1.5, 1.9])})
+
+
+@pytest.mark.parametrize("start", [1.0, 1.3, 2.0])
+def test_a_projected_alpha_is_the_parameter_itself(start: float) -> None:
+    module = LearnedAlpha(3, init=start, parametrization="projected")
+    assert list(module.state_dict()) == ["value"]
+    torch.testing.assert_close(module(), torch.full((3,), start))
+    module().sum().backward()
+    assert torch.equal(module.parameter.grad, torch.ones(3))  # at the bounds too
+
+
+def test_both_parametrizations_draw_the_same_random_alphas() -> None:
+    drawn = [
+        LearnedAlpha(4, parametrization=form, generator=torch.Generator().manual_seed(5))() for form in ("sigmoid", "projected")
+    ]
+    torch.testing.assert_close(*drawn)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, 0.2, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.2, weight_decay=0.0)]
+)
+def test_a_projected_alpha_reaches_a_bound_and_leaves_it_at_once(make: object) -> None:
+    module = LearnedAlpha(2, init=1.5, parametrization="projected")
+    optimizer = make([module.parameter])  # type: ignore[operator]
+
+    def step(slope: float) -> None:
+        optimizer.zero_grad()
+        (module() * torch.tensor([slope, -slope])).sum().backward()
+        optimizer.step()
+        project_alphas(module, optimizer)
+
+    for _ in range(20):
+        step(1.0)
+    assert module.alpha.tolist() == [1.0, 2.0]
+    step(-1.0)
+    assert module.alpha[0] > 1.0
+    assert module.alpha[1] < 2.0
+
+
+def test_values_outside_the_bounds_are_clamped_with_a_gradient() -> None:
+    module = LearnedAlpha(2, init=1.5, parametrization="projected")
+    with torch.no_grad():
+        module.parameter.copy_(torch.tensor([0.5, 3.0]))
+    assert module().tolist() == [1.0, 2.0]
+    module().sum().backward()
+    assert torch.equal(module.parameter.grad, torch.ones(2))
+
+
+def test_projection_leaves_the_published_form_alone() -> None:
+    module = LearnedAlpha(2, init=1.5)
+    with torch.no_grad():
+        module.pre_alpha.fill_(7.0)
+    project_alphas(module)
+    assert torch.equal(module.pre_alpha, torch.full((2,), 7.0))
+    with pytest.raises(ArgumentError, match="parametrization='softplus'"):
+        LearnedAlpha(2, parametrization="softplus")

@@ -1,8 +1,10 @@
-"""The learned alpha. In: nothing, or attention scores (B, H, Lq, Lk). Out: one alpha per head, (H,), or attention weights.
+"""The learned alpha: one value per attention head, between `low` and `high` (1 and 2: from softmax to sparsemax).
 
-    alpha = low + (high - low) * sigmoid(pre_alpha)          (Correia et al. 2019: low = 1, high = 2)
+    sigmoid      alpha = low + (high - low) * sigmoid(pre_alpha)      Correia et al. (2019); `pre_alpha` is unbounded
+    projected    alpha is the parameter, clamped to [low, high] after every optimizer step
 
-so an optimiser may move `pre_alpha` anywhere and alpha stays between softmax and sparsemax.
+Under the sigmoid the gradient to `pre_alpha` vanishes toward both ends, so an alpha that has come close to 1 hardly returns.
+The projected form reaches both bounds and leaves them again; it relies on a gradient that is exact at alpha = 1.
 """
 
 import math
@@ -14,18 +16,22 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.kernels.rows.api import entmax
 
-__all__ = ["AlphaChooser", "EntmaxAlpha", "LearnedAlpha"]
+__all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"]
+
+PARAMETRIZATIONS = ("sigmoid", "projected")
 
 
 class LearnedAlpha(nn.Module):
-    """One learned alpha per head (or one for all), kept between `low` and `high`. Calling it gives a tensor (num_heads,).
+    """One learned alpha per head, or one for all. Calling it returns a tensor (num_heads,).
 
     Args:
-        num_heads: how many values forward gives.
-        tied: one alpha for all heads; `pre_alpha` then has shape (1,).
-        init: "random" draws `pre_alpha` from a standard normal, as in the paper; a number is the alpha to start from.
-        low, high: the bounds of alpha, never quite reached.
-        generator: for a reproducible random start.
+        num_heads: number of values that forward returns.
+        tied: one alpha for all heads; the parameter then has shape (1,).
+        init: "random" draws low + (high - low) * sigmoid(z) with standard normal z, as in the paper; a number is the first alpha.
+        low, high: bounds of alpha. The sigmoid never quite reaches them.
+        parametrization: "sigmoid" or "projected". With "projected", call `project_alphas` after every optimizer step; the
+            trainer of this package does. Until then, values outside the bounds are clamped in forward, with unchanged gradient.
+        generator: for a reproducible random initialization.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class LearnedAlpha(nn.Module):
         init: str | float = "random",
         low: float = 1.0,
         high: float = 2.0,
+        parametrization: str = "sigmoid",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -43,40 +50,87 @@ class LearnedAlpha(nn.Module):
             raise ArgumentError(f"num_heads={num_heads} must be at least 1.")
         if not -math.inf < low < high < math.inf:
             raise ArgumentError(f"low={low} must be below high={high}, and both finite.")
+        if parametrization not in PARAMETRIZATIONS:
+            raise ArgumentError(
+                f"parametrization={parametrization!r} is not known; choose one of {', '.join(PARAMETRIZATIONS)}."
+            )
         if isinstance(init, str) and init != "random":
             raise ArgumentError(f'init={init!r} is not known; give "random" or a number between {low} and {high}.')
-        if not isinstance(init, str) and not low < init < high:
-            raise ArgumentError(f"init={init} must lie strictly between low={low} and high={high}.")
+        if not isinstance(init, str):
+            if parametrization == "sigmoid" and not low < init < high:
+                raise ArgumentError(f"init={init} must lie strictly between low={low} and high={high}.")
+            if not low <= init <= high:
+                raise ArgumentError(f"init={init} must lie between low={low} and high={high}.")
         self.num_heads = num_heads
         self.tied = tied
         self.init = init
         self.low = low
         self.high = high
-        self.pre_alpha = nn.Parameter(torch.empty(1 if tied else num_heads))
+        self.parametrization = parametrization
+        parameter = nn.Parameter(torch.empty(1 if tied else num_heads))
+        # The names differ, so that a checkpoint of one form is not mistaken for the other.
+        self.register_parameter("pre_alpha" if parametrization == "sigmoid" else "value", parameter)
         self.reset_parameters(generator)
 
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The trained tensor, (num_heads,) or (1,)."""
+        return self.get_parameter("pre_alpha" if self.parametrization == "sigmoid" else "value")
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Start again as `init` says."""
+        """Initializes the alphas again as `init` says."""
         with torch.no_grad():
             if isinstance(self.init, str):
-                self.pre_alpha.normal_(generator=generator)
+                self.parameter.normal_(generator=generator)
+                if self.parametrization == "projected":
+                    self.parameter.sigmoid_().mul_(self.high - self.low).add_(self.low)
+            elif self.parametrization == "projected":
+                self.parameter.fill_(self.init)
             else:
-                self.pre_alpha.fill_(math.log((self.init - self.low) / (self.high - self.init)))
+                self.parameter.fill_(math.log((self.init - self.low) / (self.high - self.init)))
 
     def forward(self) -> Tensor:
-        pre_alpha: Tensor = self.pre_alpha  # (num_heads,) or (1,)
-        if pre_alpha.dtype in (torch.float16, torch.bfloat16):  # alpha near 1 needs more digits than they have
-            pre_alpha = pre_alpha.float()
-        return (self.low + (self.high - self.low) * torch.sigmoid(pre_alpha)).expand(self.num_heads)
+        stored: Tensor = self.parameter
+        if stored.dtype in (torch.float16, torch.bfloat16):  # alpha near 1 needs more digits than they have
+            stored = stored.float()
+        if self.parametrization == "sigmoid":
+            return (self.low + (self.high - self.low) * torch.sigmoid(stored)).expand(self.num_heads)
+        inside = stored.detach().clamp(self.low, self.high)
+        return (stored + (inside - stored.detach())).expand(self.num_heads)
 
     @property
     def alpha(self) -> Tensor:
-        """The alphas now, (num_heads,)."""
+        """The current alphas, (num_heads,)."""
         alpha: Tensor = self()
         return alpha
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, tied={self.tied}, init={self.init}, low={self.low}, high={self.high}"
+        return (
+            f"num_heads={self.num_heads}, tied={self.tied}, init={self.init}, low={self.low}, high={self.high}, "
+            f"parametrization={self.parametrization}"
+        )
+
+
+@torch.no_grad()
+def project_alphas(module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    """Clamps every projected alpha in `module` to its bounds. Call it after each optimizer step.
+
+    Args:
+        module: a model that contains `LearnedAlpha` modules; those with another parametrization are left alone.
+        optimizer: if given, momentum that pushes an alpha at a bound outward is set to zero. Otherwise the alpha would stay at
+            the bound until old momentum has decayed, although its gradient points inward.
+    """
+    for owner in module.modules():
+        if not isinstance(owner, LearnedAlpha) or owner.parametrization != "projected":
+            continue
+        value = owner.parameter
+        value.clamp_(owner.low, owner.high)
+        state = {} if optimizer is None else optimizer.state.get(value, {})
+        for name in ("exp_avg", "momentum_buffer"):
+            momentum = state.get(name)
+            if isinstance(momentum, Tensor):  # a step moves against it
+                outward = ((value <= owner.low) & (momentum > 0)) | ((value >= owner.high) & (momentum < 0))
+                momentum.masked_fill_(outward, 0.0)
 
 
 class AlphaChooser(LearnedAlpha):
