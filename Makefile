@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml
 	$(SAY) "installing $(TORCH)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "$(TORCH)"
 	$(SAY) "installing entformer and its development tools"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[dev]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[app,dev]"
 	$(SAY) "building the kernels"
 	@$(BIN)/python -m entformer.kernels.native
 	@touch $@

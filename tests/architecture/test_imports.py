@@ -82,6 +82,30 @@ def test_first_use_is_light() -> None:
     assert modules_after("import torch, entformer; entformer.entmax(torch.zeros(3), 1.5)") & set(HEAVY) == set()
 
 
+APP = ("typer", "rich", "matplotlib", "sentencepiece", "sacrebleu", "safetensors", "pydantic", "yaml", "fastapi", "uvicorn")
+CORE = """
+import torch, entformer as ef
+q, k, v = torch.randn(3, 1, 2, 4, 8, requires_grad=True).unbind()
+ef.attention(q, k, v, alpha=1.5).sum().backward()
+ef.MultiheadAttention(8, 2)(q[0], q[0], q[0], need_weights=False)
+ef.EntmaxLoss()(torch.randn(3, 5), torch.tensor([0, 1, 2]))
+ef.sparsemax(torch.randn(3)), ef.entmax15(torch.randn(3))
+"""
+
+
+def test_functions_and_modules_need_torch_and_numpy_only() -> None:
+    done = run(BLOCK.format(names=APP) + CORE)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_command_without_the_application_extras_names_them() -> None:
+    done = run(BLOCK.format(names=APP) + "sys.argv = ['entformer', 'train', 'demo']\nimport entformer.__main__ as m; m.main()")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "entformer train needs the application extras (typer is missing): pip install 'entformer[app]'"
+    )
+
+
 HELP = "from entformer.cli.main import main\nsys.argv = ['entformer', {arguments}]\ntry: main()\nexcept SystemExit: pass"
 
 

@@ -214,7 +214,10 @@ def test_bench_json_to_standard_output_is_pure() -> None:
 
 
 def test_peak_memory_does_not_hold_the_score_matrix() -> None:
-    program = "import sys; sys.path.insert(0, 'benchmarks'); from attention_memory import peak_memory as p; print([p('1.5', n) for n in (512, 2048)])"
+    program = (
+        "import sys; sys.path.insert(0, 'benchmarks'); from attention_memory import peak_memory\n"
+        "print([peak_memory('1.5', n) for n in (512, 2048)])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

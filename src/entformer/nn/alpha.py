@@ -27,7 +27,7 @@ class LearnedAlpha(nn.Module):
     Args:
         num_heads: number of values that forward returns.
         tied: one alpha for all heads; the parameter then has shape (1,).
-        init: "random" draws low + (high - low) * sigmoid(z) with standard normal z, as in the paper; a number is the first alpha.
+        init: "random" draws low + (high - low) * sigmoid(z) with standard normal z, as in the paper; a number sets it.
         low, high: bounds of alpha. The sigmoid never quite reaches them.
         parametrization: "sigmoid" or "projected". With "projected", call `project_alphas` after every optimizer step; the
             trainer of this package does. Until then, values outside the bounds are clamped in forward, with unchanged gradient.

@@ -49,7 +49,7 @@ class Metrics:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.notes.append("TensorBoard is not installed (pip install 'entformer[tb]'); metrics.jsonl has every number.")
+            self.notes.append("TensorBoard is not installed (pip install 'entformer[tensorboard]'); see metrics.jsonl instead.")
             return None
         return SummaryWriter(str(folder), purge_step=from_step + 1)
 
