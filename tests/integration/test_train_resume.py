@@ -228,6 +228,27 @@ def test_13_training_goes_on_from_the_checkpoint_before_a_truncated_one(
     assert_same_run(whole, hurt)
 
 
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_says_so(
+    make_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    recipe, whole, hurt = make_recipe(), tmp_path / "whole", tmp_path / "hurt"
+    train(recipe, whole, threads=1, quiet=True)
+    shutil.copytree(whole, hurt)
+    shutil.rmtree(hurt / "averaged")
+    moments = RunFolder(hurt).checkpoint("12").tensors
+    data = bytearray(moments.read_bytes())
+    data[-9] ^= 1  # the size stays
+    moments.write_bytes(data)
+    (hurt / ".model.json.0123abcd.tmp").write_bytes(b"as kill -9 leaves it")
+    train(recipe, hurt, threads=1, quiet=True)
+    said = (hurt / "train.log").read_text(encoding="utf-8")
+    assert "is damaged: its content does not match its checksum" in said
+    assert "training goes on from step-00000008 and repeats the 4 steps in between" in said
+    assert (hurt / "checkpoints" / "damaged-step-00000012").is_dir()
+    assert not list(hurt.rglob("*.tmp"))
+    assert_same_run(whole, hurt)
+
+
 def test_15_nan_stops_the_run_and_leaves_the_last_checkpoint(
     make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

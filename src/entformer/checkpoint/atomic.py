@@ -5,14 +5,20 @@ Written under another name, synced, then renamed: a reader, or the next start af
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from entformer.errors import DataError, RunFailed
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -56,11 +62,27 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
         raise DataError(f"{path} is missing.") from problem
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise DataError(f"{path} cannot be read as JSON ({problem}).") from problem
     if not isinstance(value, dict):
         raise DataError(f"{path} must hold a JSON object.")
     return value
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_temporary(folder: Path) -> list[str]:
+    """Remove what `write_bytes` leaves in `folder` when its process is killed; the names of the files they were for."""
+    if not folder.is_dir():
+        return []
+    left = [(match, path) for path in sorted(folder.iterdir()) if (match := _TEMPORARY.fullmatch(path.name))]
+    for _, path in left:
+        path.unlink(missing_ok=True)
+    return [match[1] for match, _ in left]
 
 
 def sync_file(path: Path) -> None:

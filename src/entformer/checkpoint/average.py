@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from entformer.checkpoint.atomic import saying_why, write_json
+from entformer.checkpoint.atomic import file_sha256, saying_why, write_json
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import read_tensors, save_tensors
 from entformer.errors import ArgumentError, DataError
@@ -22,19 +22,19 @@ def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Pa
         raise ArgumentError("there is no checkpoint to average; give at least one.")
     chosen = sorted({folder.checkpoint(name) for name in names})
     mean = _mean(chosen)
-    target = folder.averaged / "model.safetensors"
+    target, record = folder.averaged / "model.safetensors", folder.averaged / "average.json"
     with saying_why(target):
         folder.averaged.mkdir(exist_ok=True)
         beside = folder.averaged / ".model.safetensors.tmp"
         try:
             save_tensors(beside, mean)
+            checksum = file_sha256(beside)
+            record.unlink(missing_ok=True)  # it describes the weights that go now
             os.replace(beside, target)
         finally:
             beside.unlink(missing_ok=True)
-    write_json(
-        folder.averaged / "average.json",
-        {"step": chosen[-1].step, "checkpoints": [checkpoint.name for checkpoint in chosen]},
-    )
+    names = [checkpoint.name for checkpoint in chosen]
+    write_json(record, {"step": chosen[-1].step, "checkpoints": names, "sha256": checksum})
     return target
 
 
@@ -48,15 +48,21 @@ def last_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:
 def best_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:
     """The `count` checkpoints still there that validated best, oldest first."""
     latest = folder.latest()
-    ranking = [] if latest is None else latest.state().get("best", [])
+    if latest is None:
+        return []
     here = {checkpoint.step: checkpoint for checkpoint in folder.complete()}
-    return sorted(here[step] for step, _ in ranking[:count] if step in here)
+    try:
+        steps = [step for step, _ in latest.state().get("best", [])]
+        return sorted(here[step] for step in steps[:count] if step in here)
+    except (TypeError, ValueError) as problem:
+        raise DataError(f"{latest.path / 'state.json'} is damaged: `best` is not a list of steps and values.") from problem
 
 
 def _mean(checkpoints: Sequence[Checkpoint]) -> dict[str, torch.Tensor]:
     total: dict[str, torch.Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     for checkpoint in checkpoints:
+        checkpoint.verify("model.safetensors")
         tensors = read_tensors(checkpoint.weights)
         if total and tensors.keys() != total.keys():
             raise DataError(f"{checkpoint.path} holds other tensors than {checkpoints[0].path}; they cannot be averaged.")

@@ -6,12 +6,16 @@
     RUN/best.json, last.json  names of checkpoints         RUN/averaged/       model.safetensors, average.json
     RUN/checkpoints/step-00001000/  model.safetensors, state.safetensors, state.json, DONE
 
-A checkpoint is written under a hidden name and renamed when it is whole; DONE, written last, holds the sizes of its files.
-What lacks DONE, or has other sizes, is not a checkpoint: it is skipped by readers and removed by the next training.
+A checkpoint is written under a hidden name and renamed when it is whole; DONE, written last, holds the sizes and checksums of
+its files, and state.json holds a checksum of itself. What lacks DONE, or has other sizes, is not a checkpoint: it is skipped
+by readers and removed by the next training. Checksums are compared whenever a file is loaded: a reader gets an error, and
+training sets a newest checkpoint that does not match aside (damaged-step-00001000) and goes on from the one before it.
+Checkpoints of older versions have no checksums and are loaded without comparing.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,12 +25,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entformer.checkpoint.atomic import read_json, saying_why, sync_folder, write_bytes, write_json
+from entformer.checkpoint.atomic import (
+    file_sha256,
+    plain,
+    read_json,
+    remove_temporary,
+    saying_why,
+    sync_folder,
+    write_bytes,
+    write_json,
+)
 from entformer.errors import ArgumentError, DataError
 
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing-"
+_DAMAGED = "damaged-"
+_DAMAGED = "damaged-"
 _SIZED = ("model.safetensors", "state.safetensors")
+_SHA256 = "sha256"  # in DONE: name of a file -> its checksum; in state.json: the checksum of the rest
+_SHA256 = "sha256"  # in DONE: name of a file -> its checksum; in state.json: the checksum of the rest
 _OURS = ("recipe.yaml", "model.json", ".lock", "train.log", "metrics.jsonl", "prepared", "checkpoints")
 
 
@@ -50,8 +67,34 @@ class Checkpoint:
         return self.path / "state.safetensors"
 
     def state(self) -> dict[str, Any]:
-        """What state.json holds."""
-        return read_json(self.path / "state.json")
+        """What state.json holds, after comparing it with its checksum."""
+        path = self.path / "state.json"
+        state = read_json(path)
+        expected = state.pop(_SHA256, None)
+        if expected is not None and expected != _json_sha256(state):
+            raise DataError(f"{path} is damaged: its content does not match its checksum.")
+        return state
+
+    def verify(self, *names: str) -> None:
+        """Compare files of this checkpoint with the checksums in DONE.
+
+        Args:
+            names: "model.safetensors" or "state.safetensors"; both, and state.json too, if none is given.
+
+        Raises:
+            DataError: a file does not match, and which one.
+        """
+        checksums = _read_done(self.path).get(_SHA256, {})
+        for name in names or _SIZED:
+            path = self.path / name
+            try:
+                matches = name not in checksums or file_sha256(path) == checksums[name]
+            except OSError as problem:
+                raise DataError(f"{path} cannot be read ({problem.strerror or problem}).") from problem
+            if not matches:
+                raise DataError(f"{path} is damaged: its content does not match its checksum.")
+        if not names:
+            self.state()
 
 
 def checkpoint_name(step: int) -> str:
@@ -137,18 +180,28 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other training out of this folder. The lock ends with the process, however that ends."""
-        with open(self.path / ".lock", "a+", encoding="utf-8") as file:
+        path = self.path / ".lock"
+        try:
+            file = open(path, "a+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed below)
+        except OSError as problem:
+            raise ArgumentError(
+                f"{path} cannot be opened ({problem.strerror}): the run belongs to another user or is read-only; "
+                "give another folder."
+            ) from problem
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as problem:
                 file.seek(0)
+                holder = file.read(20).strip()
                 raise ArgumentError(
-                    f"another training (process {file.read().strip() or '?'}) is writing to {self.path}; "
+                    f"another training (process {holder if holder.isdecimal() else '?'}) is writing to {self.path}; "
                     "wait for it, stop it, or give another folder."
                 ) from problem
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with saying_why(path):
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
             yield
 
     def need_space(self, needed: int) -> None:
@@ -161,13 +214,54 @@ class RunFolder:
             )
 
     def remove_half_written(self) -> list[str]:
-        """Clear away what an interrupted save left behind; their names."""
+        """Clear away what an interrupted save left behind, temporary files included; the names of checkpoints among it."""
         removed = []
         for path in sorted(self.checkpoints.iterdir()):
             if path.name.startswith(_WRITING) or (_NAME.fullmatch(path.name) and not is_complete(path)):
                 shutil.rmtree(path, ignore_errors=True)
                 removed.append(path.name.removeprefix(_WRITING))
+            elif path.is_dir():
+                remove_temporary(path)
+        for folder in (self.path, self.averaged, self.validations):
+            remove_temporary(folder)
+        for pattern in (".probe-*", ".subwords.model.*.partial", ".prepared.*.old", "averaged/.model.safetensors.tmp"):
+            for path in self.path.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         return removed
+
+    def set_damaged_aside(self) -> list[str]:
+        """Rename newest checkpoints that do not match their checksums, until the newest one does.
+
+        Training from the checkpoint before repeats the steps in between and loses nothing. The damaged folder is kept under
+        another name, because the fault may lie in reading it.
+
+        Returns:
+            One sentence for each checkpoint that was renamed.
+
+        Raises:
+            DataError: there are checkpoints, and not one of them is whole.
+        """
+        notes: list[str] = []
+        while (latest := self.latest()) is not None:
+            try:
+                latest.verify()
+                return notes
+            except DataError as problem:
+                aside = latest.path.with_name(_DAMAGED + latest.name)
+                before = self.complete()[:-1]
+                if not before:
+                    raise DataError(
+                        f"{problem} {self.path} has no other checkpoint to go on from; put the file back from a copy, or start "
+                        "a new run in another folder."
+                    ) from problem
+                with saying_why(aside):
+                    shutil.rmtree(aside, ignore_errors=True)
+                    os.replace(latest.path, aside)
+                notes.append(
+                    f"WARNING: {problem} It is kept as {aside.name}; training goes on from {before[-1].name} and repeats the "
+                    f"{latest.step - before[-1].step} steps in between."
+                )
+        return notes
 
     def save(self, step: int, write: Callable[[Path], None], state: dict[str, Any]) -> Checkpoint:
         """Make checkpoint `step`: `write(folder)` makes its two safetensors files, `state` becomes state.json.
@@ -176,7 +270,7 @@ class RunFolder:
         """
         final = self.checkpoints / checkpoint_name(step)
         if is_complete(final):
-            write_json(final / "state.json", state)
+            write_json(final / "state.json", _with_sha256(state))
             return Checkpoint(step, final)
         folder = self.checkpoints / f"{_WRITING}{final.name}"
         try:
@@ -184,9 +278,10 @@ class RunFolder:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 write(folder)
-                write_json(folder / "state.json", state)
-                sizes = {name: (folder / name).stat().st_size for name in _SIZED}
-                write_bytes(folder / "DONE", json.dumps(sizes).encode())
+                write_json(folder / "state.json", _with_sha256(state))
+                done: dict[str, Any] = {name: (folder / name).stat().st_size for name in _SIZED}
+                done[_SHA256] = {name: file_sha256(folder / name) for name in _SIZED}
+                write_bytes(folder / "DONE", json.dumps(done).encode())
                 if final.exists():
                     shutil.rmtree(final)  # half-written, or it would have been complete
                 os.replace(folder, final)
@@ -213,7 +308,25 @@ class RunFolder:
 def is_complete(path: Path) -> bool:
     """Whether the folder has its DONE and its files have the sizes DONE says."""
     try:
-        sizes = json.loads((path / "DONE").read_bytes())
+        sizes = _read_done(path)
         return (path / "state.json").is_file() and all((path / name).stat().st_size == sizes[name] for name in _SIZED)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, DataError, KeyError):
         return False
+
+
+def _read_done(path: Path) -> dict[str, Any]:
+    """What DONE holds: sizes of files by name and, unless an older version wrote it, their checksums under `sha256`."""
+    done = read_json(path / "DONE")
+    if not isinstance(done.get(_SHA256, {}), dict):
+        raise DataError(f"{path / 'DONE'} is damaged: its checksums are not an object.")
+    return done
+
+
+def _with_sha256(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with the checksum of its content."""
+    return {**state, _SHA256: _json_sha256(state)}
+
+
+def _json_sha256(value: dict[str, Any]) -> str:
+    """Of the content, whatever its layout in the file: what is read back gives the same."""
+    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()

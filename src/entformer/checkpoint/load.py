@@ -1,18 +1,20 @@
 """A run folder -> a model ready to use. In: the folder and which weights. Out: `LoadedRun`.
 
 The folder alone suffices: model.json says what to build, subwords.model is the vocabulary, a checkpoint holds the weights.
+Weights are compared with their checksum before they are loaded.
 """
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from entformer import __version__
-from entformer.checkpoint.atomic import read_json
-from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.atomic import file_sha256, read_json
+from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
 from entformer.models.config import Seq2SeqConfig
@@ -60,6 +62,51 @@ def model_info(
     }
 
 
+class _SubwordsInfo(BaseModel, strict=True):
+    size: int
+    fingerprint: str
+
+
+class ModelInfo(BaseModel, strict=True):
+    """What model.json must hold; `read_model_info` checks it."""
+
+    source_language: str
+    target_language: str
+    tokenized: bool
+    lowercase: bool
+    data_fingerprint: str
+    subwords: _SubwordsInfo
+    model: dict[str, Any]
+
+
+def read_model_info(path: Path) -> tuple[ModelInfo, dict[str, Any]]:
+    """Read model.json.
+
+    Returns:
+        What this version uses of it, and the whole of it.
+
+    Raises:
+        DataError: the file is missing, damaged or of another version.
+    """
+    info = read_json(path)
+    if info.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {info.get('format')}; this version of entformer ({__version__}) reads {FORMAT}. "
+            "Use the version that wrote it."
+        )
+    try:
+        return ModelInfo.model_validate(info), info
+    except ValidationError as problem:
+        raise DataError(f"{path} is damaged ({first_problem(problem)}); put it back from a copy.") from problem
+
+
+def first_problem(problem: ValidationError) -> str:
+    """The first thing pydantic found, in one line: where, and what."""
+    first = problem.errors(include_url=False)[0]
+    message = str(first["msg"])
+    return f"{'.'.join(map(str, first['loc']))}: {message[:1].lower()}{message[1:]}"
+
+
 def load_run(run: Path | str, which: str | Path = "best", *, device: torch.device | str = "cpu") -> LoadedRun:
     """Load a trained run.
 
@@ -76,65 +123,97 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
         raise DataError(
             f"{folder.path} is not a run of entformer: it has no model.json. Give the folder `entformer train` wrote."
         )
-    info = read_json(folder.model)
-    if info.get("format") != FORMAT:
-        raise DataError(
-            f"{folder.model} has format {info.get('format')}; this version of entformer ({__version__}) reads {FORMAT}. "
-            "Use the version that wrote it."
-        )
-    subwords = _subwords(folder, info)
+    checked, info = read_model_info(folder.model)
+    subwords = _subwords(folder, checked)
     try:
-        config = Seq2SeqConfig.model_validate(info["model"])
-    except (KeyError, ValidationError) as problem:
-        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({problem}).") from problem
+        config = Seq2SeqConfig.model_validate(checked.model)
+    except ValidationError as problem:
+        raise DataError(
+            f"{folder.model} does not describe a model of this version of entformer ({first_problem(problem)})."
+        ) from problem
     weights, step = _weights(folder, which)
-    model = Seq2Seq(config)
+    try:
+        model = Seq2Seq(config)
+    except (RuntimeError, MemoryError, OverflowError) as problem:  # sizes that do not fit into memory
+        raise DataError(f"the model that {folder.model} describes cannot be built here ({_line(problem)}).") from problem
     load_weights(weights, model)
     return LoadedRun(
         model=model.to(device).eval(),
         subwords=subwords,
-        source_language=info["source_language"],
-        target_language=info["target_language"],
+        source_language=checked.source_language,
+        target_language=checked.target_language,
         info=info,
         step=step,
     )
 
 
-def _subwords(folder: RunFolder, info: dict[str, Any]) -> Subwords:
+def _line(problem: BaseException) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0]
+
+
+def _subwords(folder: RunFolder, info: ModelInfo) -> Subwords:
     subwords = Subwords.load(folder.subwords)
-    expected = info["subwords"]
-    if subwords.size != info["model"]["vocab_size"]:
+    if subwords.size != info.model.get("vocab_size"):
         raise DataError(
-            f"the model in {folder.path} has {info['model']['vocab_size']} types of subwords, {folder.subwords} has "
+            f"the model in {folder.path} has {info.model.get('vocab_size')} types of subwords, {folder.subwords} has "
             f"{subwords.size}; put back the subwords.model the run was trained with."
         )
-    if subwords.fingerprint != expected["fingerprint"]:
+    if subwords.fingerprint != info.subwords.fingerprint:
         raise DataError(
             f"{folder.subwords} (fingerprint {subwords.fingerprint}) is not the one this model was trained with "
-            f"({expected['fingerprint']}); put back the original file."
+            f"({info.subwords.fingerprint}); put back the original file."
         )
     return subwords
 
 
 def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
-    """The file of weights and its step."""
+    """The file of weights, compared with its checksum, and its step."""
     if which == "averaged":
-        file = folder.averaged / "model.safetensors"
-        if not file.is_file():
-            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
-        return file, int(read_json(folder.averaged / "average.json")["step"])
+        return _averaged(folder)
     if which in ("best", "last"):
-        checkpoint = folder.pointed(str(which)) or folder.latest()
+        pointed = folder.pointed(str(which))
+        checkpoint = pointed or folder.latest()
         if checkpoint is None:
             raise DataError(
                 f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
             )
-        return checkpoint.weights, checkpoint.step
+        if pointed is None and (folder.path / f"{which}.json").is_file():
+            warnings.warn(
+                f"the checkpoint that {folder.path / f'{which}.json'} names is gone or incomplete; {checkpoint.name} is used.",
+                stacklevel=3,
+            )
+        return _verified(folder, checkpoint)
     path = Path(which)
     if path.suffix == ".safetensors" and path.is_file():
+        if (path.parent / "DONE").is_file() and path.name == "model.safetensors":
+            Checkpoint(-1, path.parent).verify(path.name)
         return path, -1
     if path.is_dir() and (path / "model.safetensors").is_file():
-        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
-        return checkpoint.weights, checkpoint.step
-    checkpoint = folder.checkpoint(str(which))
+        holder = RunFolder(path.parent.parent)
+        return _verified(holder, holder.checkpoint(path.name))
+    return _verified(folder, folder.checkpoint(str(which)))
+
+
+def _verified(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Path, int]:
+    try:
+        checkpoint.verify("model.safetensors")
+    except DataError as problem:
+        others = ", ".join(other.name for other in folder.complete() if other != checkpoint)
+        advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
+        raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
     return checkpoint.weights, checkpoint.step
+
+
+def _averaged(folder: RunFolder) -> tuple[Path, int]:
+    file, record = folder.averaged / "model.safetensors", folder.averaged / "average.json"
+    if not file.is_file() or not record.is_file():
+        raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
+    facts = read_json(record)
+    step = facts.get("step")
+    if not isinstance(step, int):
+        raise DataError(f"{record} is damaged: it has no step; make it again with: entformer average {folder.path}")
+    if "sha256" in facts and facts["sha256"] != file_sha256(file):
+        raise DataError(
+            f"{file} is damaged: its content does not match its checksum; make it again with: entformer average {folder.path}"
+        )
+    return file, step

@@ -112,6 +112,8 @@ def _set_up(
     if ranks.first:
         for name in folder.remove_half_written():
             reporter.say(f"{name} was half-written and is removed.")
+        for note in folder.set_damaged_aside():
+            reporter.say(note)
         kept = config.kept_last + config.kept_best + 2 - len(folder.complete())
         folder.need_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
         _write_facts(folder, recipe, model, prepared)

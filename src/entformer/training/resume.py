@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from entformer.checkpoint.atomic import read_json
 from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.load import read_model_info
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError
 from entformer.training.recipe import Recipe
@@ -49,10 +49,12 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
         return []
     try:
         before: Any = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-        raise DataError(f"{folder.recipe} is damaged ({problem}); give another --out.") from problem
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:
+        raise DataError(
+            f"{folder.recipe} is damaged ({' '.join(str(problem).split())}); put it back from a copy, or give another --out."
+        ) from problem
     if not isinstance(before, dict):
-        raise DataError(f"{folder.recipe} is damaged; give another --out.")
+        raise DataError(f"{folder.recipe} is damaged: it holds no settings; put it back from a copy, or give another --out.")
     changed = differences(before, recipe.resolved())
     bad = [key for key in changed if key not in HARMLESS]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
@@ -77,19 +79,19 @@ def same_data(folder: RunFolder, prepared: Prepared, *, allow_new: bool) -> bool
     """Whether the data are those the run began with. Other data need leave; other subwords are never possible."""
     if not folder.model.is_file() or folder.latest() is None:
         return True
-    info = read_json(folder.model)
-    size, fingerprint = info["subwords"]["size"], info["subwords"]["fingerprint"]
+    info, _ = read_model_info(folder.model)
+    size, fingerprint = info.subwords.size, info.subwords.fingerprint
     if prepared.subwords.fingerprint != fingerprint:
         raise DataError(
             f"the model in {folder.path} has {size} types of subwords (fingerprint {fingerprint}), the prepared data have "
             f"{prepared.subwords.size} (fingerprint {prepared.subwords.fingerprint}); prepare the data with "
             f"{folder.subwords}, or start a new run."
         )
-    if prepared.fingerprint == info["data_fingerprint"]:
+    if prepared.fingerprint == info.data_fingerprint:
         return True
     if not allow_new:
         raise DataError(
-            f"the data changed since the run in {folder.path} began (fingerprint {info['data_fingerprint']} then, "
+            f"the data changed since the run in {folder.path} began (fingerprint {info.data_fingerprint} then, "
             f"{prepared.fingerprint} now); add --resume-with-new-data to go on with the new data from the start of an epoch."
         )
     return False

@@ -7,13 +7,15 @@ sums of the log interval under way, the ranking of the validations. The learning
 import random
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
 from entformer import __version__
 from entformer.checkpoint.folder import Checkpoint, RunFolder
+from entformer.checkpoint.load import first_problem
 from entformer.checkpoint.weights import load_weights, read_tensors, save_tensors, save_weights
 from entformer.errors import DataError
 from entformer.models.seq2seq import Seq2Seq
@@ -95,30 +97,69 @@ def save_progress(
 def load_progress(
     checkpoint: Checkpoint, *, model: Seq2Seq, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
 ) -> tuple[Progress, list[str]]:
-    """Fill model, optimiser and random states; the numbers, and remarks on what is not as it was."""
-    state = checkpoint.state()
+    """Fill model, optimizer and random states; the numbers, and remarks on what is not as it was."""
+    checkpoint.verify()
+    state = _checked_state(checkpoint)
     load_weights(checkpoint.weights, model)
     tensors = read_tensors(checkpoint.tensors)
     moments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_RANDOM)}
     load_optimizer_tensors(optimizer, model, moments, str(checkpoint.tensors))
+    names = set(Progress.__dataclass_fields__)
+    progress = Progress(**{name: value for name, value in state.items() if name in names})
+    # When training goes on from an older checkpoint, better ones of later steps may have replaced some of its ranking.
+    here = {other.step for other in RunFolder(checkpoint.path.parent.parent).complete()}
+    progress.best = [(step, value) for step, value in progress.best if step in here]
+    remarks = _remarks(state, ranks)
+    processes = state["processes"]
+    version, numbers, gauss = state["python_random"]
     try:
-        names = set(Progress.__dataclass_fields__)
-        progress = Progress(**{name: value for name, value in state.items() if name in names})
-        progress.best = [(int(step), float(value)) for step, value in progress.best]
-        remarks = _remarks(state, ranks)
-        processes = int(state["processes"])
-        version, numbers, gauss = state["python_random"]
-    except (KeyError, TypeError, ValueError) as problem:
-        raise DataError(f"{checkpoint.path / 'state.json'} is damaged ({problem}); remove that checkpoint.") from problem
-    random.setstate((version, tuple(numbers), gauss))
-    if processes == ranks.size:
-        torch.set_rng_state(tensors[f"{_RANDOM}torch.{ranks.rank}"])
-        if ranks.device.type == "cuda" and f"{_RANDOM}cuda.{ranks.rank}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"{_RANDOM}cuda.{ranks.rank}"], ranks.device)
-    else:
+        random.setstate((version, tuple(numbers), gauss))
+        if processes == ranks.size:
+            torch.set_rng_state(tensors[f"{_RANDOM}torch.{ranks.rank}"])
+            if ranks.device.type == "cuda" and f"{_RANDOM}cuda.{ranks.rank}" in tensors:
+                torch.cuda.set_rng_state(tensors[f"{_RANDOM}cuda.{ranks.rank}"], ranks.device)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as problem:
+        raise DataError(
+            f"{checkpoint.path} is damaged: its random states cannot be restored ({problem}); remove that checkpoint."
+        ) from problem
+    if processes != ranks.size:
         progress.position = progress.position * processes // ranks.size
         torch.manual_seed(seed + progress.step + ranks.rank)
     return progress, remarks
+
+
+class _State(BaseModel):
+    """The types of state.json, so that a wrong one is named before anything is filled."""
+
+    step: NonNegativeInt
+    epoch: NonNegativeInt
+    position: NonNegativeInt
+    target_tokens: NonNegativeInt
+    seconds: float
+    interval: Annotated[list[float], Field(min_length=6, max_length=6)]
+    validated: int
+    best: list[tuple[int, float]]
+    worse: NonNegativeInt
+    processes: PositiveInt
+    threads: int
+    versions: dict[str, str]
+    python_random: tuple[int, list[int], float | None]
+
+
+def _checked_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """state.json with every value of its type."""
+    state = checkpoint.state()
+    try:
+        checked = _State.model_validate(state)
+    except ValidationError as problem:
+        raise DataError(
+            f"{checkpoint.path / 'state.json'} is damaged ({first_problem(problem)}); remove that checkpoint."
+        ) from problem
+    if checked.step != checkpoint.step:
+        raise DataError(
+            f"{checkpoint.path / 'state.json'} is of step {checked.step}, not of this checkpoint; remove that checkpoint."
+        )
+    return state | checked.model_dump()
 
 
 def _remarks(state: dict[str, Any], ranks: Ranks) -> list[str]:
@@ -126,6 +167,6 @@ def _remarks(state: dict[str, Any], ranks: Ranks) -> list[str]:
     now = {
         "processes": (state["processes"], ranks.size),
         "threads": (state["threads"], torch.get_num_threads()),
-        "torch": (state["versions"]["torch"], torch.__version__),
+        "torch": (state["versions"].get("torch"), torch.__version__),
     }
     return [f"{what}: {before} before, {after} now" for what, (before, after) in now.items() if before != after]
