@@ -2,7 +2,8 @@
 
 A corpus has one or more layouts (Multi30k: cased "raw" and tokenised "tok"), the first being the one to download by default.
 A layout lists downloads, and for each split the pieces that are joined to make it. Checksums are given where they are known;
-the others are recorded at the first download (`downloads.py`).
+the others are recorded at the first download, once the file has been seen to be the corpus (`downloads.py`). Those of WMT
+training data are as TensorFlow Datasets publishes them.
 
 The paper (Correia et al. 2019) trained on the last four: joint BPE of 32k merges; it reports tokenised BLEU and says
 nothing else of its preprocessing, nor which test sets; ours are the usual ones and are named here.
@@ -81,7 +82,7 @@ _MULTI30K_TOK = {
     "test_2016_flickr.lc.norm.tok.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
     "test_2016_flickr.lc.norm.tok.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
 }
-_STATMT16 = "http://data.statmt.org/wmt16/translation-task"
+_STATMT16 = "https://data.statmt.org/wmt16/translation-task"
 _TED = [f"tst{year}" for year in range(2010, 2016)]
 
 
@@ -162,7 +163,7 @@ CORPORA: dict[str, Corpus] = {
             layouts=(
                 Layout(
                     "tok",
-                    (Download("kftt-data-1.0.tar.gz", "http://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"),),
+                    (Download("kftt-data-1.0.tar.gz", "https://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"),),
                     {"train": _kyoto("train.cln"), "valid": _kyoto("dev"), "test": _kyoto("test")},
                     tokenized=True,
                 ),
@@ -179,7 +180,11 @@ CORPORA: dict[str, Corpus] = {
                 Layout(
                     "raw",
                     (
-                        Download("training-parallel-ep-v8.tgz", f"{_STATMT16}/training-parallel-ep-v8.tgz"),
+                        Download(
+                            "training-parallel-ep-v8.tgz",
+                            f"{_STATMT16}/training-parallel-ep-v8.tgz",
+                            "8917bd3bef3bc894c8519ca1f8a4c7c330aad08a1263655a9d99ee13d532e3c7",
+                        ),
                         Download("en-ro.txt.zip", "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip"),
                         Download("dev-romanian-updated.tgz", f"{_STATMT16}/dev-romanian-updated.tgz"),
                         Download("test.tgz", f"{_STATMT16}/test.tgz"),
@@ -212,14 +217,22 @@ CORPORA: dict[str, Corpus] = {
                     "raw",
                     (
                         Download(
-                            "training-parallel-europarl-v7.tgz", "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz"
+                            "training-parallel-europarl-v7.tgz",
+                            "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+                            "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
                         ),
                         Download(
-                            "training-parallel-commoncrawl.tgz", "http://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz"
+                            "training-parallel-commoncrawl.tgz",
+                            "https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
+                            "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
                         ),
-                        Download("training-parallel-nc-v9.tgz", "http://www.statmt.org/wmt14/training-parallel-nc-v9.tgz"),
-                        Download("dev.tgz", "http://www.statmt.org/wmt14/dev.tgz"),
-                        Download("test-full.tgz", "http://www.statmt.org/wmt14/test-full.tgz"),
+                        Download(
+                            "training-parallel-nc-v9.tgz",
+                            "https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
+                            "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+                        ),
+                        Download("dev.tgz", "https://www.statmt.org/wmt14/dev.tgz"),
+                        Download("test-full.tgz", "https://www.statmt.org/wmt14/test-full.tgz"),
                     ),
                     {
                         "train": tuple(

@@ -1,12 +1,15 @@
 """Small corpora on disk, and a short way to prepare them."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from entformer.data import catalogue, downloads
 from entformer.data.corpus import Corpus, ParallelText
+
+from .web import Web, serve, small_corpus
 
 Pairs = Sequence[tuple[str, str]]
 NOUNS = {"dog": "hund", "man": "mann", "horse": "gaul", "friend": "freund", "tree": "baum"}
@@ -57,3 +60,16 @@ def corpus(text: Callable[[str, Pairs], ParallelText]) -> Callable[..., Corpus]:
 @pytest.fixture
 def pairs() -> Callable[[int, int], list[tuple[str, str]]]:
     return good_pairs
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    yield from serve()
+
+
+@pytest.fixture
+def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> catalogue.Corpus:
+    """The only corpus there is to fetch."""
+    made = small_corpus(web)
+    monkeypatch.setattr(downloads, "corpus", lambda name: made)
+    return made

@@ -2,95 +2,24 @@
 
 import gzip
 import hashlib
-import io
 import json
 import os
-import socket
 import tarfile
-import threading
-import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from entformer.data import downloads
 from entformer.data.archives import members
-from entformer.data.catalogue import Corpus, Download, Layout, Piece
+from entformer.data.catalogue import Corpus
 from entformer.data.downloads import fetch
 from entformer.data.http_download import download
 from entformer.errors import ArgumentError, DataError
 
-
-@dataclass
-class Web:
-    """What the test server holds and what it was asked."""
-
-    url: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    tag: str = '"one"'
-    cut_after: int | None = None  # bytes of a body, then the connection ends
-    ranges: bool = True
-    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range header
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    state = Web()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            state.asked.append((self.path, wanted))
-            body = state.files.get(self.path.lstrip("/"))
-            if body is None:
-                self.send_error(404)
-                return
-            start = 0
-            if wanted and state.ranges and self.headers.get("If-Range", state.tag) == state.tag:
-                start = int(wanted.removeprefix("bytes=").rstrip("-"))
-                if start >= len(body):
-                    self.send_response(416)
-                    self.send_header("Content-Range", f"bytes */{len(body)}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            else:
-                self.send_response(200)
-            self.send_header("ETag", state.tag)
-            self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            rest = body[start:]
-            if state.cut_after is not None:
-                rest, state.cut_after = rest[: state.cut_after], None
-            self.wfile.write(rest)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
+from .web import EXPECTED, FILES, Web, dead_url, tar, texts, zipped
 
 BODY = bytes(range(256)) * 4000
 DIGEST = hashlib.sha256(BODY).hexdigest()
-
-
-def dead_url() -> str:
-    """An address of this machine where nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 # ---- one file ------------------------------------------------------------------------------------------------------------
@@ -109,7 +38,7 @@ def test_a_file_arrives_whole_with_progress_and_nothing_beside_it(web: Web, tmp_
 def test_a_cut_connection_is_taken_up_where_it_stopped(web: Web, tmp_path: Path) -> None:
     web.files["a.bin"], web.cut_after = BODY, 300_000
     assert download(f"{web.url}/a.bin", tmp_path / "a.bin") == DIGEST
-    assert web.asked == [("/a.bin", None), ("/a.bin", "bytes=300000-")]
+    assert web.asked == [("/a.bin", None), ("/a.bin", "bytes=262144-")]  # of what had come, whole chunks of 65,536 bytes
 
 
 def test_the_next_process_goes_on_with_the_part_of_the_last(web: Web, tmp_path: Path) -> None:
@@ -178,80 +107,6 @@ def test_a_missing_page_is_named(web: Web, tmp_path: Path) -> None:
 
 
 # ---- a corpus ------------------------------------------------------------------------------------------------------------
-
-SGM = (
-    '<srcset setid="x"><doc>\n<p>\n<seg id="1"> {0} &amp; more </seg>\n<seg id="2">{0} two\nlines</seg>\n</p></doc></srcset>\n'
-)
-
-
-def tar(entries: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, text in entries.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return buffer.getvalue()
-
-
-def zipped(entries: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, text in entries.items():
-            archive.writestr(name, text)
-    return buffer.getvalue()
-
-
-FILES = {
-    "one.tgz": tar(
-        {
-            "./training/news.de-en.de": "eins\nzwei\n",
-            "./training/news.de-en.en": "one\ntwo\n",
-            "dev/dev-src.de.sgm": SGM.format("Prüfung"),
-            "dev/dev-ref.en.sgm": SGM.format("check"),
-        }
-    ),
-    "ted.zip": zipped(
-        {
-            "de-en/train.tags.de-en.de": "<url>http</url>\n<title>Titel</title>\n drei \n<reviewer></reviewer>\n",
-            "de-en/train.tags.de-en.en": "<url>http</url>\n<title>title</title>\n three \n",
-        }
-    ),
-    "test.de.gz": gzip.compress(b"vier\n"),
-    "test.en.gz": gzip.compress(b"four\n"),
-}
-
-
-@pytest.fixture
-def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """A small corpus that has everything the real ones have: .tgz, .zip, .gz, SGML, tags, a split of two pieces."""
-    web.files.update(FILES)
-    layout = Layout(
-        "raw",
-        tuple(Download(file, f"{web.url}/{file}") for file in FILES),
-        {
-            "train": (
-                Piece("training/news.de-en.de", "training/news.de-en.en", "one.tgz"),
-                Piece("de-en/train.tags.de-en.de", "de-en/train.tags.de-en.en", "ted.zip", "tagged"),
-            ),
-            "valid": (Piece("dev/dev-src.de.sgm", "dev/dev-ref.en.sgm", "one.tgz", "segments"),),
-            "test": (Piece("test.de.gz", "test.en.gz"),),
-        },
-    )
-    made = Corpus("small", "A small corpus", "de", "en", (layout,), "", "")
-    monkeypatch.setattr(downloads, "corpus", lambda name: made)
-    return made
-
-
-def texts(files: downloads.CorpusFiles) -> dict[str, tuple[str, str]]:
-    return {split: (source.read_text("utf-8"), target.read_text("utf-8")) for split, (source, target) in files.files.items()}
-
-
-EXPECTED = {
-    "train": ("eins\nzwei\ndrei\n", "one\ntwo\nthree\n"),
-    "valid": ("Prüfung & more\nPrüfung two lines\n", "check & more\ncheck two lines\n"),
-    "test": ("vier\n", "four\n"),
-}
 
 
 def test_a_corpus_comes_from_the_network_once(web: Web, known: Corpus, tmp_path: Path) -> None:
