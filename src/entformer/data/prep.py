@@ -9,7 +9,6 @@ The training text is streamed twice: once to check it, count it and sample it fo
 The folder appears whole or not at all.
 """
 
-import errno
 import hashlib
 import json
 import shutil
@@ -81,10 +80,10 @@ def prepare(
         if not out.is_dir() or any(out.iterdir()):
             what = "holds other data" if reuse else "is there already"
             raise ArgumentError(f"{out} {what}; give another folder, or --overwrite to make it again.")
-    if overwrite and out.exists() and stored(out) is None and any(out.iterdir() if out.is_dir() else [out]):
+    ours = (out / "prep.json").is_file()  # also one that is damaged or of another version
+    if overwrite and out.exists() and not ours and any(out.iterdir() if out.is_dir() else [out]):
         raise ArgumentError(f"{out} is no prepared folder and is not overwritten; give another folder.")
-    work = work_folder(out)
-    try:
+    with work_folder(out) as work:
         job = _Job(corpus, rules, work, allow_truncate, progress)
         report = job.run(vocab_size, subwords, sample, seed, batch_tokens)
         report.folder = str(out)
@@ -103,12 +102,6 @@ def prepare(
         }
         (work / "prep.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         publish(work, out)
-    except OSError as problem:
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(f"{out}: the disk is full; make room or give another folder.") from problem
-        raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return report
 
 

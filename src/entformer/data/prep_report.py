@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entformer.data.corpus import Found
+from entformer.errors import DataError
 from entformer.text.lines import Oddities, Tally
 
 
@@ -89,6 +90,13 @@ class PrepReport:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "PrepReport":
         """A report read back from prep.json."""
+        try:
+            return cls._from_dict(stored)
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise DataError(f"the report in prep.json is damaged ({problem!r}); run `entformer prep` again.") from problem
+
+    @classmethod
+    def _from_dict(cls, stored: dict[str, Any]) -> "PrepReport":
         made = dict(stored)
         made["train"] = [_text(text) for text in stored["train"]]
         made["held_out"] = {split: _text(text) for split, text in stored["held_out"].items()}

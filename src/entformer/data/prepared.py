@@ -1,13 +1,15 @@
-"""A prepared folder, opened. In: a folder written by `prepare`. Out: its languages, vocabulary, ids and held-out text."""
+"""A prepared folder, opened. In: a folder written by `prepare`. Out: its languages, vocabulary, ids and held-out text.
 
-import json
+Each file is compared with its checksum when it is first asked for.
+"""
+
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from entformer.data.prep_folder import FORMAT
+from entformer.data.prep_folder import read_checksums, read_facts, verify
 from entformer.data.prep_report import PrepReport
-from entformer.data.store import TokenStore
+from entformer.data.store import TokenStore, store_files
 from entformer.errors import DataError
 from entformer.text.lines import read_lines
 from entformer.text.subwords import Subwords
@@ -26,25 +28,30 @@ class Prepared:
         self.splits: tuple[str, ...] = tuple(facts["splits"])
         self.fingerprint: str = facts["fingerprint"]
         self._facts = facts
+        self._checksums = read_checksums(folder)
+        self._stores: dict[str, TokenStore] = {}
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
+        """Open a folder.
+
+        Raises:
+            DataError: it is no prepared folder, or prep.json is damaged.
+        """
         folder = Path(folder)
-        path = folder / "prep.json"
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as problem:
-            what = "is no prepared folder: prep.json is missing" if folder.is_dir() else "there is no such folder"
-            raise DataError(f"{folder}: {what}; make one with `entformer prep`.") from problem
-        except (OSError, ValueError) as problem:
-            raise DataError(f"{path}: cannot be read ({problem}); run `entformer prep` again.") from problem
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            raise DataError(f"{path}: written by another version of entformer; run `entformer prep` again.")
-        return cls(folder, facts)
+        return cls(folder, read_facts(folder))
 
     @cached_property
     def subwords(self) -> Subwords:
-        return Subwords.load(self.folder / "subwords.model")
+        self._verify("subwords.model")
+        subwords = Subwords.load(self.folder / "subwords.model")
+        expected = self._facts["report"].get("subwords_fingerprint", subwords.fingerprint)
+        if subwords.fingerprint != expected:
+            raise DataError(
+                f"{self.folder / 'subwords.model'}: the vocabulary (fingerprint {subwords.fingerprint}) is not that of the ids "
+                f"({expected}); run `entformer prep` again."
+            )
+        return subwords
 
     @property
     def report(self) -> PrepReport:
@@ -53,15 +60,36 @@ class Prepared:
     def store(self, split: str) -> TokenStore:
         """The ids of "train", "valid" or "test"."""
         self._check(split)
-        return TokenStore.open(self.folder, split)
+        if split not in self._stores:
+            files = store_files(split)
+            self._verify(*files)
+            store = TokenStore.open(self.folder, split)
+            if not self._checksums:  # of an older version: at least no id may lie outside the vocabulary
+                store.check_ids(self.subwords.size)
+            self._stores[split] = store
+        return self._stores[split]
 
     def text(self, split: str) -> tuple[list[str], list[str]]:
         """Source and target lines of "valid" or "test", cleaned and lower-cased as the training text is."""
         self._check(split)
         if split == "train":
             raise DataError(f"{self.folder}: the training text is kept as ids only; use store('train').")
-        both = [list(read_lines(self.folder / f"{split}.{side}.txt", nul="keep")) for side in ("source", "target")]
+        names = [f"{split}.{side}.txt" for side in ("source", "target")]
+        self._verify(*names)
+        both = [list(read_lines(self.folder / name, nul="keep")) for name in names]
+        pairs = len(self.store(split))
+        for name, lines in zip(names, both, strict=True):
+            if len(lines) != pairs:
+                raise DataError(
+                    f"{self.folder / name}: has {len(lines)} lines, and the ids of {split!r} are of {pairs}; "
+                    "run `entformer prep` again."
+                )
         return both[0], both[1]
+
+    def _verify(self, *names: str) -> None:
+        for name in names:
+            if name in self._checksums:
+                verify(self.folder / name, *self._checksums[name])
 
     def _check(self, split: str) -> None:
         if split not in self.splits:

@@ -26,6 +26,7 @@ from entformer.errors import DataError
 
 SIDES = ("source", "target")
 FORMAT = 1
+_DTYPES = ("<u2", "<u4")
 
 Ids = NDArray[np.unsignedinteger[Any]]
 
@@ -62,6 +63,15 @@ class TokenStore:
         sides = [_open_side(folder, split, side, facts) for side in SIDES]
         lines = _map(folder / f"{split}.lines.bin", "<i8", facts["examples"])
         return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{folder.name}/{split}")
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise `DataError` if an id lies outside the vocabulary. Reads every id."""
+        for side, ids in zip(SIDES, (self.source.ids, self.target.ids), strict=True):
+            if len(ids) and int(ids.max()) >= vocab_size:
+                raise DataError(
+                    f"{self.name}.{side}.bin: damaged, it has the id {int(ids.max())} in a vocabulary of {vocab_size}; "
+                    "run `entformer prep` again."
+                )
 
     @classmethod
     def from_examples(cls, examples: Iterable[tuple[Sequence[int], Sequence[int]]], *, name: str = "examples") -> "TokenStore":
@@ -103,8 +113,7 @@ class StoreWriter:
         self.fingerprint = ""
 
     def __enter__(self) -> "StoreWriter":
-        names = [f"{self.split}.{side}{kind}.bin" for side in SIDES for kind in ("", ".index")] + [f"{self.split}.lines.bin"]
-        self._files = [(self.folder / name).open("wb") for name in names]
+        self._files = [(self.folder / name).open("wb") for name in store_files(self.split)[:-1]]
         for file in (self._files[1], self._files[3]):
             file.write(np.zeros(1, dtype="<i8").tobytes())
         return self
@@ -141,6 +150,11 @@ class StoreWriter:
         (self.folder / f"{self.split}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
+def store_files(split: str) -> list[str]:
+    """The names of the files of a store."""
+    return [f"{split}.{side}{kind}.bin" for side in SIDES for kind in ("", ".index")] + [f"{split}.lines.bin", f"{split}.json"]
+
+
 def _read_facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -148,16 +162,23 @@ def _read_facts(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path}: no such part of the prepared data ({problem.strerror}); make it with `entformer prep`."
         ) from problem
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"{path}: damaged ({problem}); run `entformer prep` again.") from problem
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise DataError(f"{path}: written by another version of entformer; run `entformer prep` again.")
+    counts = [facts.get(key) for key in ("examples", "source_tokens", "target_tokens")]
+    whole = all(type(count) is int and 0 <= count < 1 << 48 for count in counts)
+    if not whole or facts.get("dtype") not in _DTYPES or not isinstance(facts.get("fingerprint"), str):
+        raise DataError(f"{path}: damaged (its counts, type of ids or fingerprint); run `entformer prep` again.")
     return facts
 
 
 def _open_side(folder: Path, split: str, side: str, facts: dict[str, Any]) -> Side:
     ids = _map(folder / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"])
-    index = _map(folder / f"{split}.{side}.index.bin", "<i8", facts["examples"] + 1)
+    path = folder / f"{split}.{side}.index.bin"
+    index = _map(path, "<i8", facts["examples"] + 1)
+    if index[0] != 0 or index[-1] != len(ids) or (np.diff(index) < 0).any():
+        raise DataError(f"{path}: damaged, it does not divide the {len(ids)} ids of its side; run `entformer prep` again.")
     return Side(ids, index)
 
 
@@ -175,5 +196,8 @@ def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:
         )
     if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype=kind)
-    # asarray: a plain array over the map is several times quicker to index than numpy's memmap class.
-    return np.asarray(np.memmap(path, dtype=kind, mode="r", shape=(count,)))
+    try:
+        # asarray: a plain array over the map is several times quicker to index than numpy's memmap class.
+        return np.asarray(np.memmap(path, dtype=kind, mode="r", shape=(count,)))
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path}: cannot be read ({problem}).") from problem

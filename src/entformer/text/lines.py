@@ -2,7 +2,8 @@
 
 A line ends at `\\n` and nowhere else; Python's own splitlines() also ends one at U+2028, U+0085, form feeds and others, and two
 files that `wc -l` finds equal fall out of step. One `\\r` before the `\\n` is dropped (Windows), a byte-order mark too.
-Compression is seen by content, not by the file's name. What is not UTF-8 is named with file, line and byte.
+Compression is seen by content, not by the file's name. What is not UTF-8 is named with file, line and byte. A line has at most
+`LONGEST` bytes, so that a file without line ends cannot fill the memory; files whose lines end in `\\r` alone are refused.
 """
 
 import gzip
@@ -28,7 +29,9 @@ OTHER_KINDS = {
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "run unzstd on it"),
     b"%PDF-": ("a PDF file", "save its text as UTF-8"),
 }
+_RETURNS = "the lines end in a carriage return alone; convert them with `tr '\\r' '\\n'`"
 EXOTIC = re.compile("[\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r]")  # what other programs take for the end of a line
+LONGEST = 1 << 20  # bytes of a line: some 200,000 words
 FIRST = 5  # how many line numbers a report names
 
 
@@ -86,16 +89,18 @@ def open_file(path: Path) -> BinaryIO:
 def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", oddities: Oddities | None = None) -> Iterator[str]:
     """The lines of a stream of bytes, such as standard input. `name` stands in messages."""
     seen = oddities if oddities is not None else Oddities()
-    offset = number = 0
-    raw = b""
+    offset = number = returns = 0
     try:
-        for raw in stream:
+        while raw := stream.readline(LONGEST + 1):
             number += 1
+            cut = len(raw) > LONGEST
             if number == 1:
                 _refuse_utf16(raw, name)
                 if raw.startswith(UTF8_MARK):
                     seen.byte_order_mark = True
                     offset, raw = len(UTF8_MARK), raw[len(UTF8_MARK) :]
+            if cut:
+                raise DataError(_too_long(name, number, raw))
             try:
                 line = raw.decode()
             except UnicodeDecodeError as problem:
@@ -116,11 +121,23 @@ def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", oddities: 
                 seen.windows_ends += 1
             if EXOTIC.search(line):
                 seen.separators.add(number)
+                returns += line.rstrip("\r").count("\r")
             yield line
+        if returns and returns >= number:
+            raise DataError(f"{name}: {_RETURNS}.")
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise DataError(
             f"{name}: the compressed file is damaged or cut short after line {number}; fetch or compress it again."
         ) from problem
+    except OSError as problem:
+        raise DataError(f"{name}: cannot be read after line {number} ({problem.strerror or problem}).") from problem
+
+
+def _too_long(name: str, number: int, raw: bytes) -> str:
+    """The sentence for a line beyond `LONGEST`; `raw` is its beginning."""
+    if raw.count(b"\r") > len(raw) // 10_000:  # more than one in as many bytes as a long paragraph has
+        return f"{name}:{number}: {_RETURNS}."
+    return f"{name}:{number}: the line is longer than {LONGEST:,} bytes; put one sentence on a line, or remove what is no text."
 
 
 def _refuse_utf16(first: bytes, name: str) -> None:

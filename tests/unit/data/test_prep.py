@@ -230,7 +230,7 @@ def test_a3_25_a_full_disk_is_told_and_leaves_nothing_behind(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(prep_module.StoreWriter, "add", no_space)
-    with pytest.raises(DataError, match="out: the disk is full; make room or give another folder"):
+    with pytest.raises(DataError, match="out: the disk is full; free some space or give another folder"):
         prepare(spec, tmp_path / "out", vocab_size=400)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entformer.errors import DataError
-from entformer.text.lines import Oddities, decode_lines, read_lines
+from entformer.text.lines import LONGEST, Oddities, decode_lines, read_lines
 
 
 @pytest.fixture
@@ -153,11 +153,52 @@ def test_a_stream_is_read_line_by_line() -> None:
     class Slow(io.BytesIO):
         taken = 0
 
-        def __next__(self) -> bytes:
+        def readline(self, size: int | None = -1, /) -> bytes:
             self.taken += 1
-            return super().__next__()
+            return super().readline(size)
 
     stream = Slow(b"one\ntwo\nthree\n")
     lines = decode_lines(stream, "standard input")
     assert next(lines) == "one"
     assert stream.taken == 1
+
+
+@pytest.mark.parametrize("data", [b"one\rtwo\rthree\r", b"one\rtwo", b"one\rtwo\rthree\n", b"a\rb\rc\nd\re\rf\n"])
+def test_lines_that_end_in_a_carriage_return_alone_are_refused(file: Path, data: bytes) -> None:
+    with pytest.raises(DataError, match=r"train\.en: the lines end in a carriage return alone; convert them with `tr '"):
+        read(file, data)
+
+
+def test_a_carriage_return_now_and_then_is_text(file: Path) -> None:
+    assert read(file, b"one\rtwo\nthree\nfour\n") == ["one\rtwo", "three", "four"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("filler", [b"x", b"a sentence of some words\r"])
+def test_a_huge_line_is_refused_after_its_first_megabyte(file: Path, filler: bytes, packed: bool) -> None:
+    data = b"good\n" + filler * (2 * LONGEST // len(filler))
+    said = "the lines end in a carriage return" if b"\r" in filler else "the line is longer than 1,048,576 bytes; put one"
+    with pytest.raises(DataError, match=f"train.en:2: {said}"):
+        read(file, gzip.compress(data) if packed else data)
+
+
+def test_no_more_than_one_line_is_asked_for_at_a_time() -> None:
+    class Endless(io.BytesIO):
+        asked = 0
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            assert size is not None
+            self.asked = max(self.asked, size if size >= 0 else 1 << 60)
+            return b"x" * min(self.asked, 1 << 24)
+
+    stream = Endless()
+    with pytest.raises(DataError, match="standard input:1: the line is longer"):
+        next(decode_lines(stream, "standard input"))
+    assert stream.asked == LONGEST + 1
+
+
+def test_the_longest_line_is_read_with_and_without_a_byte_order_mark(file: Path) -> None:
+    longest = b"x" * (LONGEST - 1) + b"\n"
+    assert [len(line) for line in read(file, longest * 2)] == [LONGEST - 1] * 2
+    with pytest.raises(DataError, match=r"train\.en:1: the line is longer"):
+        read(file, b"\xef\xbb\xbf" + longest)
