@@ -23,6 +23,7 @@ from entformer.checkpoint import LoadedRun, load_run
 from entformer.cli.test_sets import prepared_of_run
 from entformer.errors import ArgumentError, EntformerError
 from entformer.explore.app import create_app
+from entformer.explore.connections import LimitedProtocol
 from entformer.explore.guard import LOOPBACK
 
 EXAMPLES = 4  # sentences offered to begin with
@@ -69,6 +70,8 @@ def run(folder: Path, options: Options) -> None:
             access_log=False,
             server_header=False,
             lifespan="off",
+            http=LimitedProtocol,
+            ws="none",
             timeout_graceful_shutdown=2,
         )
         if _wants_page(options.open_page):

@@ -13,6 +13,7 @@ from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
 from entformer.checkpoint.atomic import write_json
 from entformer.cli.explore import Options, run
 from entformer.errors import ArgumentError, DataError
+from entformer.explore.connections import LimitedProtocol
 
 from .conftest import Client
 
@@ -40,6 +41,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, tuple[str, int]]]
     found: list[tuple[Any, tuple[str, int]]] = []
 
     def instead(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        assert server.config.http is LimitedProtocol  # uvicorn's own waits for ever
         found.append((server.config.app, sockets[0].getsockname()[:2]))
 
     monkeypatch.setattr(uvicorn.Server, "run", instead)
