@@ -137,4 +137,4 @@ def test_a_compiler_on_the_path_would_be_found(tmp_path: Path) -> None:
     code = "from entformer.kernels import native; print(native.compiler())"
     assert run_without_extras(code, tmp_path).stdout.strip() == "None"
     (tmp_path / "c++").touch(mode=0o755)
-    assert run_without_extras(code, tmp_path).stdout.strip() == str(tmp_path / "c++")
+    assert run_without_extras(code, tmp_path).stdout.strip() == str([str(tmp_path / "c++")])

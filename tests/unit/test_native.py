@@ -101,7 +101,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> Answer:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return Answer(**json.loads(out.splitlines()[-1]))
 
@@ -125,7 +125,7 @@ def compiler() -> str:
     found = native.compiler()
     if found is None:
         pytest.skip("there is no C++ compiler to build with")
-    return found
+    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_second_process_needs_no_compiler(built: tuple[Path, Path], tmp_path: 
     """Nor does it write anything: the folder may be read-only by then."""
     (library,) = libraries(built[0])
     cache = tmp_path / "cache"
-    cache.mkdir()
+    cache.mkdir(mode=0o700)
     shutil.copy(library, cache)
     before = (cache / library.name).stat()
     # The name of the compiler is part of the key, so it stays; that it can be found no more does not matter.
@@ -231,6 +231,7 @@ def test_a_damaged_library_is_built_again(damage: str, tmp_path: Path, pretender
     assert answer.library == str(library)
     assert libraries(cache) == sorted([library, stale])
     assert library.read_bytes() == good.read_bytes()
+    assert not (cache / "build-left-behind").exists()
     assert stale.read_bytes() == b"stale"
 
 
@@ -308,8 +309,17 @@ BAD_COMPILERS = {
     ),
     "mute-c++": ("exit 3\n", r"mute-c\+\+ .*exit code 3"),
     "half-c++": (
-        'case "$*" in *-shared*) echo "ld: error: cannot find -ltorch_cpu"; exit 1;; esac\n',
+        'case "$*" in *-shared*) echo "ld: error: cannot find -ltorch_cpu"; exit 1;; esac\n'
+        'for a; do [ "$p" = "-o" ] && touch "$a"; p="$a"; done\n',
         r"half-c\+\+ .*cannot find -ltorch_cpu",
+    ),
+    "idle-c++": (
+        "exit 0\n",
+        r"idle-c\+\+ compiled \w+\.cpp without an error and produced no output; set CXX to a C\+\+ compiler",
+    ),
+    "clang-c++": (
+        'case "$*" in --version) echo "clang version 99"; exit 0;; esac\necho "a.h:1: error: boom"\nexit 1\n',
+        r"clang-c\+\+ could not compile .*boom \(this is clang; the kernels are developed with g\+\+, so try CXX=g\+\+\)",
     ),
     "rubbish-c++": ('for a; do [ "$p" = "-o" ] && echo rubbish > "$a"; p="$a"; done\nexit 0\n', "cannot be loaded"),
 }

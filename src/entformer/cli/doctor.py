@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import warnings
 from dataclasses import asdict, dataclass
@@ -83,7 +84,7 @@ def examine() -> Findings:
         cpu=cpu_name(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        compiler=native.compiler(),
+        compiler=shlex.join(compiler) if (compiler := _compiler()) else None,
         compiler_version=_compiler_version(),
         cache=str(native.cache_dir()),
         library=str(library) if library else None,
@@ -120,12 +121,19 @@ def _who_serves(device: str) -> Service:
     return Service(serves=serves, why_not=why_not)
 
 
+def _compiler() -> list[str] | None:
+    try:
+        return native.compiler()
+    except native.BuildError:  # why there are no kernels says it
+        return None
+
+
 def _compiler_version() -> str | None:
-    command = native.compiler()
+    command = _compiler()
     if command is None:
         return None
     try:
-        done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return next(iter(done.stdout.splitlines()), None)

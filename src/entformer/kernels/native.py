@@ -1,29 +1,31 @@
 """Builds and loads the C++ kernels. In: the sources beside this file. Out: torch operators, or a reason why not.
 
-The library is compiled once per (sources, compiler, CPU, torch) into a user cache and reused by every later process:
-`$ENTFORMER_CACHE`, else `$XDG_CACHE_HOME/entformer`, else `~/.cache/entformer`. A lock keeps two processes from building at
-once, a rename makes the result appear whole or not at all, and a checksum beside it is verified before loading, so a
-truncated or stale file is rebuilt instead of crashing the process. `ENTFORMER_NATIVE=0` switches the kernels off;
-`ENTFORMER_CXXFLAGS` adds compiler flags (for sanitizers).
+The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`) and reused by every
+later process. A lock keeps two processes from building at once, a rename makes the result appear whole or not at all, and a
+checksum in its name is verified before loading, so a truncated or stale file is rebuilt instead of crashing the process. A
+library that other users could have written is never loaded: the file and its folders must belong to the user or to root and be
+writable by nobody else. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS` adds compiler flags (for
+sanitizers).
 
-Run as a module (`python -m entformer.kernels.native`) it builds and reports; `make install` does that.
+A process forked while another thread builds or loads does so for itself. Run as a module (`python -m entformer.kernels.native`)
+it builds and reports; `make install` does that.
 """
 
-import contextlib
 import ctypes
-import errno
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
+import stat
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+
+from entformer.cache import cache_root, temporary_root
+from entformer.kernels.build import BuildError, build_folder, compile_library, compiler
+
+__all__ = ["BuildError", "cache_dir", "compiler", "isa", "library_path", "load", "set_isa"]
 
 HERE = Path(__file__).parent
 # Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
@@ -50,12 +52,9 @@ COMMON_FLAGS = [
 COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 TARGET_TORCH = "0x020a000000000000"  # the oldest torch whose stable ABI we use: 2.10
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # held while building and loading, up to minutes
+_opening = threading.RLock()  # held while the library is opened, milliseconds; a fork waits for it
 _state: dict[str, str | None] = {}  # "why_not" once load() has run; "path" of the library in use
-
-
-class BuildError(Exception):
-    """Why there is no library: one sentence for the user."""
 
 
 def load() -> str | None:
@@ -69,7 +68,28 @@ def load() -> str | None:
                 _state["why_not"] = None
             except BuildError as problem:
                 _state["why_not"] = str(problem)
+            except (OSError, RuntimeError) as problem:
+                _state["why_not"] = f"the C++ kernels cannot be prepared ({' '.join(str(problem).split())})."
     return _state["why_not"]
+
+
+def _reset_in_child() -> None:
+    """After a fork: the thread that held a lock is not in the child, so nobody would ever release it."""
+    global _lock, _opening
+    _lock, _opening = threading.Lock(), threading.RLock()
+
+
+def _release_in_parent() -> None:
+    _opening.release()
+
+
+def _wait_before_fork() -> None:
+    """The system's loader has locks of its own, which a child cannot release: fork before or after, not meanwhile."""
+    _opening.acquire()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_before_fork, after_in_parent=_release_in_parent, after_in_child=_reset_in_child)
 
 
 def library_path() -> Path | None:
@@ -92,18 +112,7 @@ def set_isa(name: str) -> bool:
 
 def cache_dir() -> Path:
     """Where built libraries are kept."""
-    if explicit := os.environ.get("ENTFORMER_CACHE"):
-        return Path(explicit)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "entformer"
-
-
-def compiler() -> str | None:
-    """The C++ compiler: `$CXX`, else the first of c++, g++, clang++ on the path."""
-    named = os.environ.get("CXX")
-    if named:
-        return shutil.which(named)
-    return next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+    return cache_root()
 
 
 def _c_library() -> ctypes.CDLL:
@@ -118,7 +127,7 @@ def _build_and_load() -> Path:
         raise BuildError("the C++ kernels are switched off by ENTFORMER_NATIVE=0.")
     if os.name != "posix":
         raise BuildError(f"the C++ kernels are not built on {platform.system()} yet.")
-    folder = cache_dir()
+    folder = _own_folder()
     found = _cached(folder)
     if found is None or not _try_load(found):
         found = _build(folder)
@@ -129,7 +138,8 @@ def _build_and_load() -> Path:
 
 def _try_load(path: Path) -> bool:
     try:
-        torch.ops.load_library(str(path))
+        with _opening:
+            torch.ops.load_library(str(path))
     except OSError as problem:
         _state["load_error"] = str(problem)
         return False
@@ -155,6 +165,8 @@ def _cached(folder: Path) -> Path | None:
     """The library for these sources if it is there whole. The file name carries the checksum of its bytes."""
     try:
         for path in sorted(folder.glob(f"kernels-{_key()}-*.so")):
+            if not _only_ours(path):
+                continue
             if path.stem.rsplit("-", 1)[1] == hashlib.sha256(path.read_bytes()).hexdigest()[:20]:
                 return path
     except OSError:
@@ -162,25 +174,91 @@ def _cached(folder: Path) -> Path | None:
     return None
 
 
+# ---- who else may write -------------------------------------------------------------------------------------------------
+
+
+def _own_folder() -> Path:
+    """The cache folder, free of what others could have put there; if the default one is not, one of our own."""
+    explicit = bool(os.environ.get("ENTFORMER_CACHE") or os.environ.get("XDG_CACHE_HOME"))
+    folder = Path(os.path.realpath(cache_dir()))
+    problem = _writable_by_others(folder, tighten=not explicit)
+    if problem is not None and not explicit:
+        folder = Path(os.path.realpath(temporary_root()))
+        problem = _writable_by_others(folder, tighten=False)
+    if problem is not None:
+        raise BuildError(
+            f"{problem}, so a library in the kernel cache {folder} could be another user's; point ENTFORMER_CACHE at a folder "
+            "that only you can write."
+        )
+    return folder
+
+
+def _trusted_users() -> set[int]:
+    """Root and this user; in a user namespace whoever owns "/" is root."""
+    return {0, os.geteuid(), os.stat("/").st_uid}
+
+
+def _only_ours(path: Path) -> bool:
+    """Whether a file is a regular one that only trusted users can write."""
+    info = path.lstat()
+    return stat.S_ISREG(info.st_mode) and info.st_uid in _trusted_users() and not info.st_mode & 0o022
+
+
+def _writable_by_others(folder: Path, *, tighten: bool) -> str | None:
+    """Why others could put a file into `folder` or exchange one above it; None if they cannot.
+
+    A folder above may be writable by all if it is sticky (/tmp), or by a group that is the user's alone. `tighten`: take the
+    others' right to write away from a folder of ours instead.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            info = place.stat()
+        except FileNotFoundError:
+            continue  # made by us, for us alone
+        except OSError:
+            return None  # a file in the way, or no right to look: making the folder says so
+        if info.st_uid not in _trusted_users():
+            return f"{place} belongs to another user (number {info.st_uid})"
+        others = info.st_mode & 0o022
+        if place == folder and others and tighten and info.st_uid == os.geteuid():
+            place.chmod(stat.S_IMODE(info.st_mode) & ~0o022)
+        elif others and place == folder:
+            return f"{place} can be written by others (chmod go-w would end that)"
+        elif others and not info.st_mode & stat.S_ISVTX and not _private_group(others, info.st_gid):
+            return f"{place} can be written by others"
+    return None
+
+
+def _private_group(others: int, group: int) -> bool:
+    """Whether only the group may write and it is the user's own: by custom it has the user's number."""
+    return others == 0o020 and group in (0, os.geteuid())
+
+
+# ---- building -----------------------------------------------------------------------------------------------------------
+
+
 def _build(folder: Path) -> Path:
     cxx = compiler()
     if cxx is None:
         raise BuildError("no C++ compiler was found; install g++ or clang++ (or set CXX) to get the fast kernels.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _only_one_builder(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = _writable_by_others(folder, tighten=True)  # folders above may have been made just now
+        if problem is not None:
+            raise BuildError(f"{problem}; point ENTFORMER_CACHE at a folder that only you can write.")
+        with build_folder(folder) as scratch:
             found = _cached(folder)  # another process may have built it while we waited
             if found is not None and _try_load(found):
                 return found
-            with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-                built = _compile(cxx, Path(scratch))
-                checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
-                final = folder / f"kernels-{_key()}-{checksum}.so"
-                os.replace(built, final)
-                for stale in folder.glob(f"kernels-{_key()}-*.so"):
-                    if stale != final:
-                        stale.unlink(missing_ok=True)
-            return final
+            built = compile_library(cxx, _sources(), _link_flags(), scratch)
+            built.chmod(0o755)
+            checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
+            final = folder / f"kernels-{_key()}-{checksum}.so"
+            os.replace(built, final)
+            for stale in folder.glob(f"kernels-{_key()}-*.so"):
+                if stale != final:
+                    stale.unlink(missing_ok=True)
+        return final
     except OSError as problem:
         raise BuildError(
             f"the kernel cache {folder} cannot be written ({problem.strerror or problem}); "
@@ -188,53 +266,19 @@ def _build(folder: Path) -> Path:
         ) from problem
 
 
-@contextlib.contextmanager
-def _only_one_builder(folder: Path) -> Iterator[None]:
-    import fcntl  # posix only
-
-    with open(folder / "build.lock", "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # released when the file closes, also if the process dies
-        yield
-
-
-def _compile(cxx: str, scratch: Path) -> Path:
-    """Compile every source into `scratch`, in parallel, and link them. Returns the library's path."""
+def _sources() -> list[tuple[Path, list[str]]]:
+    """Every source to compile, with its flags."""
     include = Path(torch.__file__).parent / "include"
     torch_flags = [f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-DTORCH_TARGET_VERSION={TARGET_TORCH}"]
     x86 = platform.machine() in ("x86_64", "AMD64")
     jobs = [(source, torch_flags) for source in BINDINGS]
     for source in KERNELS:
         jobs += [(source, flags) for name, flags in X86_FLAGS.items() if x86 or name == "portable"]
-    objects, running = [], []
-    for number, (source, flags) in enumerate(jobs):
-        target = scratch / f"{number}.o"
-        command = [cxx, *COMMON_FLAGS, *flags, *_extra_flags(), "-c", str(HERE / source), "-o", str(target)]
-        running.append((command, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
-        objects.append(str(target))
-    outputs = [(command, process.communicate()[0], process.returncode) for command, process in running]
-    library = scratch / "kernels.so"
-    link = [
-        cxx,
-        "-shared",
-        *_extra_flags(),
-        *objects,
-        "-o",
-        str(library),
-        f"-L{Path(torch.__file__).parent / 'lib'}",
-        "-ltorch_cpu",
-    ]
-    if all(code == 0 for _, _, code in outputs):
-        done = subprocess.run(link, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        outputs.append((link, done.stdout, done.returncode))
-    for command, text, code in outputs:
-        if code != 0 and os.strerror(errno.ENOSPC) in text:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if code != 0:
-            lines = (
-                [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines() or [f"exit code {code}"]
-            )
-            raise BuildError(f"{Path(cxx).name} could not compile {Path(command[-3]).name}: {lines[0].strip()}.")
-    return library
+    return [(HERE / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
+
+
+def _link_flags() -> list[str]:
+    return [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
 
 
 if __name__ == "__main__":

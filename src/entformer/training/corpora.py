@@ -5,11 +5,11 @@ prepared again only when the user said so, with the subwords the model has.
 """
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from entformer.cache import cache_root
 from entformer.checkpoint.atomic import write_text
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
 from entformer.data.corpus import Corpus, ParallelText
@@ -126,10 +126,7 @@ def builtin_text(folder: Path, *, train: int | None = None) -> Corpus:
 
 def cache_folder() -> Path:
     """Where downloads are kept: corpora/ in $ENTFORMER_CACHE, else $XDG_CACHE_HOME/entformer, else ~/.cache/entformer."""
-    base = os.environ.get("ENTFORMER_CACHE")
-    if base is None:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "entformer")
-    return Path(base) / "corpora"
+    return cache_root() / "corpora"
 
 
 def parallel(files: tuple[Path, ...]) -> ParallelText | None:
