@@ -224,7 +224,13 @@ class RunFolder:
                 remove_temporary(path)
         for folder in (self.path, self.averaged, self.validations):
             remove_temporary(folder)
-        for pattern in (".probe-*", ".subwords.model.*.partial", ".prepared.*.old", "averaged/.model.safetensors.tmp"):
+        for pattern in (
+            ".probe-*",
+            ".subwords.model.*.partial",
+            ".prepared.*.old",
+            ".prepared.*.partial",
+            "averaged/.model.safetensors.tmp",
+        ):
             for path in self.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         return removed
