@@ -22,19 +22,21 @@ def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Pa
         raise ArgumentError("there is no checkpoint to average; give at least one.")
     chosen = sorted({folder.checkpoint(name) for name in names})
     mean = _mean(chosen)
-    target, record = folder.averaged / "model.safetensors", folder.averaged / "average.json"
+    target = folder.averaged / "model.safetensors"
     with saying_why(target):
         folder.averaged.mkdir(exist_ok=True)
         beside = folder.averaged / ".model.safetensors.tmp"
         try:
             save_tensors(beside, mean)
             checksum = file_sha256(beside)
-            record.unlink(missing_ok=True)  # it describes the weights that go now
+            (folder.averaged / "average.json").unlink(missing_ok=True)  # it describes the weights that go now
             os.replace(beside, target)
         finally:
             beside.unlink(missing_ok=True)
-    names = [checkpoint.name for checkpoint in chosen]
-    write_json(record, {"step": chosen[-1].step, "checkpoints": names, "sha256": checksum})
+    write_json(
+        folder.averaged / "average.json",
+        {"step": chosen[-1].step, "checkpoints": [checkpoint.name for checkpoint in chosen], "sha256": checksum},
+    )
     return target
 
 

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,14 +131,17 @@ class RunFolder:
         return next(reversed(self.complete()), None)
 
     def pointed(self, which: str) -> Checkpoint | None:
-        """The checkpoint that best.json or last.json names, if it is there and complete."""
+        """The checkpoint that best.json or last.json names, if it is there and complete; a warning if it is not."""
         pointer = self.path / f"{which}.json"
         if not pointer.is_file():
             return None
         name = str(read_json(pointer).get("checkpoint"))
         match = _NAME.fullmatch(name)
         path = self.checkpoints / name
-        return Checkpoint(int(match[1]), path) if match and is_complete(path) else None
+        if match and is_complete(path):
+            return Checkpoint(int(match[1]), path)
+        warnings.warn(f"the checkpoint that {pointer} names is gone or incomplete; the last one is used.", stacklevel=4)
+        return None
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The complete checkpoint `name`: step-00001000, step-1000 or 1000."""

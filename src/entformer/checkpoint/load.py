@@ -4,7 +4,6 @@ The folder alone suffices: model.json says what to build, subwords.model is the 
 Weights are compared with their checksum before they are loaded.
 """
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +131,7 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
             f"{folder.model} does not describe a model of this version of entformer ({first_problem(problem)})."
         ) from problem
     weights, step = _weights(folder, which)
+    verify_weights(weights)
     try:
         model = Seq2Seq(config)
     except (RuntimeError, MemoryError, OverflowError) as problem:  # sizes that do not fit into memory
@@ -167,53 +167,56 @@ def _subwords(folder: RunFolder, info: ModelInfo) -> Subwords:
 
 
 def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
-    """The file of weights, compared with its checksum, and its step."""
+    """The file of weights and its step."""
     if which == "averaged":
-        return _averaged(folder)
+        file = folder.averaged / "model.safetensors"
+        if not file.is_file():
+            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
+        return file, _average_step(file)
     if which in ("best", "last"):
-        pointed = folder.pointed(str(which))
-        checkpoint = pointed or folder.latest()
+        checkpoint = folder.pointed(str(which)) or folder.latest()
         if checkpoint is None:
             raise DataError(
                 f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
             )
-        if pointed is None and (folder.path / f"{which}.json").is_file():
-            warnings.warn(
-                f"the checkpoint that {folder.path / f'{which}.json'} names is gone or incomplete; {checkpoint.name} is used.",
-                stacklevel=3,
-            )
-        return _verified(folder, checkpoint)
+        return checkpoint.weights, checkpoint.step
     path = Path(which)
     if path.suffix == ".safetensors" and path.is_file():
-        if (path.parent / "DONE").is_file() and path.name == "model.safetensors":
-            Checkpoint(-1, path.parent).verify(path.name)
         return path, -1
     if path.is_dir() and (path / "model.safetensors").is_file():
-        holder = RunFolder(path.parent.parent)
-        return _verified(holder, holder.checkpoint(path.name))
-    return _verified(folder, folder.checkpoint(str(which)))
-
-
-def _verified(folder: RunFolder, checkpoint: Checkpoint) -> tuple[Path, int]:
-    try:
-        checkpoint.verify("model.safetensors")
-    except DataError as problem:
-        others = ", ".join(other.name for other in folder.complete() if other != checkpoint)
-        advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
-        raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
+        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
+        return checkpoint.weights, checkpoint.step
+    checkpoint = folder.checkpoint(str(which))
     return checkpoint.weights, checkpoint.step
 
 
-def _averaged(folder: RunFolder) -> tuple[Path, int]:
-    file, record = folder.averaged / "model.safetensors", folder.averaged / "average.json"
-    if not file.is_file() or not record.is_file():
-        raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
-    facts = read_json(record)
-    step = facts.get("step")
+def _average_step(weights: Path) -> int:
+    """The step that average.json beside the averaged weights names."""
+    record = weights.with_name("average.json")
+    step = read_json(record).get("step")
     if not isinstance(step, int):
-        raise DataError(f"{record} is damaged: it has no step; make it again with: entformer average {folder.path}")
-    if "sha256" in facts and facts["sha256"] != file_sha256(file):
-        raise DataError(
-            f"{file} is damaged: its content does not match its checksum; make it again with: entformer average {folder.path}"
-        )
-    return file, step
+        raise DataError(f"{record} is damaged: it has no step; make it again with: entformer average {weights.parent.parent}")
+    return step
+
+
+def verify_weights(weights: Path) -> None:
+    """Compare a file of weights with the checksum beside it: that of its checkpoint, or that of the average.
+
+    Raises:
+        DataError: it does not match; the sentence names what to use instead.
+    """
+    record = weights.with_name("average.json")
+    if record.is_file():
+        if read_json(record).get("sha256", sha256 := file_sha256(weights)) != sha256:
+            raise DataError(
+                f"{weights} is damaged: its content does not match its checksum; make it again with: "
+                f"entformer average {weights.parent.parent}"
+            )
+    elif weights.with_name("DONE").is_file():
+        try:
+            Checkpoint(-1, weights.parent).verify(weights.name)
+        except DataError as problem:
+            run = RunFolder(weights.parent.parent.parent)
+            others = ", ".join(other.name for other in run.complete() if other.name != weights.parent.name)
+            advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
+            raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
