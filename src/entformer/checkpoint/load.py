@@ -166,30 +166,6 @@ def _subwords(folder: RunFolder, info: ModelInfo) -> Subwords:
     return subwords
 
 
-def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
-    """The file of weights and its step."""
-    if which == "averaged":
-        file = folder.averaged / "model.safetensors"
-        if not file.is_file():
-            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
-        return file, _average_step(file)
-    if which in ("best", "last"):
-        checkpoint = folder.pointed(str(which)) or folder.latest()
-        if checkpoint is None:
-            raise DataError(
-                f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
-            )
-        return checkpoint.weights, checkpoint.step
-    path = Path(which)
-    if path.suffix == ".safetensors" and path.is_file():
-        return path, -1
-    if path.is_dir() and (path / "model.safetensors").is_file():
-        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
-        return checkpoint.weights, checkpoint.step
-    checkpoint = folder.checkpoint(str(which))
-    return checkpoint.weights, checkpoint.step
-
-
 def _average_step(weights: Path) -> int:
     """The step that average.json beside the averaged weights names."""
     record = weights.with_name("average.json")
@@ -220,3 +196,27 @@ def verify_weights(weights: Path) -> None:
             others = ", ".join(other.name for other in run.complete() if other.name != weights.parent.name)
             advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
             raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
+
+
+def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
+    """The file of weights and its step."""
+    if which == "averaged":
+        file = folder.averaged / "model.safetensors"
+        if not file.is_file():
+            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
+        return file, _average_step(file)
+    if which in ("best", "last"):
+        checkpoint = folder.pointed(str(which)) or folder.latest()
+        if checkpoint is None:
+            raise DataError(
+                f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
+            )
+        return checkpoint.weights, checkpoint.step
+    path = Path(which)
+    if path.suffix == ".safetensors" and path.is_file():
+        return path, -1
+    if path.is_dir() and (path / "model.safetensors").is_file():
+        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
+        return checkpoint.weights, checkpoint.step
+    checkpoint = folder.checkpoint(str(which))
+    return checkpoint.weights, checkpoint.step

@@ -54,7 +54,7 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
             f"{folder.recipe} is damaged ({' '.join(str(problem).split())}); put it back from a copy, or give another --out."
         ) from problem
     if not isinstance(before, dict):
-        raise DataError(f"{folder.recipe} is damaged: it holds no settings; put it back from a copy, or give another --out.")
+        raise DataError(f"{folder.recipe} is damaged; give another --out.")
     changed = differences(before, recipe.resolved())
     bad = [key for key in changed if key not in HARMLESS]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
