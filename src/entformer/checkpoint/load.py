@@ -1,7 +1,6 @@
 """A run folder -> a model ready to use. In: the folder and which weights. Out: `LoadedRun`.
 
 The folder alone suffices: model.json says what to build, subwords.model is the vocabulary, a checkpoint holds the weights.
-Weights are compared with their checksum before they are loaded.
 """
 
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from entformer import __version__
-from entformer.checkpoint.atomic import file_sha256, read_json
-from entformer.checkpoint.folder import Checkpoint, RunFolder
+from entformer.checkpoint.atomic import read_json
+from entformer.checkpoint.folder import RunFolder
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
 from entformer.models.config import Seq2SeqConfig
@@ -131,7 +130,6 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
             f"{folder.model} does not describe a model of this version of entformer ({first_problem(problem)})."
         ) from problem
     weights, step = _weights(folder, which)
-    verify_weights(weights)
     try:
         model = Seq2Seq(config)
     except (RuntimeError, MemoryError, OverflowError) as problem:  # sizes that do not fit into memory
@@ -173,29 +171,6 @@ def _average_step(weights: Path) -> int:
     if not isinstance(step, int):
         raise DataError(f"{record} is damaged: it has no step; make it again with: entformer average {weights.parent.parent}")
     return step
-
-
-def verify_weights(weights: Path) -> None:
-    """Compare a file of weights with the checksum beside it: that of its checkpoint, or that of the average.
-
-    Raises:
-        DataError: it does not match; the sentence names what to use instead.
-    """
-    record = weights.with_name("average.json")
-    if record.is_file():
-        if read_json(record).get("sha256", sha256 := file_sha256(weights)) != sha256:
-            raise DataError(
-                f"{weights} is damaged: its content does not match its checksum; make it again with: "
-                f"entformer average {weights.parent.parent}"
-            )
-    elif weights.with_name("DONE").is_file():
-        try:
-            Checkpoint(-1, weights.parent).verify(weights.name)
-        except DataError as problem:
-            run = RunFolder(weights.parent.parent.parent)
-            others = ", ".join(other.name for other in run.complete() if other.name != weights.parent.name)
-            advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
-            raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
 
 
 def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:

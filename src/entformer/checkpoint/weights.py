@@ -12,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from entformer.checkpoint.atomic import saying_why, sync_file
+from entformer.checkpoint.atomic import file_sha256, read_json, saying_why, sync_file
+from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.errors import DataError, RunFailed
 
 
@@ -63,8 +64,35 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
-    """Fill `module` from a file of `save_weights`. Names and shapes must agree; if not, the module is left as it was."""
+    """Fill `module` from a file of `save_weights`, after comparing it with its checksum, if there is one beside it.
+
+    Names and shapes must agree; if not, the module is left as it was.
+    """
+    verify_weights(path)
     fill(module, read_tensors(path), path)
+
+
+def verify_weights(weights: Path) -> None:
+    """Compare a file of weights with the checksum beside it: that of its checkpoint, or that of the average.
+
+    Raises:
+        DataError: it does not match; the sentence names what to use instead.
+    """
+    record = weights.with_name("average.json")
+    if record.is_file():
+        if read_json(record).get("sha256", sha256 := file_sha256(weights)) != sha256:
+            raise DataError(
+                f"{weights} is damaged: its content does not match its checksum; make it again with: "
+                f"entformer average {weights.parent.parent}"
+            )
+    elif weights.with_name("DONE").is_file():
+        try:
+            Checkpoint(-1, weights.parent).verify(weights.name)
+        except DataError as problem:
+            run = RunFolder(weights.parent.parent.parent)
+            others = ", ".join(other.name for other in run.complete() if other.name != weights.parent.name)
+            advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
+            raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
 
 
 def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:

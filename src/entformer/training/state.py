@@ -98,8 +98,8 @@ def load_progress(
     checkpoint: Checkpoint, *, model: Seq2Seq, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
 ) -> tuple[Progress, list[str]]:
     """Fill model, optimizer and random states; the numbers, and remarks on what is not as it was."""
-    checkpoint.verify()
     state = _checked_state(checkpoint)
+    checkpoint.verify("state.safetensors")  # load_weights looks at the other file
     load_weights(checkpoint.weights, model)
     tensors = read_tensors(checkpoint.tensors)
     moments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_RANDOM)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from entformer.checkpoint import RunFolder, average_checkpoints, load_run, model_info, save_weights
+from entformer.checkpoint import RunFolder, average_checkpoints, load_run, load_weights, model_info, save_weights
 from entformer.checkpoint.atomic import read_json, write_json
 from entformer.checkpoint.average import best_checkpoints
 from entformer.checkpoint.folder import Checkpoint
@@ -106,7 +106,7 @@ def test_a_changed_number_in_the_state_is_found(run: RunFolder, subwords: Subwor
         resume(run, subwords.size)
 
 
-def test_one_flipped_bit_is_found_before_translating(run: RunFolder) -> None:
+def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: Subwords) -> None:
     flip(run.checkpoint("4").weights)
     expected = r"model\.safetensors is damaged: .* checksum; use another checkpoint: step-00000008, step-00000012\."
     for which in ("best", "step-4", run.checkpoint("4").path):
@@ -116,6 +116,8 @@ def test_one_flipped_bit_is_found_before_translating(run: RunFolder) -> None:
         load_run(run.path, run.checkpoint("4").weights)
     with pytest.raises(DataError, match=r"step-00000004/model\.safetensors is damaged"):
         average_checkpoints(run, ["4", "8"])
+    with pytest.raises(DataError, match=expected):
+        load_weights(run.checkpoint("4").weights, model_of(subwords.size))
     assert load_run(run.path, "last").step == 12
 
 
