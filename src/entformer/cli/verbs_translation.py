@@ -40,7 +40,9 @@ def prep(
     ] = None,
     valid: Annotated[str | None, typer.Option(metavar="TEXT", help="Validation text, named in the same way.")] = None,
     test: Annotated[str | None, typer.Option(metavar="TEXT", help="Test text, named in the same way.")] = None,
-    columns: Annotated[str, typer.Option(metavar="N,N", help="Columns of source and target in TSV files, from 1.")] = "1,2",
+    columns: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Columns of source and target in TSV files, from 1; 1,2 if not given.")
+    ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(min=276, help="Subwords for both languages; 32000, or what suits the corpus, if not given.")
     ] = None,
@@ -170,10 +172,10 @@ def config_validate(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
     settings: Settings = None,
 ) -> None:
-    """Check a recipe. Exit code 2 and the line of the first mistake if there is one."""
+    """Check a recipe and the text it names. Exit code 2 and a line for every mistake if there are any."""
     from entformer.cli.config import validate
 
-    validate(recipe, settings or [])
+    raise typer.Exit(validate(recipe, settings or []))
 
 
 @config_app.command("diff")

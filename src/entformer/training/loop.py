@@ -23,7 +23,7 @@ from entformer.training.optim import make_optimizer
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import load_recipe, to_yaml
+from entformer.training.recipe_file import load_recipe, refuse_ineffective, to_yaml
 from entformer.training.report import Reporter
 from entformer.training.resume import changes, same_data
 from entformer.training.state import Progress, load_progress
@@ -57,6 +57,7 @@ def train(
     if isinstance(recipe, Recipe):
         if settings:
             raise ArgumentError("settings are for recipe files; make the Recipe with these values instead.")
+        refuse_ineffective(recipe)
     else:
         recipe = load_recipe(recipe, settings)
     if stop_after_minutes is not None and stop_after_minutes <= 0:

@@ -87,7 +87,7 @@ def test_a_text_is_named_by_prefix_by_two_files_or_by_a_tsv(text: Text, tmp_path
 def test_a3_25_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
     text("train", [("a", "b")])
     with pytest.raises(
-        DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; --train takes the part before \.fr"
+        DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; name the part before \.fr"
     ):
         find_text(str(tmp_path / "train"), "en", "fr")
     with pytest.raises(DataError, match=r"is a file: give both sides as SOURCE,TARGET, or rename it to \.tsv"):
