@@ -1,8 +1,8 @@
 """How users name parallel text, on the command line and in recipes.
 
-    data/train          data/train.en and data/train.de, plain or .gz, for the languages en and de
-    a.txt,b.txt         source and target file
-    pairs.tsv           one file with both sides in its columns (.tsv or .tab, plain or .gz)
+data/train          data/train.en and data/train.de, plain or .gz, for the languages en and de
+a.txt,b.txt         source and target file
+pairs.tsv           one file with both sides in its columns (.tsv or .tab, plain or .gz)
 """
 
 from collections.abc import Sequence
