@@ -87,7 +87,8 @@ def test_config_validate_finds_what_training_would_refuse(tmp_path: Path, text: 
         right = entformer("config", "validate", recipe)
         assert (right.returncode, right.stdout) == (0, f"{recipe}: no mistakes.\n"), right.stderr
     recipe.write_text(
-        f"data:\n  train: text/trains\n  valid: [text/valid.yy, text/valid.xx]\n  test: gone.tsv\n  {languages}", encoding="utf-8"
+        f"data:\n  train: text/trains\n  valid: [text/valid.yy, text/valid.xx]\n  test: gone.tsv\n  {languages}",
+        encoding="utf-8",
     )
     wrong = entformer("config", "validate", recipe)
     assert wrong.returncode == 2
@@ -119,11 +120,14 @@ def test_a_recipe_trains_from_a_prefix_of_compressed_files(tmp_path: Path, text:
 
 
 def test_settings_that_contradict_prepared_data_are_refused(tmp_path: Path, text: Path) -> None:
-    made = entformer("prep", tmp_path / "made", "--train", text / "train", "--valid", text / "valid", "-l", "xx-yy", "--vocab-size", "300")
+    made = entformer(
+        "prep", tmp_path / "made", "--train", text / "train", "--valid", text / "valid", "-l", "xx-yy", "--vocab-size", "300"
+    )
     assert made.returncode == 0, made.stderr
     recipe = tmp_path / "own.yaml"
     recipe.write_text(
-        "data: {prepared: made, train: text/train, valid: text/valid, source_language: xx, target_language: yy, vocab_size: 280}\n",
+        "data: {prepared: made, train: text/train, valid: text/valid, source_language: xx, target_language: yy, "
+        "vocab_size: 280}\n",
         encoding="utf-8",
     )
     done = entformer("train", recipe, "--out", tmp_path / "run")

@@ -22,7 +22,9 @@ def usable_device(device: torch.device | str) -> torch.device:
         if count == 0:
             raise ArgumentError(f"the device {device} is not here: torch finds no CUDA GPU; use cpu.")
         if found.index is not None and found.index >= count:
-            raise ArgumentError(f"the device {device} is not here: torch finds {count} CUDA GPU{'s' * (count > 1)}; use cuda:0.")
+            raise ArgumentError(
+                f"the device {device} is not here: torch finds {count} CUDA GPU{'s' * (count > 1)}; use cuda:0."
+            )
         return found
     if found.type == "meta":
         raise ArgumentError("the device meta holds no values; use cpu.")

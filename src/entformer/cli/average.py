@@ -32,7 +32,9 @@ def run(path: Path, *, last: int | None, best: int | None, names: Sequence[str],
     warmup = _warmup(folder)
     early = [checkpoint.name for checkpoint in chosen if checkpoint.step <= warmup]
     if early:
-        warnings.warn(f"{', '.join(early)} was saved during warm-up ({warmup} updates); such weights spoil an average.", stacklevel=2)
+        warnings.warn(
+            f"{', '.join(early)} was saved during warm-up ({warmup} updates); such weights spoil an average.", stacklevel=2
+        )
     was_best = points_to_average(folder)
     written = average_checkpoints(folder, [checkpoint.name for checkpoint in chosen])
     averaged = [checkpoint.name for checkpoint in chosen]

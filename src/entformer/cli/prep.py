@@ -24,7 +24,7 @@ from entformer.data.texts import find_text, is_tsv
 from entformer.errors import ArgumentError
 from entformer.text.lines import Oddities, Tally
 from entformer.text.subwords import Subwords
-from entformer.training.corpora import builtin_text, named_corpus, check_sides
+from entformer.training.corpora import builtin_text, check_sides, named_corpus
 
 USUAL_VOCABULARY = 32000
 

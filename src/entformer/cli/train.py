@@ -51,7 +51,8 @@ def _print(summary: RunSummary, console: Console) -> None:
         beam = f" with beam {choice.beam}" if choice.metric in ("bleu", "chrf") else ""
         console.print(
             f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:.4g}, average of "
-            f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:.4g}; best is now the {choice.better}",
+            f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:.4g}; best is now the "
+            f"{'average' if choice.better == 'averaged' else 'checkpoint'}",
             markup=False,
         )
     if summary.complete:

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from entformer.checkpoint.device import usable_device
 from entformer.cli.output import writable_file
 from entformer.decode.lengths import MaxLength
 from entformer.decode.translate import LONG, Report, Translation, Translator
@@ -31,9 +32,9 @@ class Options:
 
     input: Path | None = None
     output: Path | None = None
-    beam: int = 5
-    length_penalty: str = "average"
-    alpha: float | None = None
+    beam: int | None = None  # None: as the run's recipe has it
+    length_penalty: str | None = None
+    length_penalty_alpha: float | None = None
     n_best: int = 1
     as_json: bool = False
     prefix: str | None = None
@@ -64,7 +65,7 @@ def run(run_folder: Path, options: Options) -> None:
     loaded = translator.run
     notes.print(
         f"{loaded.source_language} -> {loaded.target_language}, {run_folder}, {options.which}"
-        f"{f' (step {loaded.step})' if loaded.step >= 0 else ''}, beam {options.beam}",
+        f"{f' (step {loaded.step})' if loaded.step >= 0 else ''}, beam {translator.decoding.beam}",
         markup=False,
     )
     try:
@@ -91,7 +92,7 @@ def make_translator(run_folder: Path, options: Options, *, window: int | None = 
         which=options.which,
         beam=options.beam,
         length_penalty=options.length_penalty,
-        alpha=options.alpha,
+        length_penalty_alpha=options.length_penalty_alpha,
         n_best=options.n_best,
         max_length=MaxLength(options.max_ratio, options.max_extra),
         window=window or options.window,
@@ -103,6 +104,7 @@ def make_translator(run_folder: Path, options: Options, *, window: int | None = 
 
 def _check(options: Options) -> None:
     """Mistakes that can be seen before the model is loaded."""
+    usable_device(options.device)
     if options.prefix is not None and options.prefix_file is not None:
         raise ArgumentError("give --prefix (one for all lines) or --prefix-file (one per line), not both.")
     if options.interactive and options.input is not None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from entformer.errors import ArgumentError
+
 app = typer.Typer()
 config_app = typer.Typer(help="Look at recipes: show, validate, diff, list.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -16,6 +18,24 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe: --set training.lr=1e-3. May be repeated."),
 ]
+
+Penalty = Annotated[
+    str | None, typer.Option(metavar="KIND", help="average, gnmt or none; as the run's recipe has it if not given.")
+]
+PenaltyAlpha = Annotated[
+    float | None,
+    typer.Option("--length-penalty-alpha", metavar="A", help="Exponent of the length penalty; 1 divides by the length."),
+]
+OldAlpha = Annotated[str | None, typer.Option("--alpha", hidden=True)]
+
+
+def _exponent(value: float | None, old: str | None) -> float | None:
+    """The exponent of the length penalty, which used to be called --alpha."""
+    if old is not None:
+        raise ArgumentError(
+            f"--alpha is now --length-penalty-alpha: write --length-penalty-alpha {old} (alpha is entmax's alone)."
+        )
+    return value
 
 
 @app.command()
@@ -211,11 +231,21 @@ def translate(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where translations go; standard output if not given.")
     ] = None,
     which: Annotated[
-        str, typer.Option("--which", "--checkpoint", metavar="NAME", help="Weights: best, last, averaged, step-N, or a path.")
+        str,
+        typer.Option(
+            "--which",
+            "--checkpoint",
+            metavar="NAME",
+            help="Weights: best, last, averaged, step-N, or a path to a checkpoint or a run.",
+        ),
     ] = "best",
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept alive; 1 is greedy search.")] = 5,
-    length_penalty: Annotated[str, typer.Option(help="average, gnmt or none.")] = "average",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the length penalty; 1 if not given.")] = None,
+    beam: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hypotheses kept alive; 1 is greedy search. As the run's recipe has it if not given."),
+    ] = None,
+    length_penalty: Penalty = None,
+    length_penalty_alpha: PenaltyAlpha = None,
+    alpha: OldAlpha = None,
     n_best: Annotated[int, typer.Option(min=1, help="Translations per line; above 1 the output is JSON lines.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line: text, score, candidates.")] = False,
     prefix: Annotated[str | None, typer.Option(help="Every translation begins with this text.")] = None,
@@ -248,7 +278,7 @@ def translate(
             output=output,
             beam=beam,
             length_penalty=length_penalty,
-            alpha=alpha,
+            length_penalty_alpha=_exponent(length_penalty_alpha, alpha),
             n_best=n_best,
             as_json=as_json,
             prefix=prefix,
@@ -283,23 +313,41 @@ def score(
         typer.Option(metavar="FOLDER", help="The prepared folder to take the test set from; the run's own if not given."),
     ] = None,
     test_set: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="test or valid of the prepared data; or a corpus: builtin, multi30k, multi30k/tok, multi30k:valid, ..."
+            metavar="NAME",
+            help="test or valid of the prepared data (test if not given); or a corpus: builtin, multi30k, multi30k/tok, "
+            "multi30k:valid, ...",
         ),
-    ] = "test",
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Your own test set: a prefix, SOURCE,REFERENCE or a .tsv file, plain or .gz, as prep takes them.",
+        ),
+    ] = None,
     source: Annotated[
         str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror of the named corpus.")
     ] = None,
     tokenized: Annotated[
         bool | None,
         typer.Option(
-            "--tokenized/--no-tokenized", help="The text is tokenised: add tokenised lower-case BLEU. As the data say."
+            "--tokenized/--no-tokenized", help="The text is tokenized: add BLEU of the tokens as they are. As the data say."
         ),
     ] = None,
     lowercase: Annotated[
         bool | None,
-        typer.Option("--lowercase/--no-lowercase", help="The text is lower-case: add lower-case BLEU. As the data say."),
+        typer.Option("--lowercase/--no-lowercase", help="Score without regard to case. As the data say."),
+    ] = None,
+    moses: Annotated[
+        bool,
+        typer.Option(
+            "--moses", help="Add BLEU after Moses' tokenizer, to compare with papers that quote tokenized BLEU of raw text."
+        ),
+    ] = False,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="With --moses and --ref: language of the references, such as en.")
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="OTHER", help="Other translations, or another run: paired bootstrap between the two.")
@@ -314,14 +362,17 @@ def score(
             "--which", "--checkpoint", metavar="NAME", help="Weights of the run: best, last, averaged, step-N, or a path."
         ),
     ] = "best",
-    beam: Annotated[int, typer.Option(min=1, help="Beam of the run's translations.")] = 5,
-    length_penalty: Annotated[str, typer.Option(help="average, gnmt or none.")] = "average",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the length penalty; 1 if not given.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Beam of the run's translations; as its recipe has it if not given.")
+    ] = None,
+    length_penalty: Penalty = None,
+    length_penalty_alpha: PenaltyAlpha = None,
+    alpha: OldAlpha = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; every number beside its signature.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes if not given.")] = None,
 ) -> None:
-    """Score translations with sacreBLEU: BLEU and chrF with signatures, tokenised BLEU where it fits, paired bootstrap."""
+    """Score translations with sacreBLEU: BLEU and chrF with signatures, tokenized BLEU where it fits, paired bootstrap."""
     from entformer.cli.score import Options, run
     from entformer.cli.translate import Options as Decoding
 
@@ -332,13 +383,23 @@ def score(
             run=run_folder,
             data=data,
             test_set=test_set,
+            test=test,
             source=source,
             tokenized=tokenized,
             lowercase=lowercase,
+            moses=moses,
+            language=language,
             compare=compare,
             resamples=resamples,
             output=output,
             as_json=as_json,
         ),
-        Decoding(beam=beam, length_penalty=length_penalty, alpha=alpha, which=which, device=device, threads=threads),
+        Decoding(
+            beam=beam,
+            length_penalty=length_penalty,
+            length_penalty_alpha=_exponent(length_penalty_alpha, alpha),
+            which=which,
+            device=device,
+            threads=threads,
+        ),
     )

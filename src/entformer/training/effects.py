@@ -58,7 +58,9 @@ def _data(data: "DataConfig") -> Iterator[Ineffective]:
     if data.corpus is not None:
         known = catalogue.CORPORA.get(data.corpus)
         pair = f" ({known.source_language}-{known.target_language})" if known is not None else ""
-        reason = f"the corpus {data.corpus} brings its own languages and files{pair}; leave it out, or name your files with train"
+        reason = (
+            f"the corpus {data.corpus} brings its own languages and files{pair}; leave it out, or name your files with train"
+        )
         yield from _each(OF_CORPUS, reason, ("corpus",))
     if data.corpus == BUILTIN:
         yield from _each(("from", "layout"), "the built-in corpus is generated and has one layout; leave it out", ("corpus",))

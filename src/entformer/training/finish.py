@@ -63,7 +63,9 @@ def finish(
     record = folder.averaged / "average.json"
     facts = read_json(record) if record.is_file() else {}
     wanted = {"checkpoint": best.name, "metric": metric, "beam": beam}
-    known = facts.get("checkpoints") == names and facts.get("validation") and facts.get("compared", {}).items() >= wanted.items()
+    known = (
+        facts.get("checkpoints") == names and facts.get("validation") and facts.get("compared", {}).items() >= wanted.items()
+    )
     if known:
         found, checkpoint_value = Validation(**facts["validation"]), float(facts["compared"]["value"])
     else:

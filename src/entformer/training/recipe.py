@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from entformer.data.catalogue import CORPORA
 from entformer.models.config import PRESETS, Seq2SeqConfig
+from entformer.text.subwords import SMALLEST
 from entformer.training.effects import BUILTIN, KINDS, without_effect
 
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
@@ -48,7 +49,7 @@ class DataConfig(Section):
     columns: tuple[int, int] = Field(default=(1, 2), description="Columns of source and target in .tsv files, from 1.")
     source_language: str | None = None
     target_language: str | None = None
-    vocab_size: int = Field(default=32000, ge=16, description="Types of the joint subwords.")
+    vocab_size: int = Field(default=32000, ge=SMALLEST, description="Types of the joint subwords.")
     subwords: Path | None = Field(default=None, description="Subwords of an earlier run to use instead of training new ones.")
     max_length: int = Field(default=256, ge=1, description="Training pairs with a longer side, in subwords, are left out.")
     max_ratio: float = Field(default=4.0, gt=1, description="Training pairs whose lengths differ by more are left out.")
@@ -212,7 +213,7 @@ class Recipe(Section):
         values = self.model_dump(mode="json", by_alias=True)
         del values["model"]["vocab_size"]
         for one in without_effect(self):
-            here = values
+            here: Any = values
             for key in one.place[:-1]:
                 here = here[key]
             here.pop(one.place[-1], None)

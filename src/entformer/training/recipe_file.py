@@ -157,7 +157,9 @@ def _mistakes(problem: ValidationError, values: dict[str, Any], places: dict[Pla
         try:
             found += _without_effect(Recipe.model_validate(values), places, shown, written_out=False)
         except ValidationError as more:
-            if len(more.errors()) < len(errors) or {error["loc"] for error in more.errors()}.isdisjoint(e["loc"] for e in errors):
+            if len(more.errors()) < len(errors) or {error["loc"] for error in more.errors()}.isdisjoint(
+                e["loc"] for e in errors
+            ):
                 found += [text for text in _mistakes(more, values, places, shown) if text not in found]
     return found
 

@@ -74,11 +74,27 @@ def test_data_that_cannot_take_effect(tmp_path: Path, base: dict[str, Any], own:
 @pytest.mark.parametrize(
     ("sections", "place", "sentence"),
     [
-        ({"model": {"attention": {"normalizer": "softmax", "alpha_init": 1.3}}}, "model.attention.alpha_init", "softmax learns"),
-        ({"model": {"attention": {"alpha": 1.5, "alpha_tied": "layer"}}}, "model.attention.alpha_tied", "entmax with alpha 1.5"),
-        ({"model": {"cross": {"normalizer": "softmax", "alpha_init": 1.3}}}, "model.cross.alpha_init", "softmax learns no alpha"),
+        (
+            {"model": {"attention": {"normalizer": "softmax", "alpha_init": 1.3}}},
+            "model.attention.alpha_init",
+            "softmax learns",
+        ),
+        (
+            {"model": {"attention": {"alpha": 1.5, "alpha_tied": "layer"}}},
+            "model.attention.alpha_tied",
+            "entmax with alpha 1.5",
+        ),
+        (
+            {"model": {"cross": {"normalizer": "softmax", "alpha_init": 1.3}}},
+            "model.cross.alpha_init",
+            "softmax learns no alpha",
+        ),
         ({"model": {"output_alpha": 1.2}}, "model.output_alpha", "the output is softmax"),
-        ({"model": {"attention": {"normalizer": "softmax"}}, "training": {"alpha_lr_factor": 2.0}}, "training.alpha_lr_factor", "no"),
+        (
+            {"model": {"attention": {"normalizer": "softmax"}}, "training": {"alpha_lr_factor": 2.0}},
+            "training.alpha_lr_factor",
+            "no",
+        ),
         ({"training": {"average": "none", "average_count": 3}}, "training.average_count", "average is none"),
         (
             {"decoding": {"length_penalty": "none", "length_penalty_alpha": 0.6}},
@@ -109,7 +125,9 @@ def test_a_value_for_all_kinds_needs_to_take_effect_in_one(tmp_path: Path) -> No
 
 
 def test_the_language_of_a_shipped_recipe_cannot_be_set() -> None:
-    with pytest.raises(ArgumentError, match=r"^--set data\.target_language=fr: data\.target_language has no effect: the corpus"):
+    with pytest.raises(
+        ArgumentError, match=r"^--set data\.target_language=fr: data\.target_language has no effect: the corpus"
+    ):
         load_recipe("multi30k-entmax", ["data.target_language=fr"])
 
 

@@ -183,7 +183,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 def test_a_recipe_names_text_as_prep_does(tmp_path: Path, given: str, names: list[str]) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        f"data: {{train: {given if given != 'a.en,b.de' else repr(given)}, valid: v, source_language: en, target_language: de}}",
+        f"data:\n  train: {given}\n  valid: v\n  source_language: en\n  target_language: de\n",
         encoding="utf-8",
     )
     assert list(load_recipe(path).data.train) == [f"{tmp_path}/{name.format(tmp_path)}" for name in names]
