@@ -8,16 +8,11 @@ from typing import Annotated
 
 import typer
 
+from entformer.cli.commands_config import Settings, config_app
 from entformer.errors import ArgumentError
 
 app = typer.Typer()
-config_app = typer.Typer(help="Look at recipes: show, validate, diff, list.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe: --set training.lr=1e-3. May be repeated."),
-]
 
 Penalty = Annotated[
     str | None, typer.Option(metavar="KIND", help="average, gnmt or none; as the run's recipe has it if not given.")
@@ -168,56 +163,6 @@ def average(
     from entformer.cli.average import run as run_average
 
     run_average(run, last=last, best=best, names=checkpoint or [], as_json=as_json)
-
-
-@config_app.callback()
-def config() -> None:
-    """Look at recipes: show, validate, diff, list."""
-
-
-@config_app.command("show")
-def config_show(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
-) -> None:
-    """Print every value of a recipe, defaults and presets written out."""
-    from entformer.cli.config import show
-
-    show(recipe, settings or [], as_json=as_json)
-
-
-@config_app.command("validate")
-def config_validate(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    settings: Settings = None,
-) -> None:
-    """Check a recipe and the text it names. Exit code 2 and a line for every mistake if there are any."""
-    from entformer.cli.config import validate
-
-    raise typer.Exit(validate(recipe, settings or []))
-
-
-@config_app.command("diff")
-def config_diff(
-    first: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    second: Annotated[str, typer.Argument(metavar="RECIPE", help="What to compare it with.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-) -> None:
-    """Print where two recipes differ. Exit code 1 if they do."""
-    from entformer.cli.config import diff
-
-    raise typer.Exit(diff(first, second, as_json=as_json))
-
-
-@config_app.command("list")
-def config_list(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-) -> None:
-    """List the recipes that come with entformer."""
-    from entformer.cli.config import list_shipped
-
-    list_shipped(as_json=as_json)
 
 
 @app.command()

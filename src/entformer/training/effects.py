@@ -1,20 +1,18 @@
 """Which settings of a recipe cannot take effect, and why.
 
 A setting that the user wrote and that changes nothing is a mistake: the run would not be what the recipe says. Defaults are
-no settings. Resolved recipes leave out what has no effect, so that they can be read again.
+no settings. Resolved recipes leave out what has no effect, so that they can be read again. Recipes are `Any` here because
+`training/recipe.py` imports this module.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
 from entformer.data import catalogue
 from entformer.data.texts import is_tsv
-
-if TYPE_CHECKING:
-    from entformer.training.recipe import DataConfig, Recipe
 
 Place = tuple[str | int, ...]
 KINDS = ("encoder", "decoder", "cross")
@@ -33,12 +31,12 @@ class Ineffective:
     reason: str
 
 
-def without_effect(recipe: "Recipe") -> list[Ineffective]:
+def without_effect(recipe: Any) -> list[Ineffective]:
     """Return all values that change nothing, set or not."""
     return [*_data(recipe.data), *_model(recipe), *_training(recipe)]
 
 
-def ineffective(recipe: "Recipe") -> list[Ineffective]:
+def ineffective(recipe: Any) -> list[Ineffective]:
     """Return the values without effect that somebody set; null and empty lists set nothing."""
     found = [one for one in without_effect(recipe) if _is_set(recipe, one.place)]
     return [one for one in found if not _effective_elsewhere(recipe, one, found)]
@@ -49,7 +47,7 @@ def sentence(one: Ineffective) -> str:
     return f"{'.'.join(map(str, one.place))} has no effect: {one.reason}."
 
 
-def _data(data: "DataConfig") -> Iterator[Ineffective]:
+def _data(data: Any) -> Iterator[Ineffective]:
     names = [field.alias or name for name, field in type(data).model_fields.items()]
     if data.corpus is None and not data.train:
         reason = f"the prepared folder {data.prepared} decides it; leave it out, or name the text to prepare (corpus, or train)"
@@ -85,7 +83,7 @@ def _each(
             yield Ineffective((section, name), tuple((section, cause) for cause in causes), reason)
 
 
-def _model(recipe: "Recipe") -> Iterator[Ineffective]:
+def _model(recipe: Any) -> Iterator[Ineffective]:
     for kind in KINDS:
         attention = getattr(recipe.model, kind)
         if not attention.learned:
@@ -100,7 +98,7 @@ def _model(recipe: "Recipe") -> Iterator[Ineffective]:
         yield Ineffective(("model", "output_alpha"), (("model", "output"),), reason)
 
 
-def _training(recipe: "Recipe") -> Iterator[Ineffective]:
+def _training(recipe: Any) -> Iterator[Ineffective]:
     if not any(getattr(recipe.model, kind).learned for kind in KINDS):
         causes: tuple[Place, ...] = tuple(
             ("model", where, key) for where in ("attention", *KINDS) for key in ("normalizer", "alpha")
@@ -125,7 +123,7 @@ def _is_set(recipe: BaseModel, place: Place) -> bool:
     return here is not None and here != ()
 
 
-def _effective_elsewhere(recipe: "Recipe", one: Ineffective, found: list[Ineffective]) -> bool:
+def _effective_elsewhere(recipe: Any, one: Ineffective, found: list[Ineffective]) -> bool:
     """Whether a value of `model.attention`, which is written once for all kinds, takes effect in another kind."""
     if len(one.place) != 3 or one.place[0] != "model":
         return False

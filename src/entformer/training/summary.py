@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from entformer.checkpoint.folder import checkpoint_name
+from entformer.decode.scoring import title
 
 Stopped = Literal["finished", "no better validation", "time is up", "Ctrl-C", "SIGTERM"]
 EXIT_CODES: dict[str, int] = {"Ctrl-C": 128 + signal.SIGINT, "SIGTERM": 128 + signal.SIGTERM}
@@ -107,7 +108,9 @@ def as_read(metric: str, value: float) -> float:
 
 def describe(found: Validation) -> str:
     """One validation in a line."""
-    score = "" if found.bleu is None else f"  BLEU {found.bleu:.2f}"
+    signature = found.signature or ""
+    kind = title("tokenized_bleu" if "tok:none" in signature else "bleu", signature)
+    score = "" if found.bleu is None else f"  {kind} {found.bleu:.2f}"
     loss = f"loss {found.loss:.3f}  perplexity {found.perplexity:.2f}  accuracy {found.accuracy:.3f}"
     cut = f", {found.untranslated:,} lines not translated: sentences do not end yet" if found.untranslated else ""
     return f"{loss}{score}  ({found.seconds:.0f} s{cut})"
