@@ -61,18 +61,16 @@ def _data(data: Any) -> Iterator[Ineffective]:
         )
         yield from _each(OF_CORPUS, reason, ("corpus",))
     if data.corpus == BUILTIN:
-        yield from _each(("from", "layout"), "the built-in corpus is generated and has one layout; leave it out", ("corpus",))
+        yield from _each(("from", "layout"), "the built-in corpus comes with entformer; leave it out", ("corpus",))
     else:
-        yield from _each(("size",), f"only the corpus {BUILTIN} can be made in any size; leave it out", ("corpus", "train"))
+        yield from _each(("size",), f"only the corpus {BUILTIN} can be shortened; leave it out", ("corpus", "train"))
     if data.train:
         yield from _each(("layout",), "only a named corpus has layouts; leave it out", ("train",))
         if not any(map(is_tsv, (*data.train, *data.valid, *data.test))):
             yield from _each(("columns",), "no text is a .tsv file; leave it out", ("train",))
     if data.subwords is not None:
         reason = f"the vocabulary is that of {data.subwords}; leave it out"
-        yield from _each(("vocab_size",), reason, ("subwords",))
-        if data.corpus != BUILTIN:
-            yield from _each(("seed",), reason, ("subwords",))
+        yield from _each(("vocab_size", "seed"), reason, ("subwords",))
 
 
 def _each(
