@@ -57,6 +57,7 @@ def beam_search(
     min_length: int = 0,
     n_best: int = 1,
     prefix: Sequence[Sequence[int]] | None = None,
+    cut_loops: bool = False,
 ) -> list[list[Hypothesis]]:
     """Translate ids. For each sentence at least one hypothesis, at most `n_best`, the best score first.
 
@@ -70,6 +71,7 @@ def beam_search(
         min_length: tokens at least, EOS not counted.
         prefix: for each sentence ids its translation must start with. They are given, so they cost nothing: `log_prob` and
             the length penalty are of what follows.
+        cut_loops: with a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
     """
     penalty = LengthPenalty.of(length_penalty, length_penalty_alpha)
     sentences, source_mask = _check(source, source_mask, beam, n_best, min_length, max_length, prefix)
@@ -77,7 +79,8 @@ def beam_search(
         return []
     if beam == 1:
         limits = [s.limit for s in sentences]
-        found = greedy_search(model, source, source_mask, penalty, limits, min_length, [s.prefix for s in sentences])
+        prefixes = [s.prefix for s in sentences]
+        found = greedy_search(model, source, source_mask, penalty, limits, min_length, prefixes, cut_loops=cut_loops)
         return [[hypothesis] for hypothesis in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sentences]

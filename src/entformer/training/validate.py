@@ -3,8 +3,8 @@
 Batches come from the token store, whose examples are the lines of the text: translations find their line by that number.
 
 A model that has seen few updates does not end its sentences: every translation runs into the length limit, which takes longer
-than the training did. The limit is therefore that of the training pairs, and when more than half of the first translations
-reach it, the other lines are not translated.
+than the training did. The limit is therefore that of the training pairs, greedy search cuts translations that only repeat
+themselves, and when more than half of the first translations are cut, the other lines are not translated.
 """
 
 import math
@@ -83,6 +83,7 @@ def validate(
                     length_penalty=decoding.length_penalty,
                     length_penalty_alpha=decoding.penalty_alpha,
                     max_length=limit,
+                    cut_loops=True,
                 )
                 translated += len(hypotheses)
                 cut += sum(not best[0].finished for best in hypotheses)
