@@ -17,7 +17,7 @@ from rich.console import Console
 from entformer.checkpoint.device import usable_device
 from entformer.cli.test_sets import PARTS, TestSet, named_test_set, prepared_test_set, run_facts, text_test_set
 from entformer.cli.translate import Options as Decoding
-from entformer.cli.translate import lines_to, make_translator
+from entformer.cli.translate import lines_to, make_translator, weights_shown
 from entformer.decode.scoring import MEANINGS, Comparison, Scores, compare, corpus_scores, suspicions, title
 from entformer.errors import ArgumentError, DataError
 from entformer.text.lines import decode_lines, read_lines
@@ -161,9 +161,10 @@ def _translations(origin: Path | None, task: _Task, decoding: Decoding, notes: C
         raise ArgumentError(f"{origin} is a folder; with --ref, give files of translations.")
     translator = make_translator(origin, decoding)
     loaded = translator.run
+    shown = weights_shown(origin, decoding.which, loaded.step)
     notes.print(
-        f"translating {len(task.sources):,} lines, {loaded.source_language} -> {loaded.target_language}, with {origin} "
-        f"({decoding.which}, step {loaded.step}), beam {translator.decoding.beam}",
+        f"translating {len(task.sources):,} lines, {loaded.source_language} -> {loaded.target_language}, with {origin}, "
+        f"{shown}, beam {translator.decoding.beam}",
         markup=False,
     )
     lines = []
@@ -171,7 +172,7 @@ def _translations(origin: Path | None, task: _Task, decoding: Decoding, notes: C
         for translation in translator.translate(task.sources):
             lines.append(translation.text)
             status.update(f"{translation.line:,} of {len(task.sources):,} lines")
-    return f"{origin} ({decoding.which}, step {loaded.step}, beam {translator.decoding.beam})", lines
+    return f"{origin}, {shown}, beam {translator.decoding.beam}", lines
 
 
 def _lines_of(path: Path) -> Sequence[str]:

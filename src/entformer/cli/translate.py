@@ -16,6 +16,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from entformer.checkpoint import RunFolder
+from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
 from entformer.cli.output import writable_file
 from entformer.decode.lengths import MaxLength
@@ -64,8 +66,8 @@ def run(run_folder: Path, options: Options) -> None:
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
     loaded = translator.run
     notes.print(
-        f"{loaded.source_language} -> {loaded.target_language}, {run_folder}, {options.which}"
-        f"{f' (step {loaded.step})' if loaded.step >= 0 else ''}, beam {translator.decoding.beam}",
+        f"{loaded.source_language} -> {loaded.target_language}, {run_folder}, "
+        f"{weights_shown(run_folder, options.which, loaded.step)}, beam {translator.decoding.beam}",
         markup=False,
     )
     try:
@@ -84,6 +86,12 @@ def run(run_folder: Path, options: Options) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     _print_report(notes, translator.report, options)
+
+
+def weights_shown(run: Path, which: str, step: int) -> str:
+    """What messages call the weights: "best (step 800)", "best (average up to step 1000)"."""
+    average = which == AVERAGED or (which == "best" and points_to_average(RunFolder(run)))
+    return f"{which} ({'average up to ' if average else ''}step {step})" if step >= 0 else which
 
 
 def make_translator(run_folder: Path, options: Options, *, window: int | None = None) -> Translator:

@@ -129,10 +129,11 @@ def _set_up(
             reporter.say("  the data are new; a new epoch begins")
             progress.epoch, progress.position = progress.epoch + 1, 0
     else:
+        threads = torch.get_num_threads()
         reporter.say(
             f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
             f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
-            f"{torch.get_num_threads()} threads, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
+            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
         )
     metrics = None
     if ranks.first:

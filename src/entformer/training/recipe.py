@@ -78,6 +78,9 @@ class DataConfig(Section):
             found.append("from belongs to a named corpus; give corpus too")
         if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
             found.append(f"columns are {list(self.columns)}; give two different ones, counted from 1")
+        layouts = [layout.name for layout in CORPORA[self.corpus].layouts] if self.corpus in CORPORA else []
+        if layouts and self.layout not in (None, *layouts):
+            found.append(f"the corpus {self.corpus} has no layout {self.layout!r}; it has {' and '.join(layouts)}")
         if self.corpus not in (None, BUILTIN, *CORPORA):
             found.append(f"there is no corpus {self.corpus!r}; known are {', '.join((BUILTIN, *CORPORA))}")
         if found:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from entformer.checkpoint import load_run
+from entformer.checkpoint import average_checkpoints, load_run
 from entformer.cli import score, translate
 from entformer.cli.main import app
 from entformer.cli.test_sets import TestSet
@@ -308,6 +308,19 @@ def test_decoding_is_that_of_the_recipe_unless_told_otherwise(run_folder: Path, 
     assert Translator(run).decoding == DecodingDefaults(4, "none", None)
     (run / "recipe.yaml").write_text("[", encoding="utf-8")
     assert Translator(run).decoding == DecodingDefaults()
+
+
+def test_messages_tell_an_average_from_a_checkpoint(
+    run_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    average_checkpoints(run, ["7"])
+    translate.run(run, options(input=source, output=tmp_path / "out"))
+    assert f"{run}, best (step 7), beam 2" in capsys.readouterr().err
+    (run / "best.json").write_text('{"checkpoint": "averaged", "step": 7}', encoding="utf-8")
+    translate.run(run, options(input=source, output=tmp_path / "out"))
+    assert f"{run}, best (average up to step 7), beam 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["translate", "score"])

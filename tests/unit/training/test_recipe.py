@@ -199,6 +199,8 @@ def test_a_text_that_is_no_name_is_explained(tmp_path: Path) -> None:
 
 def test_an_unknown_corpus_is_a_mistake(tmp_path: Path) -> None:
     assert "there is no corpus 'multi30'; known are builtin, multi30k" in recipe_error(tmp_path, "data: {corpus: multi30}")
+    told = recipe_error(tmp_path, "data: {corpus: multi30k, layout: bpe}")
+    assert "the corpus multi30k has no layout 'bpe'; it has raw and tok" in told
 
 
 def test_the_old_name_of_the_length_penalty_exponent_still_loads(tmp_path: Path) -> None:
