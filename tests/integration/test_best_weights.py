@@ -66,6 +66,14 @@ def test_a_better_average_becomes_best_for_every_reader(make_recipe: Make, tmp_p
     assert is_averaged(run)
 
 
+def test_hopeless_models_are_compared_without_a_wide_beam(make_recipe: Make, tmp_path: Path, scores: dict[str, float]) -> None:
+    scores.update({"4": 0.1, "8": 0.3, "12": 0.2, "averaged": 0.4})
+    summary = train(make_recipe(), tmp_path / "run", threads=1, quiet=True)
+    assert summary.choice is not None
+    assert (summary.choice.beam, summary.choice.checkpoint_value, summary.recommended) == (1, 0.3, "averaged")
+    assert not (tmp_path / "run" / "validations" / "best.txt").exists()
+
+
 def test_of_equals_the_checkpoint_is_best(make_recipe: Make, tmp_path: Path, scores: dict[str, float]) -> None:
     summary = train(make_recipe(), tmp_path / "run", threads=1, quiet=True)
     assert summary.recommended == "step-00000004"

@@ -1,6 +1,6 @@
 """The end of a training: average checkpoints, compare the average with the best checkpoint, and let `best` name the better one.
 
-Both are validated with the beam of `decoding`, so that the two figures can be compared. What was found is kept in
+Both are validated with the same beam, that of `decoding`, so that the two figures can be compared. What was found is kept in
 RUN/averaged/average.json, and a finished run that is started again does not repeat it.
 """
 
@@ -22,6 +22,8 @@ from entformer.training.metrics import Metrics
 from entformer.training.recipe import Recipe
 from entformer.training.state import Progress
 from entformer.training.summary import Choice, Validation, as_read, describe
+
+HOPELESS = 1.0  # BLEU and chrF below which a wide beam only takes time
 
 Judge = Callable[[int, str], Validation | None]  # beam, name of the file of translations
 
@@ -59,7 +61,7 @@ def finish(
         return None, None
     names = [checkpoint.name for checkpoint in chosen]
     step, ranked = progress.best[0]
-    best, beam, metric = folder.checkpoint(str(step)), recipe.decoding.beam, recipe.training.metric
+    best, beam, metric = folder.checkpoint(str(step)), _beam(recipe, ranked), recipe.training.metric
     record = folder.averaged / "average.json"
     facts = read_json(record) if record.is_file() else {}
     wanted = {"checkpoint": best.name, "metric": metric, "beam": beam}
@@ -69,7 +71,7 @@ def finish(
     if known:
         found, checkpoint_value = Validation(**facts["validation"]), float(facts["compared"]["value"])
     else:
-        judged = _judge_best(best, ranked, recipe, model, judge, say)
+        judged = _judge_best(best, ranked, beam, recipe, model, judge, say)
         if judged is None:
             return None, None
         checkpoint_value = judged
@@ -117,11 +119,17 @@ def _chosen(folder: RunFolder, recipe: Recipe, progress: Progress) -> list[Check
     return worth_averaging(candidates, center=center, step=progress.step, warmup=config.warmup)
 
 
+def _beam(recipe: Recipe, ranked: float) -> int:
+    """The beam of `decoding`, or that of the validations while the best of them is hopeless."""
+    hopeless = recipe.training.metric in ("bleu", "chrf") and ranked < HOPELESS
+    return min(recipe.training.validate_beam, recipe.decoding.beam) if hopeless else recipe.decoding.beam
+
+
 def _judge_best(
-    best: Checkpoint, ranked: float, recipe: Recipe, model: Seq2Seq, judge: Judge, say: Callable[[str], None]
+    best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, judge: Judge, say: Callable[[str], None]
 ) -> float | None:
-    """The best checkpoint's value with the beam of `decoding`; None when training was told to stop."""
-    metric, beam = recipe.training.metric, recipe.decoding.beam
+    """The best checkpoint's value with this beam; None when training was told to stop."""
+    metric = recipe.training.metric
     if metric in ("loss", "accuracy") or beam == recipe.training.validate_beam:
         return ranked
     load_weights(best.weights, model)

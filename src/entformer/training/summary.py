@@ -27,16 +27,9 @@ class Validation:
     """How BLEU was computed, as sacreBLEU writes it."""
     chrf: float | None
     seconds: float
-    untranslated: int = 0
-    """Lines left untranslated because the model does not end its sentences yet; they count as empty."""
 
     def value(self, metric: str) -> float:
-        """The number that decides, higher is better; WORST if there is none or it is NaN.
-
-        While the model does not end its sentences the loss ranks validations: minus the loss is below every BLEU and chrF.
-        """
-        if self.untranslated and metric in ("bleu", "chrf"):
-            metric = "loss"
+        """The number that decides, higher is better; WORST if there is none or it is NaN."""
         found = {"bleu": self.bleu, "chrf": self.chrf, "accuracy": self.accuracy, "loss": -self.loss}[metric]
         return WORST if found is None or not found > WORST else found
 
@@ -102,8 +95,8 @@ class RunSummary:
 
 
 def as_read(metric: str, value: float) -> float:
-    """A value of the ranking as people read it: losses are negative there, and so are scores that rank by the loss."""
-    return -value if metric == "loss" else max(value, 0.0)
+    """A value of the ranking as people read it: losses are negative there."""
+    return -value if metric == "loss" else value
 
 
 def describe(found: Validation) -> str:
@@ -112,5 +105,4 @@ def describe(found: Validation) -> str:
     kind = title("tokenized_bleu" if "tok:none" in signature else "bleu", signature)
     score = "" if found.bleu is None else f"  {kind} {found.bleu:.2f}"
     loss = f"loss {found.loss:.3f}  perplexity {found.perplexity:.2f}  accuracy {found.accuracy:.3f}"
-    cut = f", {found.untranslated:,} lines not translated: sentences do not end yet" if found.untranslated else ""
-    return f"{loss}{score}  ({found.seconds:.0f} s{cut})"
+    return f"{loss}{score}  ({found.seconds:.0f} s)"

@@ -3,8 +3,8 @@
 Batches come from the token store, whose examples are the lines of the text: translations find their line by that number.
 
 A model that has seen few updates does not end its sentences: every translation runs into the length limit, which takes longer
-than the training did. The limit is therefore that of the training pairs, greedy search cuts translations that only repeat
-themselves, and when more than half of the first translations are cut, the other lines are not translated.
+than the training did. The limit is therefore that of the training pairs, and greedy search cuts translations that only repeat
+themselves.
 """
 
 import math
@@ -26,7 +26,6 @@ from entformer.models.seq2seq import Seq2Seq
 from entformer.training.recipe import DecodingConfig
 from entformer.training.summary import Validation
 
-ENOUGH = 100  # translations that tell whether the model ends its sentences
 EXTRA = 10  # tokens added to the source before lengths are compared, so that short sentences need no limit of their own
 USUAL = 0.999  # the share of training pairs that the length limit of validation admits
 
@@ -62,7 +61,7 @@ def validate(
     was_training = model.training
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
-    count = translated = cut = 0
+    count = 0
     lines = [""] * len(store)
     limit = usual_lengths(prepared.store("train"))
     try:
@@ -73,8 +72,7 @@ def validate(
             found = model.loss(batch)
             sums += torch.stack([part.to(device, torch.float64) for part in (found.loss, found.nll, found.correct)])
             count += int(found.tokens)
-            ends = translated < ENOUGH or 2 * cut <= translated
-            if beam and ends:
+            if beam:
                 hypotheses = beam_search(
                     model,
                     batch.source,
@@ -85,8 +83,6 @@ def validate(
                     max_length=limit,
                     cut_loops=True,
                 )
-                translated += len(hypotheses)
-                cut += sum(not best[0].finished for best in hypotheses)
                 for example, best in zip(batch.examples, hypotheses, strict=True):
                     lines[example] = prepared.subwords.decode(best[0].tokens)
     finally:
@@ -106,5 +102,4 @@ def validate(
         signature=None if scores is None else scores.main.signature,
         chrf=None if scores is None else scores.chrf,
         seconds=time.perf_counter() - began,
-        untranslated=len(store) - translated if beam else 0,
     )
