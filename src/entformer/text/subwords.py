@@ -24,6 +24,7 @@ CONTROLS = 4  # ids below this are PAD, UNK, BOS, EOS
 SMALLEST = CONTROLS + 256 + 16  # the four, one piece for every byte, and room for a few characters
 SPACE = "▁"  # sentencepiece's mark for "a word starts here"
 RICH_SCRIPT = 0.25  # above this share of the vocabulary for single characters, the rarest are left to bytes
+ALPHABET = 256  # characters that make up nearly all of a text written with an alphabet, at most
 RICH_COVERAGE = 0.9995  # of the running text, then; what sentencepiece's authors advise for Chinese and Japanese
 NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # Unicode promises that no text has a use for these
 
@@ -243,13 +244,15 @@ def _without_rare_characters(lines: list[str], vocab_size: int) -> tuple[list[st
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
-    room, wanted = (vocab_size - CONTROLS - 256) // 2, RICH_COVERAGE * counts.total()
-    kept: set[str] = set()
-    for character, count in counts.most_common(room):
+    wanted = RICH_COVERAGE * counts.total()
+    common: list[str] = []
+    for character, count in counts.most_common():
         if wanted <= 0:
             break
-        kept.add(character)
+        common.append(character)
         wanted -= count
+    # The characters of an alphabet are all needed. A script of thousands gets half of what the bytes leave.
+    kept = set(common if len(common) <= ALPHABET else common[: (vocab_size - CONTROLS - 256) // 2])
     rare = dict.fromkeys(map(ord, counts.keys() - kept), " ")
     spelled = sum(counts[character] for character in counts.keys() - kept) / counts.total()
     return [line.translate(rare) for line in lines], spelled

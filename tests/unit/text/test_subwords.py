@@ -227,6 +227,10 @@ def test_a_vocabulary_smaller_than_the_characters_of_the_text_names_the_smallest
             "characters."
         )
     assert Subwords.train(text, vocab_size=smallest).size == smallest
+    # More characters than a quarter of the vocabulary: the rarest are left to bytes, those of the alphabet are not.
+    many = [*text * 50, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!?"]
+    with pytest.raises(ArgumentError, match=r"vocab_size is 276, and this text needs at least 2\d\d: "):
+        Subwords.train(many, vocab_size=SMALLEST)
 
 
 def test_a_vocabulary_that_spells_much_of_the_text_in_bytes_says_so() -> None:
