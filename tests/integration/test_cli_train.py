@@ -1,5 +1,6 @@
 """`entformer train`, `average` and `config` as a user runs them: what is printed, where, and the exit codes."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -76,3 +77,60 @@ def test_config_shows_validates_and_lists() -> None:
     assert wrong.stderr.startswith("entformer: --set training.lr=fast: training.lr: input should be a valid number")
     listed = entformer("config", "list")
     assert any(line.startswith("demo ") for line in listed.stdout.splitlines())
+
+
+def test_config_validate_finds_what_training_would_refuse(tmp_path: Path, text: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    languages = "source_language: xx\n  target_language: yy\n"
+    for train in ("text/train", "[text/train]", "[text/train.xx, text/train.yy]", "'text/train.xx,text/train.yy'"):
+        recipe.write_text(f"data:\n  train: {train}\n  valid: text/valid\n  {languages}", encoding="utf-8")
+        right = entformer("config", "validate", recipe)
+        assert (right.returncode, right.stdout) == (0, f"{recipe}: no mistakes.\n"), right.stderr
+    recipe.write_text(
+        f"data:\n  train: text/trains\n  valid: [text/valid.yy, text/valid.xx]\n  test: gone.tsv\n  {languages}",
+        encoding="utf-8",
+    )
+    wrong = entformer("config", "validate", recipe)
+    assert wrong.returncode == 2
+    lines = [line.removeprefix(f"entformer: {recipe}:") for line in wrong.stderr.splitlines()]
+    assert len(lines) == 3
+    assert lines[0].startswith("2: ")
+    assert "text/trains.xx: there is no such file, nor trains.xx.gz" in lines[0]
+    assert "ends in .yy: source and target are swapped" in lines[1]
+    assert lines[2].startswith("4: ")
+    assert lines[2].endswith("gone.tsv: there is no such file.")
+    recipe.write_text("data:\n  prepared: nothing\n", encoding="utf-8")
+    assert "is no prepared folder; make it with" in entformer("config", "validate", recipe).stderr
+
+
+def test_a_recipe_trains_from_a_prefix_of_compressed_files(tmp_path: Path, text: Path) -> None:
+    for path in list(text.iterdir()):
+        (text / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(
+        "data: {train: text/train, valid: [text/valid], source_language: xx, target_language: yy, vocab_size: 300}\n"
+        "model: {encoder_layers: 1, decoder_layers: 1, heads: 2, width: 16, hidden: 32}\n"
+        "training: {steps: 2, tokens: 64, validate_every: 2, metric: loss, validate_beam: 0, average: none}\n",
+        encoding="utf-8",
+    )
+    done = entformer("train", recipe, "--out", tmp_path / "run", "--threads", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 2
+
+
+def test_settings_that_contradict_prepared_data_are_refused(tmp_path: Path, text: Path) -> None:
+    made = entformer(
+        "prep", tmp_path / "made", "--train", text / "train", "--valid", text / "valid", "-l", "xx-yy", "--vocab-size", "300"
+    )
+    assert made.returncode == 0, made.stderr
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(
+        "data: {prepared: made, train: text/train, valid: text/valid, source_language: xx, target_language: yy, "
+        "vocab_size: 280}\n",
+        encoding="utf-8",
+    )
+    done = entformer("train", recipe, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "data.vocab_size is 280, and" in done.stderr
+    assert "was prepared with 300; leave data.vocab_size out" in done.stderr

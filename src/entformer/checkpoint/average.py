@@ -1,6 +1,8 @@
-"""The mean of several checkpoints' weights. In: a run and names of its checkpoints. Out: RUN/averaged/model.safetensors.
+"""Average the weights of several checkpoints into RUN/averaged/model.safetensors.
 
 Sums run in float64 in the order of the steps, so the result does not depend on the order the names were given in.
+RUN/averaged/average.json lists the checkpoints; training adds how the average validated and what it was compared with.
+RUN/best.json names `AVERAGED` instead of a checkpoint while the average is the better of the two.
 """
 
 import os
@@ -9,10 +11,13 @@ from pathlib import Path
 
 import torch
 
-from entformer.checkpoint.atomic import file_sha256, saying_why, write_json
+from entformer.checkpoint.atomic import file_sha256, read_json, saying_why, write_json
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import read_tensors, save_tensors
 from entformer.errors import ArgumentError, DataError
+
+AVERAGED = "averaged"  # what best.json names when the averaged weights validated better than every checkpoint
+REACH = 3  # averages reach back over 1 / REACH of the updates at most: older weights belong to a worse model
 
 
 def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Path:
@@ -22,6 +27,10 @@ def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Pa
         raise ArgumentError("there is no checkpoint to average; give at least one.")
     chosen = sorted({folder.checkpoint(name) for name in names})
     mean = _mean(chosen)
+    if points_to_average(folder):
+        # The new average has not been validated, so best.json must not name it.
+        for best in best_checkpoints(folder, 1) or folder.complete()[-1:]:
+            folder.point("best", best)
     target = folder.averaged / "model.safetensors"
     with saying_why(target):
         folder.averaged.mkdir(exist_ok=True)
@@ -45,6 +54,28 @@ def last_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:
     complete = folder.complete()
     planned = [checkpoint for checkpoint in complete if checkpoint.state().get("scheduled", True)]
     return (planned or complete)[-count:]
+
+
+def worth_averaging(checkpoints: Sequence[Checkpoint], *, center: int, step: int, warmup: int) -> list[Checkpoint]:
+    """Select the checkpoints whose mean can be better than each of them.
+
+    Args:
+        checkpoints: The candidates.
+        center: The step around which to average: the last one, or that of the best checkpoint.
+        step: How many updates the run has done.
+        warmup: Updates of warm-up; no checkpoint up to there is taken.
+
+    Returns:
+        The candidates after warm-up and within a third of the run around `center`.
+    """
+    return [one for one in checkpoints if one.step > warmup and REACH * abs(center - one.step) <= step]
+
+
+def points_to_average(folder: RunFolder) -> bool:
+    """Return whether best.json names the averaged weights, and they are there."""
+    pointer = folder.path / "best.json"
+    there = (folder.averaged / "model.safetensors").is_file() and (folder.averaged / "average.json").is_file()
+    return there and pointer.is_file() and read_json(pointer).get("checkpoint") == AVERAGED
 
 
 def best_checkpoints(folder: RunFolder, count: int) -> list[Checkpoint]:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from entformer import __version__
 from entformer.checkpoint.atomic import read_json
+from entformer.checkpoint.average import AVERAGED, points_to_average
+from entformer.checkpoint.device import usable_device
 from entformer.checkpoint.folder import RunFolder
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
@@ -110,11 +112,14 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
 
     Args:
         run: the run folder.
-        which: "best", "last", "averaged", "step-1000", or a path to a checkpoint folder or a safetensors file of this run.
-            "best" takes the last checkpoint while there has been no validation.
+        which: "best", "last", "averaged", "step-1000", or a path: a folder with weights (a checkpoint, an average), a
+            safetensors file, or another run of the same model, whose best weights are taken.
+            "best" is the best checkpoint or, once training has found it better, the average; while there has been no
+            validation it is the last checkpoint.
         device: where the model goes.
     """
     folder = RunFolder(Path(run))
+    device = usable_device(device)
     if not folder.path.is_dir():
         raise DataError(f"there is no run folder {folder.path}.")
     if not folder.model.is_file():
@@ -175,7 +180,7 @@ def _average_step(weights: Path) -> int:
 
 def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
     """The file of weights and its step."""
-    if which == "averaged":
+    if which == AVERAGED or (which == "best" and points_to_average(folder)):
         file = folder.averaged / "model.safetensors"
         if not file.is_file():
             raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
@@ -187,11 +192,24 @@ def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
                 f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"
             )
         return checkpoint.weights, checkpoint.step
-    path = Path(which)
-    if path.suffix == ".safetensors" and path.is_file():
-        return path, -1
-    if path.is_dir() and (path / "model.safetensors").is_file():
-        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
-        return checkpoint.weights, checkpoint.step
+    for path in (Path(which), folder.path / which):
+        if path.suffix == ".safetensors" and path.is_file():
+            return path, -1
+        if path.is_dir():
+            return _weights_in(path.resolve())
     checkpoint = folder.checkpoint(str(which))
     return checkpoint.weights, checkpoint.step
+
+
+def _weights_in(path: Path) -> tuple[Path, int]:
+    """The file of weights in a folder that the user named, and its step; -1 if that is not known."""
+    if (path / "model.json").is_file():
+        return _weights(RunFolder(path), "best")
+    if path.parent.name == "checkpoints":
+        checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
+        return checkpoint.weights, checkpoint.step
+    file = path / "model.safetensors"
+    if not file.is_file():
+        raise DataError(f"{path} holds no weights; give a run, a checkpoint folder or a safetensors file.")
+    average = path / "average.json"
+    return file, int(read_json(average)["step"]) if average.is_file() else -1

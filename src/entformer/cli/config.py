@@ -1,12 +1,13 @@
 """`entformer config`: look at recipes without training. In: a file, a shipped name or a run folder. Out: text or JSON."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-from entformer.training.recipe_file import differences, find, load_recipe, shipped, to_yaml
+from entformer.training.recipe_file import RecipeError, differences, find, load_recipe, shipped, to_yaml
 
 
 def show(recipe: str, settings: Sequence[str], *, as_json: bool) -> None:
@@ -15,10 +16,16 @@ def show(recipe: str, settings: Sequence[str], *, as_json: bool) -> None:
     print(json.dumps(loaded.resolved(), indent=1) if as_json else to_yaml(loaded), end="\n" if as_json else "")
 
 
-def validate(recipe: str, settings: Sequence[str]) -> None:
-    """Nothing but a word if the recipe is right; otherwise the error says where it is not."""
-    load_recipe(_file(recipe), settings)
+def validate(recipe: str, settings: Sequence[str]) -> int:
+    """Print a word if the recipe is right, else every mistake with its place on a line of its own; return the exit code."""
+    try:
+        load_recipe(_file(recipe), settings, check_texts=True)
+    except RecipeError as err:
+        for problem in err.problems:
+            print(f"entformer: {' '.join(problem.split())}", file=sys.stderr)
+        return 2
     print(f"{recipe}: no mistakes.")
+    return 0
 
 
 def diff(first: str, second: str, *, as_json: bool) -> int:

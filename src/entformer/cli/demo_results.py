@@ -62,7 +62,7 @@ def judge(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> 
         model.folder.path,
         beam=decoding.beam,
         length_penalty=decoding.length_penalty,
-        alpha=None if decoding.length_penalty == "none" else decoding.alpha,
+        length_penalty_alpha=decoding.penalty_alpha,
         window=100,  # a longer one would be hardly faster, and progress would show later
     )
     if not console.is_terminal:

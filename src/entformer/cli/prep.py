@@ -16,17 +16,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from entformer.data import catalogue
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import Corpus
 from entformer.data.filters import REASONS
 from entformer.data.prep import prepare
 from entformer.data.prep_report import PrepReport, TextReport
-from entformer.errors import ArgumentError, DataError
+from entformer.data.texts import find_text, is_tsv
+from entformer.errors import ArgumentError
 from entformer.text.lines import Oddities, Tally
 from entformer.text.subwords import Subwords
-from entformer.training.corpora import builtin_text, named_corpus
+from entformer.training.corpora import builtin_text, check_sides, named_corpus
 
 USUAL_VOCABULARY = 32000
-TSV_ENDS = (".tsv", ".tsv.gz", ".tab", ".tab.gz")
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     train: Sequence[str] = (),
     valid: str | None = None,
     test: str | None = None,
-    columns: str = "1,2",
+    columns: str | None = None,
     vocab_size: int | None = None,
     subwords: Path | None = None,
     max_length: int = 256,
@@ -65,6 +65,11 @@ def run(
         raise ArgumentError("--from and --layout belong to a named corpus; add --corpus NAME.")
     if corpus is None and (not train or languages is None):
         raise ArgumentError("give --languages en-de and --train, or a named corpus with --corpus.")
+    if subwords is not None and vocab_size is not None:
+        raise ArgumentError(f"--vocab-size {vocab_size} has no effect: the vocabulary is that of --subwords {subwords}.")
+    names = [*train, *(name for name in (valid, test) if name)]
+    if columns is not None and not any(map(is_tsv, names)):
+        raise ArgumentError(f"--columns {columns} has no effect: no text is a .tsv file.")
     notes = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
@@ -90,7 +95,7 @@ def run(
         if corpus is not None:
             texts, usual = _named_corpus(corpus, from_, layout, Path(work))
         else:
-            texts, usual = _own_files(languages or "", train, valid, test, columns), USUAL_VOCABULARY
+            texts, usual = _own_files(languages or "", train, valid, test, columns or "1,2"), USUAL_VOCABULARY
         report = prepare(
             texts if tokenized is None else replace(texts, tokenized=tokenized),
             out,
@@ -120,7 +125,9 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
     both = parse_columns(columns)
     texts = [find_text(name, source_language, target_language, both) for name in train]
     held_out = [find_text(name, source_language, target_language, both) if name else None for name in (valid, test)]
-    return Corpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
+    corpus = Corpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
+    check_sides(corpus)
+    return corpus
 
 
 def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> tuple[Corpus, int]:
@@ -148,29 +155,6 @@ def parse_columns(text: str) -> tuple[int, int]:
     except ValueError as problem:
         raise ArgumentError(f"--columns {text!r} is not of the form 1,2: two columns, counted from 1.") from problem
     return first, second
-
-
-def find_text(name: str, source_language: str, target_language: str, columns: tuple[int, int] = (1, 2)) -> ParallelText:
-    """The files a user means by a prefix, by `source,target`, or by the name of a TSV."""
-    if name.endswith(TSV_ENDS):
-        return ParallelText(Path(name), None, columns)
-    if "," in name and not Path(name).exists():
-        parts = name.split(",")
-        if len(parts) != 2 or not all(parts):
-            raise ArgumentError(f"{name!r} is not of the form SOURCE,TARGET: two files with one comma between them.")
-        return ParallelText(Path(parts[0]), Path(parts[1]))
-    return ParallelText(_side(name, source_language), _side(name, target_language))
-
-
-def _side(prefix: str, language: str) -> Path:
-    tried = [Path(f"{prefix}.{language}{end}") for end in ("", ".gz")]
-    for path in tried:
-        if path.exists():
-            return path
-    hint = ""
-    if Path(prefix).is_file():
-        hint = f" ({prefix} is a file: give both sides as SOURCE,TARGET, or rename it to .tsv if it has both in columns)"
-    raise DataError(f"{tried[0]}: there is no such file, nor {tried[1].name}{hint}; --train takes the part before .{language}.")
 
 
 # ---- what people see ---------------------------------------------------------------------------------------------------

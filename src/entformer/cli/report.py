@@ -20,11 +20,11 @@ from entformer.analysis.gold import Gold, read_gold
 from entformer.analysis.report import ReportFiles, write_report
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.output import writable_file, writable_folder
-from entformer.cli.prep import TSV_ENDS, find_text
 from entformer.cli.report_progress import report_progress
 from entformer.cli.test_sets import prepared_of_run
 from entformer.data.prepared import Prepared
 from entformer.data.store import TokenStore
+from entformer.data.texts import TSV_ENDS, find_text
 from entformer.errors import ArgumentError, DataError
 
 

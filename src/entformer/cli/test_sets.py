@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,6 +13,7 @@ from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_cor
 from entformer.data.corpus import ParallelText
 from entformer.data.downloads import fetch
 from entformer.data.prepared import Prepared
+from entformer.data.texts import find_text, is_pair, is_tsv, refuse_swapped
 from entformer.errors import ArgumentError, DataError
 from entformer.training.corpora import cache_folder
 
@@ -67,6 +69,37 @@ def named_test_set(name: str, source: str | None = None) -> TestSet:
     )
 
 
+def text_test_set(name: str, run: Path | None) -> TestSet:
+    """A test set in files, named as `entformer prep` takes them; the run's model.json gives languages and kind of text."""
+    facts = {} if run is None else run_facts(run)
+    source_language, target_language = str(facts.get("source_language", "")), str(facts.get("target_language", ""))
+    if not facts and not (is_tsv(name) or is_pair(name)):
+        raise ArgumentError(
+            f"--test {name} is a prefix, which needs the languages of a run; add --run RUN, or name SOURCE,REFERENCE."
+        )
+    text = find_text(name, source_language, target_language)
+    if facts:
+        refuse_swapped(text, source_language, target_language)
+    pairs = list(text.pairs(nul="keep"))
+    return TestSet(
+        [pair.source for pair in pairs],
+        [pair.target for pair in pairs],
+        text.name,
+        source_language,
+        target_language,
+        bool(facts.get("tokenized")),
+        bool(facts.get("lowercase")),
+    )
+
+
+def run_facts(run: Path) -> dict[str, Any]:
+    """model.json of a run."""
+    folder = RunFolder(run)
+    if not folder.model.is_file():
+        raise DataError(f"{run} is not a run of entformer: it has no model.json.")
+    return read_json(folder.model)
+
+
 def prepared_test_set(part: str, data: Path | None, run: Path | None) -> TestSet:
     """ "test" or "valid" of a prepared folder: the one given, or the one the run was trained from."""
     prepared = Prepared.open(data) if data is not None else prepared_of_run(run)
@@ -79,9 +112,8 @@ def prepared_of_run(run: Path | None) -> Prepared:
     """The prepared data a run was trained on, wherever its recipe says they are; a warning if they have changed since."""
     if run is None:
         raise ArgumentError("a prepared test set needs --run or --data.")
+    facts = run_facts(run)
     folder = RunFolder(run)
-    if not folder.model.is_file():
-        raise DataError(f"{run} is not a run of entformer: it has no model.json.")
     places = [folder.prepared]
     if folder.recipe.is_file():
         recipe = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
@@ -92,6 +124,6 @@ def prepared_of_run(run: Path | None) -> Prepared:
         looked = " and ".join(str(place) for place in places)
         raise DataError(f"the prepared data of {run} are not there (looked in {looked}); give them with --data FOLDER.")
     prepared = Prepared.open(found)
-    if prepared.fingerprint != read_json(folder.model).get("data_fingerprint"):
+    if prepared.fingerprint != facts.get("data_fingerprint"):
         warnings.warn(f"the data in {found} have changed since {run} was trained.", stacklevel=3)
     return prepared

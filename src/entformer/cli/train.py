@@ -11,7 +11,6 @@ from rich.console import Console
 from entformer.training.loop import train
 from entformer.training.report import time_text
 from entformer.training.summary import RunSummary
-from entformer.training.trainer import describe
 
 
 def run(
@@ -47,11 +46,17 @@ def _print(summary: RunSummary, console: Console) -> None:
     console.print(f"stopped at step {summary.step} ({summary.stopped}); {spent}", markup=False)
     if summary.best is not None:
         console.print(f"best validation: {summary.metric} {summary.best:.4g} at step {summary.best_step}", markup=False)
-    if summary.averaged is not None:
-        console.print(f"averaged weights: {describe(summary.averaged)}", markup=False)
+    choice = summary.choice
+    if choice is not None:
+        beam = f" with beam {choice.beam}" if choice.metric in ("bleu", "chrf") else ""
+        console.print(
+            f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:.4g}, average of "
+            f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:.4g}; best is now the "
+            f"{'average' if choice.better == 'averaged' else 'checkpoint'}",
+            markup=False,
+        )
     if summary.complete:
-        which = "" if summary.averaged is None else " --which averaged"
-        console.print(f"translate with: entformer translate {summary.run}{which}", markup=False)
+        console.print(f"translate with: entformer translate {shlex.quote(str(summary.run))}", markup=False)
     else:
         again = shlex.join(["entformer", *sys.argv[1:]])
         console.print(f"everything is saved in {summary.run}; go on with: {again}", markup=False)

@@ -16,6 +16,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from entformer.checkpoint import RunFolder
+from entformer.checkpoint.average import AVERAGED, points_to_average
+from entformer.checkpoint.device import usable_device
 from entformer.cli.output import writable_file
 from entformer.decode.lengths import MaxLength
 from entformer.decode.translate import LONG, Report, Translation, Translator
@@ -31,9 +34,9 @@ class Options:
 
     input: Path | None = None
     output: Path | None = None
-    beam: int = 5
-    length_penalty: str = "average"
-    alpha: float | None = None
+    beam: int | None = None  # None: as the run's recipe has it
+    length_penalty: str | None = None
+    length_penalty_alpha: float | None = None
     n_best: int = 1
     as_json: bool = False
     prefix: str | None = None
@@ -63,8 +66,8 @@ def run(run_folder: Path, options: Options) -> None:
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
     loaded = translator.run
     notes.print(
-        f"{loaded.source_language} -> {loaded.target_language}, {run_folder}, {options.which}"
-        f"{f' (step {loaded.step})' if loaded.step >= 0 else ''}, beam {options.beam}",
+        f"{loaded.source_language} -> {loaded.target_language}, {run_folder}, "
+        f"{weights_shown(run_folder, options.which, loaded.step)}, beam {translator.decoding.beam}",
         markup=False,
     )
     try:
@@ -85,13 +88,19 @@ def run(run_folder: Path, options: Options) -> None:
     _print_report(notes, translator.report, options)
 
 
+def weights_shown(run: Path, which: str, step: int) -> str:
+    """What messages call the weights: "best (step 800)", "best (average up to step 1000)"."""
+    average = which == AVERAGED or (which == "best" and points_to_average(RunFolder(run)))
+    return f"{which} ({'average up to ' if average else ''}step {step})" if step >= 0 else which
+
+
 def make_translator(run_folder: Path, options: Options, *, window: int | None = None) -> Translator:
     return Translator(
         run_folder,
         which=options.which,
         beam=options.beam,
         length_penalty=options.length_penalty,
-        alpha=options.alpha,
+        length_penalty_alpha=options.length_penalty_alpha,
         n_best=options.n_best,
         max_length=MaxLength(options.max_ratio, options.max_extra),
         window=window or options.window,
@@ -103,6 +112,7 @@ def make_translator(run_folder: Path, options: Options, *, window: int | None = 
 
 def _check(options: Options) -> None:
     """Mistakes that can be seen before the model is loaded."""
+    usable_device(options.device)
     if options.prefix is not None and options.prefix_file is not None:
         raise ArgumentError("give --prefix (one for all lines) or --prefix-file (one per line), not both.")
     if options.interactive and options.input is not None:

@@ -8,14 +8,29 @@ from typing import Annotated
 
 import typer
 
+from entformer.cli.commands_config import Settings, config_app
+from entformer.errors import ArgumentError
+
 app = typer.Typer()
-config_app = typer.Typer(help="Look at recipes: show, validate, diff, list.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe: --set training.lr=1e-3. May be repeated."),
+Penalty = Annotated[
+    str | None, typer.Option(metavar="KIND", help="average, gnmt or none; as the run's recipe has it if not given.")
 ]
+PenaltyAlpha = Annotated[
+    float | None,
+    typer.Option("--length-penalty-alpha", metavar="A", help="Exponent of the length penalty; 1 divides by the length."),
+]
+OldAlpha = Annotated[str | None, typer.Option("--alpha", hidden=True)]
+
+
+def _exponent(value: float | None, old: str | None) -> float | None:
+    """The exponent of the length penalty, which used to be called --alpha."""
+    if old is not None:
+        raise ArgumentError(
+            f"--alpha is now --length-penalty-alpha: write --length-penalty-alpha {old} (alpha is entmax's alone)."
+        )
+    return value
 
 
 @app.command()
@@ -40,7 +55,9 @@ def prep(
     ] = None,
     valid: Annotated[str | None, typer.Option(metavar="TEXT", help="Validation text, named in the same way.")] = None,
     test: Annotated[str | None, typer.Option(metavar="TEXT", help="Test text, named in the same way.")] = None,
-    columns: Annotated[str, typer.Option(metavar="N,N", help="Columns of source and target in TSV files, from 1.")] = "1,2",
+    columns: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Columns of source and target in TSV files, from 1; 1,2 if not given.")
+    ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(min=276, help="Subwords for both languages; 32000, or what suits the corpus, if not given.")
     ] = None,
@@ -148,56 +165,6 @@ def average(
     run_average(run, last=last, best=best, names=checkpoint or [], as_json=as_json)
 
 
-@config_app.callback()
-def config() -> None:
-    """Look at recipes: show, validate, diff, list."""
-
-
-@config_app.command("show")
-def config_show(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
-) -> None:
-    """Print every value of a recipe, defaults and presets written out."""
-    from entformer.cli.config import show
-
-    show(recipe, settings or [], as_json=as_json)
-
-
-@config_app.command("validate")
-def config_validate(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    settings: Settings = None,
-) -> None:
-    """Check a recipe. Exit code 2 and the line of the first mistake if there is one."""
-    from entformer.cli.config import validate
-
-    validate(recipe, settings or [])
-
-
-@config_app.command("diff")
-def config_diff(
-    first: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
-    second: Annotated[str, typer.Argument(metavar="RECIPE", help="What to compare it with.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-) -> None:
-    """Print where two recipes differ. Exit code 1 if they do."""
-    from entformer.cli.config import diff
-
-    raise typer.Exit(diff(first, second, as_json=as_json))
-
-
-@config_app.command("list")
-def config_list(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-) -> None:
-    """List the recipes that come with entformer."""
-    from entformer.cli.config import list_shipped
-
-    list_shipped(as_json=as_json)
-
-
 @app.command()
 def translate(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder `entformer train` wrote.")],
@@ -209,11 +176,21 @@ def translate(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where translations go; standard output if not given.")
     ] = None,
     which: Annotated[
-        str, typer.Option("--which", "--checkpoint", metavar="NAME", help="Weights: best, last, averaged, step-N, or a path.")
+        str,
+        typer.Option(
+            "--which",
+            "--checkpoint",
+            metavar="NAME",
+            help="Weights: best, last, averaged, step-N, or a path to a checkpoint or a run.",
+        ),
     ] = "best",
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept alive; 1 is greedy search.")] = 5,
-    length_penalty: Annotated[str, typer.Option(help="average, gnmt or none.")] = "average",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the length penalty; 1 if not given.")] = None,
+    beam: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hypotheses kept alive; 1 is greedy search. As the run's recipe has it if not given."),
+    ] = None,
+    length_penalty: Penalty = None,
+    length_penalty_alpha: PenaltyAlpha = None,
+    alpha: OldAlpha = None,
     n_best: Annotated[int, typer.Option(min=1, help="Translations per line; above 1 the output is JSON lines.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line: text, score, candidates.")] = False,
     prefix: Annotated[str | None, typer.Option(help="Every translation begins with this text.")] = None,
@@ -246,7 +223,7 @@ def translate(
             output=output,
             beam=beam,
             length_penalty=length_penalty,
-            alpha=alpha,
+            length_penalty_alpha=_exponent(length_penalty_alpha, alpha),
             n_best=n_best,
             as_json=as_json,
             prefix=prefix,
@@ -281,23 +258,41 @@ def score(
         typer.Option(metavar="FOLDER", help="The prepared folder to take the test set from; the run's own if not given."),
     ] = None,
     test_set: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="test or valid of the prepared data; or a corpus: builtin, multi30k, multi30k/tok, multi30k:valid, ..."
+            metavar="NAME",
+            help="test or valid of the prepared data (test if not given); or a corpus: builtin, multi30k, multi30k/tok, "
+            "multi30k:valid, ...",
         ),
-    ] = "test",
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Your own test set: a prefix, SOURCE,REFERENCE or a .tsv file, plain or .gz, as prep takes them.",
+        ),
+    ] = None,
     source: Annotated[
         str | None, typer.Option("--from", metavar="DIR|URL", help="A local copy or a mirror of the named corpus.")
     ] = None,
     tokenized: Annotated[
         bool | None,
         typer.Option(
-            "--tokenized/--no-tokenized", help="The text is tokenised: add tokenised lower-case BLEU. As the data say."
+            "--tokenized/--no-tokenized", help="The text is tokenized: add BLEU of the tokens as they are. As the data say."
         ),
     ] = None,
     lowercase: Annotated[
         bool | None,
-        typer.Option("--lowercase/--no-lowercase", help="The text is lower-case: add lower-case BLEU. As the data say."),
+        typer.Option("--lowercase/--no-lowercase", help="Score without regard to case. As the data say."),
+    ] = None,
+    moses: Annotated[
+        bool,
+        typer.Option(
+            "--moses", help="Add BLEU after Moses' tokenizer, to compare with papers that quote tokenized BLEU of raw text."
+        ),
+    ] = False,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="With --moses and --ref: language of the references, such as en.")
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="OTHER", help="Other translations, or another run: paired bootstrap between the two.")
@@ -312,14 +307,17 @@ def score(
             "--which", "--checkpoint", metavar="NAME", help="Weights of the run: best, last, averaged, step-N, or a path."
         ),
     ] = "best",
-    beam: Annotated[int, typer.Option(min=1, help="Beam of the run's translations.")] = 5,
-    length_penalty: Annotated[str, typer.Option(help="average, gnmt or none.")] = "average",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the length penalty; 1 if not given.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Beam of the run's translations; as its recipe has it if not given.")
+    ] = None,
+    length_penalty: Penalty = None,
+    length_penalty_alpha: PenaltyAlpha = None,
+    alpha: OldAlpha = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; every number beside its signature.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes if not given.")] = None,
 ) -> None:
-    """Score translations with sacreBLEU: BLEU and chrF with signatures, tokenised BLEU where it fits, paired bootstrap."""
+    """Score translations with sacreBLEU: BLEU and chrF with signatures, tokenized BLEU where it fits, paired bootstrap."""
     from entformer.cli.score import Options, run
     from entformer.cli.translate import Options as Decoding
 
@@ -330,13 +328,23 @@ def score(
             run=run_folder,
             data=data,
             test_set=test_set,
+            test=test,
             source=source,
             tokenized=tokenized,
             lowercase=lowercase,
+            moses=moses,
+            language=language,
             compare=compare,
             resamples=resamples,
             output=output,
             as_json=as_json,
         ),
-        Decoding(beam=beam, length_penalty=length_penalty, alpha=alpha, which=which, device=device, threads=threads),
+        Decoding(
+            beam=beam,
+            length_penalty=length_penalty,
+            length_penalty_alpha=_exponent(length_penalty_alpha, alpha),
+            which=which,
+            device=device,
+            threads=threads,
+        ),
     )

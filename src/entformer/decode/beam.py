@@ -52,11 +52,12 @@ def beam_search(
     *,
     beam: int = 5,
     length_penalty: str = "average",
-    alpha: float | None = None,
+    length_penalty_alpha: float | None = None,
     max_length: MaxLength | int | None = None,
     min_length: int = 0,
     n_best: int = 1,
     prefix: Sequence[Sequence[int]] | None = None,
+    cut_loops: bool = False,
 ) -> list[list[Hypothesis]]:
     """Translate ids. For each sentence at least one hypothesis, at most `n_best`, the best score first.
 
@@ -65,19 +66,21 @@ def beam_search(
         source: (B, S) ids, EOS at the end of each, padded with PAD.
         source_mask: (B, S), True = a token. None: all that is not PAD.
         beam: hypotheses kept alive; 1 is greedy search, which always takes the most probable token.
-        length_penalty, alpha: how scores depend on length, see `lengths.py`. alpha None: 1.
+        length_penalty, length_penalty_alpha: how scores depend on length, see `lengths.py`. None: 1.
         max_length: tokens at most, EOS not counted: a `MaxLength`, or one number for all. None: 2 * source + 10.
         min_length: tokens at least, EOS not counted.
         prefix: for each sentence ids its translation must start with. They are given, so they cost nothing: `log_prob` and
             the length penalty are of what follows.
+        cut_loops: with a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
     """
-    penalty = LengthPenalty.of(length_penalty, alpha)
+    penalty = LengthPenalty.of(length_penalty, length_penalty_alpha)
     sentences, source_mask = _check(source, source_mask, beam, n_best, min_length, max_length, prefix)
     if not sentences:
         return []
     if beam == 1:
         limits = [s.limit for s in sentences]
-        found = greedy_search(model, source, source_mask, penalty, limits, min_length, [s.prefix for s in sentences])
+        prefixes = [s.prefix for s in sentences]
+        found = greedy_search(model, source, source_mask, penalty, limits, min_length, prefixes, cut_loops=cut_loops)
         return [[hypothesis] for hypothesis in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sentences]

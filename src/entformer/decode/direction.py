@@ -46,23 +46,37 @@ COMMON_WORDS = {
 WORDS_OF = {language: frozenset(words.split()) for language, words in COMMON_WORDS.items()}
 
 
-def doubt_direction(lines: Iterable[str], source_language: str, target_language: str) -> str | None:
-    """One sentence if the lines do not look like the source language."""
+def doubt_direction(
+    lines: Iterable[str],
+    source_language: str,
+    target_language: str,
+    *,
+    subject: str = "the input",
+    direction: str | None = None,
+) -> str | None:
+    """Return one sentence if the lines do not look like the source language, else None.
+
+    Args:
+        lines: Text to look at.
+        source_language, target_language: Codes such as "en".
+        subject: What the sentence calls the lines.
+        direction: What the sentence says the languages should be; by default, what a model translates.
+    """
     source, target = (code.lower().replace("_", "-").split("-")[0] for code in (source_language, target_language))
     text = " ".join(lines)
-    arrow = f"this model translates {source_language} -> {target_language}"
+    arrow = direction or f"this model translates {source_language} -> {target_language}"
     if (script := _main_script(text)) is not None and source not in MIXED and (source in SCRIPT_OF or source in WORDS_OF):
         expected = SCRIPT_OF.get(source, "LATIN")
         if script not in FITTING.get(expected, {expected}):
             swapped = script in FITTING.get(SCRIPT_OF.get(target, "LATIN"), {SCRIPT_OF.get(target, "LATIN")})
             advice = f"; it could be {target_language}: are source and target swapped?" if swapped else "."
-            return f"the input is mostly in {NAMES.get(script, script.capitalize() + ' letters')}, but {arrow}{advice}"
+            return f"{subject} is mostly in {NAMES.get(script, script.capitalize() + ' letters')}, but {arrow}{advice}"
     if source in WORDS_OF and target in WORDS_OF and source != target:
         words = Counter(re.findall(r"\w+", text.lower()))
         mine, other = WORDS_OF[source] - WORDS_OF[target], WORDS_OF[target] - WORDS_OF[source]
         hits, others = sum(words[word] for word in mine), sum(words[word] for word in other)
         if others >= ENOUGH_WORDS and others > 3 * hits:
-            return f"the input looks like {target_language}, but {arrow}: are source and target swapped?"
+            return f"{subject} looks like {target_language}, but {arrow}: are source and target swapped?"
     return None
 
 

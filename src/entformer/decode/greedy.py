@@ -15,6 +15,9 @@ from entformer.decode.lengths import LengthPenalty
 from entformer.decode.records import Hypothesis
 from entformer.text.subwords import BOS, EOS
 
+LOOP = 12  # tokens of nothing but repetition; sentences that people write do not have them
+LONGEST_PERIOD = 4
+
 
 def greedy_search(
     model: Decodable,
@@ -24,6 +27,8 @@ def greedy_search(
     limits: Sequence[int],
     min_length: int,
     prefix: Sequence[Sequence[int]],
+    *,
+    cut_loops: bool = False,
 ) -> list[Hypothesis]:
     """Arguments were checked by `beam_search`, the door to this."""
     device = source.device
@@ -55,7 +60,11 @@ def greedy_search(
                 found[sentence] = Hypothesis(tuple(tokens[sentence]), penalty.score(log_prob, generated + 1), log_prob)
             else:
                 tokens[sentence].append(token)
-                stay.append(row)
+                if cut_loops and in_loop(tokens[sentence]):
+                    score = penalty.score(log_prob, generated + 1)
+                    found[sentence] = Hypothesis(tuple(tokens[sentence]), score, log_prob, finished=False)
+                else:
+                    stay.append(row)
         if not stay:
             break
         index = torch.tensor(stay, dtype=torch.int64, device=device)
@@ -64,3 +73,10 @@ def greedy_search(
             live = [live[row] for row in stay]
         so_far, feed = values[index], places[index, 0]
     return [hypothesis for hypothesis in found if hypothesis is not None]
+
+
+def in_loop(tokens: Sequence[int]) -> bool:
+    """Return whether the last LOOP tokens repeat at most LONGEST_PERIOD tokens over and over."""
+    return len(tokens) >= LOOP and any(
+        tokens[-LOOP + period :] == tokens[-LOOP:-period] for period in range(1, LONGEST_PERIOD + 1)
+    )

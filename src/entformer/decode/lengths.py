@@ -29,12 +29,13 @@ class LengthPenalty:
         if kind == "none":
             if alpha is not None:
                 raise ArgumentError(
-                    f'alpha={alpha:g} has no effect with length_penalty="none"; choose "average" or "gnmt", or leave alpha out.'
+                    f'length_penalty_alpha={alpha:g} has no effect with length_penalty="none"; choose "average" or "gnmt", or '
+                    "leave it out."
                 )
             return cls(kind, 0.0)
         alpha = 1.0 if alpha is None else alpha
         if not 0.0 <= alpha < math.inf:
-            raise ArgumentError(f"alpha={alpha} of the length penalty must be a finite number of at least 0.")
+            raise ArgumentError(f"length_penalty_alpha={alpha} must be a finite number of at least 0.")
         return cls(kind, alpha)
 
     def score(self, log_prob: float, length: int) -> float:

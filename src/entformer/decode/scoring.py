@@ -1,16 +1,19 @@
-"""Scores of translations, by sacreBLEU and nothing else. In: hypotheses and references, line by line. Out: numbers, signed.
+"""Scores of translations by sacreBLEU, each with its signature.
 
-    BLEU            13a tokenisation, cased: comparable between papers if the text is detokenised
-    chrF            character n-grams, chrF2
-    tokenised BLEU  no tokenisation, lower-cased: for text that is tokenised already, where 13a would tokenise it once more
-    lower-case BLEU 13a, lower-cased: for text that was lower-cased and not tokenised
+    BLEU             13a tokenization: comparable between papers if the text is detokenized
+    chrF             character n-grams, chrF2
+    tokenized BLEU   no tokenization: for text that is tokenized already, which 13a would tokenize once more
+    Moses BLEU       both sides tokenized by Moses' rules (sacremoses) first: what papers before sacreBLEU call tokenized BLEU
 
-A number never goes without its signature: it says how it was computed, and numbers with other signatures are not comparable.
-The paired bootstrap is sacreBLEU's own (`sacrebleu --paired-bs`, Koehn 2004), so its p-values can be checked with it.
+Case counts unless the text is lower-cased; then BLEU (except the first) is lower-cased on both sides, and its title and
+signature (case:lc) say so. A number never goes without its signature: it says how it was computed, and numbers with other
+signatures are not comparable. The paired bootstrap is sacreBLEU's own (`sacrebleu --paired-bs`, Koehn 2004), so its p-values
+can be checked with it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
@@ -19,8 +22,29 @@ from sacrebleu.significance import PairedTest
 
 from entformer.errors import ArgumentError, DataError
 
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "tokenized_bleu": "tokenised lower-case BLEU", "lowercase_bleu": "lower-case BLEU"}
+TITLES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "tokenized_bleu": "tokenized BLEU",
+    "moses_bleu": "Moses-tokenized BLEU",
+    "lowercase_bleu": "BLEU",
+}
+MEANINGS = {
+    "bleu": "sacreBLEU's 13a tokenization; for detokenized text",
+    "chrf": "characters",
+    "tokenized_bleu": "tokens as they are in the text",
+    "moses_bleu": "Moses' tokenization of both sides, the tokenized BLEU of papers before sacreBLEU",
+    "lowercase_bleu": "sacreBLEU's 13a tokenization; for lower-cased text",
+}
+SPECIAL = ("tokenized_bleu", "moses_bleu", "lowercase_bleu")  # scores that fit certain data better than plain BLEU
+UNSPACED = ("ja", "zh", "yue", "th", "lo", "km", "my")  # languages without spaces between words, which Moses cannot tokenize
 RESAMPLES = 1000
+
+
+def title(name: str, signature: str) -> str:
+    """Return what people call a score: "tokenized lower-case BLEU"."""
+    found = TITLES[name]
+    return found.replace("BLEU", "lower-case BLEU") if "case:lc" in signature else found
 
 
 @dataclass(frozen=True)
@@ -33,7 +57,7 @@ class Score:
     detail: str  # n-gram precisions and lengths of BLEU, empty for others
 
     def __str__(self) -> str:
-        return f"{TITLES[self.name]} = {self.value:.2f}"
+        return f"{title(self.name, self.signature)} = {self.value:.2f}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,7 @@ class Scores:
     @property
     def main(self) -> Score:
         """The number to quote: BLEU, in the variant that fits the data."""
-        return next((score for score in self.scores if score.name in ("tokenized_bleu", "lowercase_bleu")), self.scores[0])
+        return next((score for score in self.scores if score.name in SPECIAL), self.scores[0])
 
     @property
     def bleu(self) -> float:
@@ -111,17 +135,22 @@ def corpus_scores(
     *,
     tokenized: bool = False,
     lowercase: bool = False,
+    moses: str | None = None,
 ) -> Scores:
     """Score translations.
 
     Args:
         hypotheses: one line each; empty ones count as they are.
         references: a line for each hypothesis; or several lists of lines, one for each set of references.
-        tokenized: the text is tokenised: give tokenised lower-case BLEU too, and let it be the main score.
-        lowercase: the text is lower-cased: give lower-case BLEU too, unless `tokenized` does that already.
+        tokenized: the text is tokenized: give tokenized BLEU too, and let it be the main score.
+        lowercase: the text is lower-cased: the main score is lower-case BLEU, tokenized or not.
+        moses: the language of text that is not tokenized: give Moses-tokenized BLEU too, and let it be the main score.
     """
     streams = _streams(hypotheses, references)
-    found = [_score(name, metric, hypotheses, streams) for name, metric in _metrics(tokenized, lowercase).items()]
+    found = [
+        _score(name, metric, *_as_scored(name, hypotheses, streams, moses), moses)
+        for name, metric in _metrics(tokenized, lowercase, moses).items()
+    ]
     return Scores(len(hypotheses), tuple(found))
 
 
@@ -133,14 +162,43 @@ def bleu(
     lowercase: bool = False,
 ) -> Score:
     """BLEU alone, in the variant that fits the data: `corpus_scores(...).main` for a fraction of the time."""
-    name, metric = [item for item in _metrics(tokenized, lowercase).items() if item[0] != "chrf"][-1]
-    return _score(name, metric, hypotheses, _streams(hypotheses, references))
+    name, metric = [item for item in _metrics(tokenized, lowercase, None).items() if item[0] != "chrf"][-1]
+    return _score(name, metric, hypotheses, _streams(hypotheses, references), None)
 
 
-def _score(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], streams: Sequence[Sequence[str]]) -> Score:
+def _score(
+    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], streams: Sequence[Sequence[str]], moses: str | None
+) -> Score:
     score = metric.corpus_score(hypotheses, streams)
     detail = _detail(score) if isinstance(metric, BLEU) else ""
-    return Score(name, float(score.score), str(metric.get_signature()), detail)
+    return Score(name, float(score.score), _signature(name, str(metric.get_signature()), moses), detail)
+
+
+def _signature(name: str, signature: str, moses: str | None) -> str:
+    """sacreBLEU's signature, with the tokenizer that ran before it."""
+    if name != "moses_bleu":
+        return signature
+    return signature.replace("tok:none", f"tok:moses.{moses}-sacremoses.{version('sacremoses')}")
+
+
+def _as_scored(
+    name: str, hypotheses: Sequence[str], streams: Sequence[Sequence[str]], moses: str | None
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The text as a metric takes it: tokenized for "moses_bleu"."""
+    if name != "moses_bleu" or moses is None:
+        return hypotheses, streams
+    return moses_tokenized(hypotheses, moses), [moses_tokenized(stream, moses) for stream in streams]
+
+
+def moses_tokenized(lines: Sequence[str], language: str) -> list[str]:
+    """Tokenize lines by the rules of Moses' tokenizer.perl, without escaping characters of XML."""
+    from sacremoses import MosesTokenizer  # takes a moment to load, and few need it
+
+    short = language.lower().replace("_", "-").split("-")[0]
+    if short in UNSPACED:
+        raise ArgumentError(f"Moses' tokenizer does not know {language}, which has no spaces between words; leave --moses out.")
+    tokenizer = MosesTokenizer(lang=short)
+    return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 
 
 def compare(
@@ -150,6 +208,7 @@ def compare(
     *,
     tokenized: bool = False,
     lowercase: bool = False,
+    moses: str | None = None,
     resamples: int = RESAMPLES,
 ) -> tuple[Comparison, ...]:
     """Is the second system better than the first, or is it chance? Paired bootstrap over the lines."""
@@ -158,10 +217,12 @@ def compare(
     streams = _streams(baseline, references)
     _streams(system, references)
     found = []
-    for name, metric in _metrics(tokenized, lowercase).items():
+    for name, metric in _metrics(tokenized, lowercase, moses).items():
         # One metric at a time: sacreBLEU keys its results by "BLEU", which two of ours share.
-        systems: list[tuple[str, Sequence[str]]] = [("baseline", baseline), ("system", system)]
-        test = PairedTest(systems, {name: metric}, streams, test_type="bs", n_samples=resamples)
+        first_lines, scored = _as_scored(name, baseline, streams, moses)
+        second_lines, _ = _as_scored(name, system, streams[:0], moses)
+        systems: list[tuple[str, Sequence[str]]] = [("baseline", first_lines), ("system", second_lines)]
+        test = PairedTest(systems, {name: metric}, scored, test_type="bs", n_samples=resamples)
         signatures, results = test()
         [(title, signature)] = signatures.items()
         first, second = (_known(result) for result in results[title])
@@ -173,7 +234,7 @@ def compare(
                 1.0 if first.score == second.score else second.p_value,  # sacreBLEU calls "no difference" significant
                 (first.mean, first.ci),
                 (second.mean, second.ci),
-                str(signature),
+                _signature(name, str(signature), moses),
             )
         )
     return tuple(found)
@@ -190,7 +251,9 @@ def suspicions(
 ) -> list[str]:
     """What makes the numbers doubtful, one sentence each."""
     found = []
-    for what, lines in (("the translations", hypotheses), ("the references", references)):
+    sides = (("the translations", hypotheses), ("the references", references))
+    lower = {what for what, lines in sides if _all_lower(lines)}
+    for what, lines in sides:
         count = len(lines)
         pieces = sum("▁" in line for line in lines)
         if pieces:
@@ -202,15 +265,14 @@ def suspicions(
             found.append(
                 f"{what} hold '@@' in {joined} of {count} lines: these are BPE pieces, not text; join them before scoring."
             )
-        letters = [line for line in lines if line.upper() != line.lower()]  # lines in a script with two cases
-        if letters and not (tokenized or lowercase) and all(line == line.lower() for line in letters):
+        if what in lower and not lowercase and not (tokenized and len(lower) == 2):
             found.append(
                 f"{what} are all in lower case: cased BLEU of such text cannot be compared with published numbers; "
-                "use --lowercase, or --tokenized if they are tokenised too."
+                "use --lowercase, with --tokenized if they are tokenized too."
             )
         if not tokenized and look_tokenized(lines):
             found.append(
-                f"{what} look tokenised (a space before the full stop): BLEU 13a expects detokenised text; use --tokenized to "
+                f"{what} look tokenized (a space before the full stop): BLEU 13a expects detokenized text; use --tokenized to "
                 "score them as they are."
             )
     empty = sum(not line.strip() for line in hypotheses)
@@ -219,16 +281,26 @@ def suspicions(
     return found
 
 
+def _all_lower(lines: Sequence[str]) -> bool:
+    """Whether there are lines in a script with two cases, and all of them are in lower case."""
+    letters = [line for line in lines if line.upper() != line.lower()]
+    return bool(letters) and all(line == line.lower() for line in letters)
+
+
 def look_tokenized(lines: Sequence[str]) -> bool:
     """Whether most lines that end a sentence have a space before the mark."""
     ending = [line.rstrip() for line in lines if line.rstrip().endswith((".", "?", "!"))]
     return len(ending) > 0 and sum(line[-2:-1] == " " for line in ending) > len(ending) / 2
 
 
-def _metrics(tokenized: bool, lowercase: bool) -> dict[str, BLEU | CHRF]:
+def _metrics(tokenized: bool, lowercase: bool, moses: str | None) -> dict[str, BLEU | CHRF]:
+    if tokenized and moses is not None:
+        raise ArgumentError("the text is tokenized already; leave --moses out, or add --no-tokenized if it is not.")
     metrics: dict[str, BLEU | CHRF] = {"bleu": BLEU(force=True), "chrf": CHRF()}  # force: doubts are said by `suspicions`
     if tokenized:
-        metrics["tokenized_bleu"] = BLEU(tokenize="none", lowercase=True, force=True)
+        metrics["tokenized_bleu"] = BLEU(tokenize="none", lowercase=lowercase, force=True)
+    elif moses is not None:
+        metrics["moses_bleu"] = BLEU(tokenize="none", lowercase=lowercase, force=True)
     elif lowercase:
         metrics["lowercase_bleu"] = BLEU(lowercase=True, force=True)
     return metrics

@@ -19,6 +19,7 @@ import torch
 from entformer.checkpoint import LoadedRun, load_run
 from entformer.decode.attention import record_attention
 from entformer.decode.beam import beam_search
+from entformer.decode.defaults import DecodingDefaults, decoding_of_run
 from entformer.decode.direction import doubt_direction
 from entformer.decode.lengths import LengthPenalty, MaxLength
 from entformer.decode.long_lines import join_parts, split_long
@@ -85,13 +86,15 @@ class Translator:
     Args:
         run: a run folder, or a run that is loaded already.
         which: the weights: "best", "last", "averaged", "step-1000" or a path; not read if the run is loaded.
-        beam, length_penalty, alpha, n_best: as in `beam_search`.
+        beam, length_penalty, length_penalty_alpha: as in `beam_search`; as the recipe of the run has them if not given, or
+            5, "average" and 1 for a run that is loaded already.
+        n_best: as in `beam_search`.
         max_length: tokens at most, as in `beam_search`.
         min_length: tokens at least; 1, since a line with words has a translation with words.
         window: lines held at a time; batches are made of lines of similar length among them.
         batch_tokens: padded source tokens of a batch at most; a longer line is a batch of its own.
         split_longer: lines of more subwords are translated in parts, cut after sentences. None: never.
-        device: where a run folder is loaded to.
+        device: where a run folder is loaded to; checked first.
     """
 
     def __init__(
@@ -99,9 +102,9 @@ class Translator:
         run: Path | str | LoadedRun,
         *,
         which: str | Path = "best",
-        beam: int = 5,
-        length_penalty: str = "average",
-        alpha: float | None = None,
+        beam: int | None = None,
+        length_penalty: str | None = None,
+        length_penalty_alpha: float | None = None,
         n_best: int = 1,
         max_length: MaxLength | int | None = None,
         min_length: int = 1,
@@ -110,7 +113,10 @@ class Translator:
         split_longer: int | None = LONG,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._penalty = LengthPenalty.of(length_penalty, alpha)
+        usual = DecodingDefaults() if isinstance(run, LoadedRun) else decoding_of_run(Path(run))
+        self.decoding = usual.changed(beam, length_penalty, length_penalty_alpha)
+        beam = self.decoding.beam
+        self._penalty = LengthPenalty.of(self.decoding.length_penalty, self.decoding.length_penalty_alpha)
         if not 1 <= n_best <= beam:
             raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; raise the beam to see more.")
         for name, value in (("window", window), ("batch_tokens", batch_tokens), ("split_longer", split_longer)):
@@ -120,8 +126,8 @@ class Translator:
         self.report = Report()
         self._search: dict[str, Any] = {
             "beam": beam,
-            "length_penalty": length_penalty,
-            "alpha": alpha,
+            "length_penalty": self.decoding.length_penalty,
+            "length_penalty_alpha": self.decoding.length_penalty_alpha,
             "n_best": n_best,
             "max_length": max_length,
             "min_length": min_length,

@@ -24,6 +24,7 @@ CONTROLS = 4  # ids below this are PAD, UNK, BOS, EOS
 SMALLEST = CONTROLS + 256 + 16  # the four, one piece for every byte, and room for a few characters
 SPACE = "▁"  # sentencepiece's mark for "a word starts here"
 RICH_SCRIPT = 0.25  # above this share of the vocabulary for single characters, the rarest are left to bytes
+ALPHABET = 256  # characters that make up nearly all of a text written with an alphabet, at most
 RICH_COVERAGE = 0.9995  # of the running text, then; what sentencepiece's authors advise for Chinese and Japanese
 NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # Unicode promises that no text has a use for these
 
@@ -65,6 +66,9 @@ class Subwords:
         """Learn the vocabulary from `lines`, from a random `sample` of them when there are more.
 
         A text that cannot fill `vocab_size` gives a smaller vocabulary, and `note` says so.
+
+        Raises:
+            ArgumentError: `vocab_size` cannot hold the special ids, the 256 bytes and the characters of the text.
         """
         if vocab_size < SMALLEST:
             raise ArgumentError(f"vocab_size is {vocab_size}, and the smallest is {SMALLEST}: 256 bytes come first.")
@@ -73,7 +77,17 @@ class Subwords:
         kept = [line for line in _reservoir(map(_trainable, lines), sample, random.Random(seed)) if line]
         if not kept:
             raise DataError("there is no text to learn a vocabulary from: every line is empty.")
-        made = cls(_train_sentencepiece(_without_rare_characters(kept, vocab_size), vocab_size, threads))
+        kept, spelled = _without_rare_characters(kept, vocab_size)
+        characters = len(set().union(*kept) - {" "}) + 1  # and the mark of a space
+        smallest = CONTROLS + 256 + characters
+        if vocab_size < smallest:
+            raise ArgumentError(
+                f"vocab_size is {vocab_size}, and this text needs at least {smallest}: {CONTROLS} special ids, 256 bytes and "
+                f"its {characters} characters."
+            )
+        made = cls(_train_sentencepiece(kept, vocab_size, threads))
+        if spelled > 1 - RICH_COVERAGE:
+            made.note = f"{100 * spelled:.1f}% of the text is characters spelled in bytes; a larger vocabulary holds more."
         if made.size < vocab_size:
             made.note = f"the text supports {made.size} subwords, fewer than the {vocab_size} asked for; all of them are taken."
         return made
@@ -220,22 +234,28 @@ def _train_sentencepiece(lines: list[str], vocab_size: int, threads: int) -> byt
     return model.getvalue()
 
 
-def _without_rare_characters(lines: list[str], vocab_size: int) -> list[str]:
-    """The lines, without the characters that are left to bytes: a script of thousands must not fill the vocabulary alone."""
+def _without_rare_characters(lines: list[str], vocab_size: int) -> tuple[list[str], float]:
+    """The lines without the characters that are left to bytes, and the share of the text that these are.
+
+    A script of thousands of characters must not fill the vocabulary alone.
+    """
     if len(set().union(*lines)) <= RICH_SCRIPT * vocab_size:
-        return lines
+        return lines, 0.0
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
-    room, wanted = (vocab_size - CONTROLS - 256) // 2, RICH_COVERAGE * counts.total()
-    kept: set[str] = set()
-    for character, count in counts.most_common(room):
+    wanted = RICH_COVERAGE * counts.total()
+    common: list[str] = []
+    for character, count in counts.most_common():
         if wanted <= 0:
             break
-        kept.add(character)
+        common.append(character)
         wanted -= count
+    # The characters of an alphabet are all needed. A script of thousands gets half of what the bytes leave.
+    kept = set(common if len(common) <= ALPHABET else common[: (vocab_size - CONTROLS - 256) // 2])
     rare = dict.fromkeys(map(ord, counts.keys() - kept), " ")
-    return [line.translate(rare) for line in lines]
+    spelled = sum(counts[character] for character in counts.keys() - kept) / counts.total()
+    return [line.translate(rare) for line in lines], spelled
 
 
 def _trainable(line: str) -> str:

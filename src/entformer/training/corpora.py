@@ -6,8 +6,12 @@ prepared again only when the user said so, with the subwords the model has.
 
 import hashlib
 import tempfile
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from entformer.cache import cache_root
 from entformer.checkpoint.atomic import write_text
@@ -17,11 +21,14 @@ from entformer.data.downloads import fetch
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
 from entformer.data.prepared import Prepared
+from entformer.data.texts import find_texts, refuse_swapped
+from entformer.decode.direction import doubt_direction
 from entformer.errors import ArgumentError, DataError
 from entformer.text.subwords import Subwords
 from entformer.training.recipe import DataConfig
 
 SPLITS = ("train", "valid", "test")
+LOOKED_AT = 200  # pairs by which the languages of the two sides are guessed
 
 
 def open_prepared(
@@ -38,6 +45,8 @@ def open_prepared(
             f"{changed} changed since {folder} was made of it; add --resume-with-new-data to prepare it again and go on "
             "with the new data, or start a new run with another --out."
         )
+    if not missing and changed is None and run_subwords is None:  # a run that goes on compares its recipes instead
+        _refuse_contradictions(data, folder)
     if missing or changed is not None:
         with tempfile.TemporaryDirectory() as work:
             corpus = _corpus(data, Path(work), say)
@@ -79,22 +88,53 @@ def _prepare(
 def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus | None:
     """Where the text is, `work` taking what has to be written for it; None if the recipe names a prepared folder only."""
     if data.corpus == "builtin":
-        return builtin_text(work, train=data.size)
+        return _as_told(builtin_text(work, train=data.size), data)
     if data.corpus is not None:
         say(f"looking for {data.corpus} in {data.from_ or cache_folder()}")
-        return named_corpus(data.corpus, source=data.from_, layout=data.layout)
-    train = parallel(data.train)
-    if train is None:
+        return _as_told(named_corpus(data.corpus, source=data.from_, layout=data.layout), data)
+    if not data.train:
         return None
-    return Corpus(
+    texts = {split: texts_of(data, split) for split in SPLITS}
+    corpus = Corpus(
         source_language=data.source_language or "",
         target_language=data.target_language or "",
-        train=(train,),
-        valid=parallel(data.valid),
-        test=parallel(data.test),
+        train=texts["train"],
+        valid=next(iter(texts["valid"]), None),
+        test=next(iter(texts["test"]), None),
         tokenized=data.tokenized,
-        name=data.train[0].name,
+        name=Path(data.train[0]).name,
     )
+    check_sides(corpus)
+    return corpus
+
+
+def _as_told(corpus: Corpus, data: DataConfig) -> Corpus:
+    """The corpus, tokenized or not as the recipe has it."""
+    return corpus if data.tokenized is None else replace(corpus, tokenized=data.tokenized)
+
+
+def texts_of(data: DataConfig, split: str) -> tuple[ParallelText, ...]:
+    """The texts of "train", "valid" or "test" that the recipe names."""
+    return find_texts(getattr(data, split), data.source_language or "", data.target_language or "", data.columns)
+
+
+def check_sides(corpus: Corpus) -> None:
+    """Warn if the source side of a text is clearly in the target language; raise if the endings of its files say so."""
+    texts = [*corpus.train, *(text for text in (corpus.valid, corpus.test) if text is not None)]
+    for text in texts:
+        refuse_swapped(text, corpus.source_language, corpus.target_language)
+    for text in texts:
+        lines = [pair.source for pair in islice(text.pairs(nul="keep", allow_truncate=True, drop_torn=True), LOOKED_AT)]
+        direction = f"the languages are {corpus.source_language}-{corpus.target_language}"
+        doubt = doubt_direction(
+            lines,
+            corpus.source_language,
+            corpus.target_language,
+            subject=f"the source side of {text.name}",
+            direction=direction,
+        )
+        if doubt is not None:
+            warnings.warn(doubt, stacklevel=2)
 
 
 def named_corpus(name: str, *, source: str | None = None, layout: str | None = None, cache: Path | None = None) -> Corpus:
@@ -129,11 +169,6 @@ def cache_folder() -> Path:
     return cache_root() / "corpora"
 
 
-def parallel(files: tuple[Path, ...]) -> ParallelText | None:
-    """Two files, or one with tabs."""
-    return ParallelText(files[0], files[1] if len(files) == 2 else None) if files else None
-
-
 def _changed_file(data: DataConfig, folder: Path) -> Path | None:
     """A file of the recipe whose content is not what the folder was made of. Files that are gone count as unchanged."""
     facts = stored(folder)
@@ -141,10 +176,39 @@ def _changed_file(data: DataConfig, folder: Path) -> Path | None:
         return None
     for split in SPLITS:
         before = [digest for text in facts["request"]["files"].get(split, []) for digest in text["files"]]
-        for path, digest in zip(getattr(data, split), before, strict=False):
+        try:
+            files = [path for text in texts_of(data, split) for path in text.files]
+        except DataError:  # gone
+            continue
+        for path, digest in zip(files, before, strict=False):
             if path.is_file() and _digest(path) != digest:
-                return Path(path)
+                return path
     return None
+
+
+def _refuse_contradictions(data: DataConfig, folder: Path) -> None:
+    """Refuse settings of the recipe that the prepared folder was not made with: they would have no effect."""
+    facts = stored(folder)
+    if facts is None:
+        return
+    request: dict[str, Any] = facts["request"]
+    made_with: dict[str, Any] = {
+        "vocab_size": request["vocab_size"],
+        "tokenized": facts["tokenized"],
+        "seed": request["seed"],
+        **{name: request["rules"][name] for name in ("max_length", "max_ratio", "dedup", "clean", "lowercase")},
+    }
+    if data.corpus is not None:
+        made_with["corpus"] = facts["corpus"]
+    else:
+        made_with["source_language"], made_with["target_language"] = facts["source_language"], facts["target_language"]
+    for name, before in made_with.items():
+        wanted = getattr(data, name)
+        if name in data.model_fields_set and wanted is not None and before is not None and wanted != before:
+            raise ArgumentError(
+                f"data.{name} is {wanted}, and {folder} was prepared with {before}; leave data.{name} out, or give another "
+                "folder (data.prepared) to prepare the text again."
+            )
 
 
 def _digest(path: Path) -> str:

@@ -23,7 +23,7 @@ from entformer.training.optim import make_optimizer
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import load_recipe, to_yaml
+from entformer.training.recipe_file import load_recipe, refuse_ineffective, to_yaml
 from entformer.training.report import Reporter
 from entformer.training.resume import changes, same_data
 from entformer.training.state import Progress, load_progress
@@ -57,6 +57,7 @@ def train(
     if isinstance(recipe, Recipe):
         if settings:
             raise ArgumentError("settings are for recipe files; make the Recipe with these values instead.")
+        refuse_ineffective(recipe)
     else:
         recipe = load_recipe(recipe, settings)
     if stop_after_minutes is not None and stop_after_minutes <= 0:
@@ -130,10 +131,11 @@ def _set_up(
             reporter.say("  the data are new; a new epoch begins")
             progress.epoch, progress.position = progress.epoch + 1, 0
     else:
+        threads = torch.get_num_threads()
         reporter.say(
             f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
             f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
-            f"{torch.get_num_threads()} threads, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
+            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
         )
     metrics = None
     if ranks.first:

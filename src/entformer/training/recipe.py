@@ -10,16 +10,30 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from entformer.data.catalogue import CORPORA
 from entformer.models.config import PRESETS, Seq2SeqConfig
+from entformer.text.subwords import SMALLEST
+from entformer.training.effects import BUILTIN, KINDS, without_effect
 
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
-KINDS = ("encoder", "decoder", "cross")
+TEXT = "a prefix (data/train for data/train.en and data/train.de), a .tsv file, SOURCE,TARGET, or a list of two files"
 
 
 class Section(BaseModel):
     """A part of a recipe: no key but those named, and no change once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def text_names(given: Any) -> Any:
+    """A text as users name it -> a tuple of names; see `data/texts.py`."""
+    names = (given,) if isinstance(given, str | Path) else () if given is None else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) and str(name) for name in names):
+        raise ValueError(f"give {TEXT}, not {given!r}")
+    return tuple(map(str, names))
+
+
+TextNames = Annotated[tuple[str, ...], BeforeValidator(text_names)]
 
 
 class DataConfig(Section):
@@ -29,12 +43,13 @@ class DataConfig(Section):
     from_: str | None = Field(default=None, alias="from", description="A folder or address with the files of the corpus.")
     layout: str | None = Field(default=None, description="Which form of a named corpus: raw or tok, for multi30k.")
     prepared: Path | None = Field(default=None, description="A prepared folder; made if it is missing.")
-    train: tuple[Path, ...] = Field(default=(), description="Two parallel files, or one with tab-separated columns.")
-    valid: tuple[Path, ...] = ()
-    test: tuple[Path, ...] = ()
+    train: TextNames = Field(default=(), description="A prefix, SOURCE,TARGET or a .tsv file, as `prep` takes; or two files.")
+    valid: TextNames = ()
+    test: TextNames = ()
+    columns: tuple[int, int] = Field(default=(1, 2), description="Columns of source and target in .tsv files, from 1.")
     source_language: str | None = None
     target_language: str | None = None
-    vocab_size: int = Field(default=32000, ge=16, description="Types of the joint subwords.")
+    vocab_size: int = Field(default=32000, ge=SMALLEST, description="Types of the joint subwords.")
     subwords: Path | None = Field(default=None, description="Subwords of an earlier run to use instead of training new ones.")
     max_length: int = Field(default=256, ge=1, description="Training pairs with a longer side, in subwords, are left out.")
     max_ratio: float = Field(default=4.0, gt=1, description="Training pairs whose lengths differ by more are left out.")
@@ -47,20 +62,29 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        found = []
         if self.corpus and self.train:
-            raise ValueError("give corpus or train, not both")
+            found.append("give corpus or train, not both")
         if not (self.corpus or self.train or self.prepared):
-            raise ValueError("say which text to train on: corpus, train and valid, or prepared")
-        for split in ("train", "valid", "test"):
-            files = getattr(self, split)
-            if len(files) > 2:
-                raise ValueError(f"{split} takes two parallel files, or one with tabs; {len(files)} are given")
+            found.append("say which text to train on: corpus, train and valid, or prepared")
+        for split in ("valid", "test"):
+            if len(getattr(self, split)) > 2:
+                found.append(f"{split} takes one text, and {len(getattr(self, split))} names are given")
         if self.train and not self.valid:
-            raise ValueError("train needs valid: name the validation files too")
+            found.append("train needs valid: name the validation files too")
         if self.train and not (self.source_language and self.target_language):
-            raise ValueError("train needs source_language and target_language, such as en and de")
+            found.append("train needs source_language and target_language, such as en and de")
         if self.from_ and not self.corpus:
-            raise ValueError("from belongs to a named corpus; give corpus too")
+            found.append("from belongs to a named corpus; give corpus too")
+        if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
+            found.append(f"columns are {list(self.columns)}; give two different ones, counted from 1")
+        layouts = [layout.name for layout in CORPORA[self.corpus].layouts] if self.corpus in CORPORA else []
+        if layouts and self.layout not in (None, *layouts):
+            found.append(f"the corpus {self.corpus} has no layout {self.layout!r}; it has {' and '.join(layouts)}")
+        if self.corpus not in (None, BUILTIN, *CORPORA):
+            found.append(f"there is no corpus {self.corpus!r}; known are {', '.join((BUILTIN, *CORPORA))}")
+        if found:
+            raise ValueError("; ".join(found))
         return self
 
 
@@ -121,7 +145,22 @@ class DecodingConfig(Section):
 
     beam: int = Field(default=5, ge=1)
     length_penalty: Literal["average", "gnmt", "none"] = "average"
-    alpha: float = Field(default=1.0, ge=0, description="Strength of the length penalty.")
+    length_penalty_alpha: float = Field(default=1.0, ge=0, description="Exponent of the length penalty.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, given: Any) -> Any:
+        """Runs of earlier versions have the exponent under the name alpha."""
+        if isinstance(given, dict) and "alpha" in given:
+            if "length_penalty_alpha" in given:
+                raise ValueError("alpha is the old name of length_penalty_alpha; give length_penalty_alpha alone")
+            return {"length_penalty_alpha" if key == "alpha" else key: value for key, value in given.items()}
+        return given
+
+    @property
+    def penalty_alpha(self) -> float | None:
+        """The exponent as `beam_search` takes it: None where there is no penalty."""
+        return None if self.length_penalty == "none" else self.length_penalty_alpha
 
 
 def expand_model(given: Any) -> Any:
@@ -145,6 +184,8 @@ def expand_model(given: Any) -> Any:
         own = given.get(kind)
         if own is None or (isinstance(own, dict) and "normalizer" not in own):
             full[kind] = {**everywhere, **(own or {})}
+    if everywhere and all(isinstance(given.get(kind), dict) and "normalizer" in given[kind] for kind in KINDS):
+        raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; leave it out")
     return full
 
 
@@ -171,7 +212,12 @@ class Recipe(Section):
         return self.model.model_copy(update={"vocab_size": vocab_size})
 
     def resolved(self) -> dict[str, Any]:
-        """Every value, defaults and presets written out; reading it again gives the same recipe."""
+        """Every value that takes effect, defaults and presets written out; reading it again gives the same run."""
         values = self.model_dump(mode="json", by_alias=True)
         del values["model"]["vocab_size"]
+        for one in without_effect(self):
+            here: Any = values
+            for key in one.place[:-1]:
+                here = here[key]
+            here.pop(one.place[-1], None)
         return values

@@ -1,4 +1,4 @@
-"""Recipe files. In: a path or the name of a shipped recipe, and `--set` texts. Out: `Recipe`, or an error with file:line.
+"""Recipe files: a path or the name of a shipped recipe, and `--set` texts, become a `Recipe`, or errors with file:line.
 
 Relative paths in a file start from the folder of that file; those given by `--set` start from the working folder.
 """
@@ -12,12 +12,24 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from entformer.errors import ArgumentError
-from entformer.training.recipe import KINDS, Recipe
+from entformer.data.prep_folder import stored
+from entformer.data.texts import find_texts, is_pair, refuse_swapped
+from entformer.errors import ArgumentError, EntformerError
+from entformer.training.effects import KINDS, Ineffective, Place, ineffective, sentence
+from entformer.training.recipe import Recipe
 
-Place = tuple[str | int, ...]
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # what expand_model takes besides
 _PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
+_SET = "--set "  # how the place of a `--set` text begins
+
+
+class RecipeError(ArgumentError):
+    """A recipe has mistakes, each a sentence that begins with its place."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(self.problems)} mistakes: " if len(self.problems) > 1 else ""
+        super().__init__(count + " ".join(self.problems))
 
 
 def shipped() -> dict[str, Path]:
@@ -43,8 +55,17 @@ def find(recipe: str | Path) -> Path:
     raise ArgumentError(f"there is no recipe {str(recipe)!r}; {advice}")
 
 
-def load_recipe(recipe: str | Path, settings: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and apply `--set` texts such as "training.lr=1e-3"."""
+def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts: bool = False) -> Recipe:
+    """Read a recipe and apply `--set` texts such as "training.lr=1e-3".
+
+    Args:
+        recipe: A file, or the name of a shipped recipe.
+        settings: The `--set` texts.
+        check_texts: Also look whether the text that is to be prepared is there.
+
+    Raises:
+        RecipeError: There are mistakes; it lists all of them.
+    """
     path = find(recipe)
     # What a shipped recipe is called must not depend on where the package is installed.
     shown = f"{path.stem}.yaml" if path in shipped().values() else str(path)
@@ -57,21 +78,120 @@ def load_recipe(recipe: str | Path, settings: Sequence[str] = ()) -> Recipe:
     values.setdefault("name", path.stem)
     for setting in settings:
         _apply(values, places, setting)
-    return build(values, places, shown)
+    # A run folder's recipe has every value written out, those of earlier versions also values without effect.
+    written_out = path.name == "recipe.yaml" and (path.parent / "checkpoints").is_dir()
+    loaded = build(values, places, shown, written_out=written_out)
+    if check_texts and (missing := _missing_texts(loaded, places, shown)):
+        raise RecipeError(missing)
+    return loaded
 
 
-def build(values: dict[str, Any], places: dict[Place, str], shown: str) -> Recipe:
-    """Check the values. The first problem becomes one sentence that begins with its place."""
+def saved_recipe(path: Path) -> Recipe | None:
+    """Return the recipe that a run folder holds; None if it is missing, damaged or of another version."""
     try:
-        return Recipe.model_validate(values)
+        return Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError):
+        return None
+
+
+def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, written_out: bool = False) -> Recipe:
+    """Check the values.
+
+    Args:
+        values: What the file and the `--set` texts say.
+        places: Where each key stands.
+        shown: How messages call the recipe.
+        written_out: The recipe lists every value, so only those of `--set` are taken for somebody's choice.
+
+    Raises:
+        RecipeError: There are mistakes; it lists all of them.
+    """
+    try:
+        recipe = Recipe.model_validate(values)
     except ValidationError as problem:
-        errors = problem.errors(include_url=False)
-        # An unknown key explains most other problems, so it is named first.
-        first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
-        place: Place = first["loc"]
+        raise RecipeError(_mistakes(problem, values, places, shown)) from problem
+    if found := _without_effect(recipe, places, shown, written_out):
+        raise RecipeError(found)
+    return recipe
+
+
+def refuse_ineffective(recipe: Recipe) -> None:
+    """Refuse a recipe made in Python in which somebody set what cannot take effect."""
+    if found := ineffective(recipe):
+        raise RecipeError([f"recipe: {sentence(one)}" for one in found])
+
+
+def _missing_texts(recipe: Recipe, places: dict[Place, str], shown: str) -> list[str]:
+    """A sentence for every text of the recipe that is not there although the data are still to be prepared of it."""
+    data, found = recipe.data, []
+    if data.prepared is not None and stored(data.prepared) is not None:
+        return []
+    for split in ("train", "valid", "test"):
+        try:
+            texts = find_texts(getattr(data, split), data.source_language or "", data.target_language or "", data.columns)
+            for text in texts:
+                refuse_swapped(text, data.source_language or "", data.target_language or "")
+            gone = [path for text in texts for path in text.files if not path.is_file()]
+            found += [f"{_where(('data', split), places, shown)}: {path}: there is no such file." for path in gone]
+        except EntformerError as problem:
+            found.append(f"{_where(('data', split), places, shown)}: {problem}")
+    if data.prepared is not None and data.corpus is None and not data.train:
+        place = _where(("data", "prepared"), places, shown)
+        found.append(f"{place}: {data.prepared} is no prepared folder; make it with `entformer prep {data.prepared}`.")
+    return found
+
+
+def _mistakes(problem: ValidationError, values: dict[str, Any], places: dict[Place, str], shown: str) -> list[str]:
+    """All mistakes. Those that pydantic reaches only when others are gone are looked for without the wrong values."""
+    found: list[str] = []
+    errors = problem.errors(include_url=False)
+    # An unknown key explains most other problems, so it is named first.
+    for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden"):
+        place: Place = error["loc"]
         if place[:1] == ("model",) and place[1:2] in [(kind,) for kind in KINDS] and place not in places:
             place = ("model", "attention", *place[2:])  # where the value was written before it was spread over the kinds
-        raise ArgumentError(f"{_where(place, places, shown)}: {_sentence(first, place)}") from problem
+        text = f"{_where(place, places, shown)}: {_sentence(error, place)}"
+        if text not in found:
+            found.append(text)
+    if all(_remove(values, error["loc"], places) for error in errors):
+        try:
+            found += _without_effect(Recipe.model_validate(values), places, shown, written_out=False)
+        except ValidationError as more:
+            if len(more.errors()) < len(errors) or {error["loc"] for error in more.errors()}.isdisjoint(
+                e["loc"] for e in errors
+            ):
+                found += [text for text in _mistakes(more, values, places, shown) if text not in found]
+    return found
+
+
+def _remove(values: dict[str, Any], place: Place, places: dict[Place, str]) -> bool:
+    """Take a wrong value out; whether that was possible. What was spread over the kinds is in `attention`."""
+    written = place
+    if place[:1] == ("model",) and place[1:2] in [(kind,) for kind in KINDS] and place not in places:
+        written = ("model", "attention", *place[2:])
+    here: Any = values
+    for key in written[:-1]:
+        here = here.get(key) if isinstance(here, dict) else None
+    if len(written) < 2 or not isinstance(here, dict):
+        return False
+    here.pop(written[-1], None)
+    return True
+
+
+def _without_effect(recipe: Recipe, places: dict[Place, str], shown: str, written_out: bool) -> list[str]:
+    """The settings without effect, but for those of the file that a `--set` has made so."""
+    found: list[str] = []
+    for one in ineffective(recipe):
+        place = one.place
+        if len(place) == 3 and place not in places:
+            place = ("model", "attention", place[2])
+        own = places.get(place, shown)
+        overruled = any(places.get(cause, "").startswith(_SET) for cause in one.causes)
+        if own.startswith(_SET) or not (written_out or overruled):
+            text = f"{_where(place, places, shown)}: {sentence(Ineffective(place, one.causes, one.reason))}"
+            if text not in found:
+                found.append(text)
+    return found
 
 
 def parse(text: str, shown: str) -> tuple[dict[str, Any], dict[Place, str]]:
@@ -110,12 +230,14 @@ def _start_paths_from(values: dict[str, Any], folder: Path) -> None:
     for key in _PATHS:
         given = data.get(key)
         if isinstance(given, str):
-            data[key] = _from_folder(given, folder)
+            data[key] = _from_folder(given, folder, pair=key not in ("prepared", "subwords", "from"))
         elif isinstance(given, list):
-            data[key] = [_from_folder(item, folder) if isinstance(item, str) else item for item in given]
+            data[key] = [_from_folder(item, folder, pair=True) if isinstance(item, str) else item for item in given]
 
 
-def _from_folder(given: str, folder: Path) -> str:
+def _from_folder(given: str, folder: Path, *, pair: bool = False) -> str:
+    if pair and is_pair(str(folder / given)):
+        return ",".join(_from_folder(part.strip(), folder) if part.strip() else "" for part in given.split(","))
     return given if "://" in given else str((folder / Path(given).expanduser()).resolve())
 
 
@@ -142,7 +264,7 @@ def _apply(values: dict[str, Any], places: dict[Place, str], setting: str) -> No
     here[parts[-1]] = value
     for depth in range(1, len(parts) + 1):
         if depth == len(parts) or tuple(parts[:depth]) not in places:
-            places[tuple(parts[:depth])] = f"--set {setting}"
+            places[tuple(parts[:depth])] = f"{_SET}{setting}"
 
 
 def _where(place: Place, places: dict[Place, str], shown: str) -> str:

@@ -13,7 +13,7 @@ from entformer.checkpoint.load import read_model_info
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import differences
+from entformer.training.recipe_file import differences, saved_recipe
 
 HARMLESS = {
     "name",
@@ -39,7 +39,7 @@ HARMLESS = {
     ),
     "decoding.beam",
     "decoding.length_penalty",
-    "decoding.alpha",
+    "decoding.length_penalty_alpha",
 }
 
 
@@ -55,7 +55,8 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
         ) from problem
     if not isinstance(before, dict):
         raise DataError(f"{folder.recipe} is damaged; give another --out.")
-    changed = differences(before, recipe.resolved())
+    saved = saved_recipe(folder.recipe)  # in today's form, whichever version wrote it
+    changed = differences(before if saved is None else saved.resolved(), recipe.resolved())
     bad = [key for key in changed if key not in HARMLESS]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
         bad.append("training.steps")  # these schedules end at the last step, so all rates so far would have been others

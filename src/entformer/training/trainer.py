@@ -11,13 +11,12 @@ import time
 
 import torch
 
-from entformer.checkpoint.atomic import read_json, write_json
-from entformer.checkpoint.average import average_checkpoints, best_checkpoints, last_checkpoints
-from entformer.checkpoint.folder import RunFolder
-from entformer.checkpoint.weights import load_weights
+from entformer.checkpoint.average import last_checkpoints, points_to_average
+from entformer.checkpoint.folder import RunFolder, checkpoint_name
 from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
 from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.training.finish import compared_with, finish
 from entformer.training.metrics import Metrics
 from entformer.training.prefetch import Stream
 from entformer.training.ranks import Ranks
@@ -26,7 +25,7 @@ from entformer.training.report import Reporter, time_text
 from entformer.training.schedule import rate
 from entformer.training.signals import StopSignals
 from entformer.training.state import Progress, random_tensors, save_progress
-from entformer.training.summary import RunSummary, Stopped, Validation
+from entformer.training.summary import Choice, RunSummary, Stopped, Validation, as_read, describe
 from entformer.training.update import Updater
 from entformer.training.validate import validate
 
@@ -80,15 +79,25 @@ class Trainer:
         else:
             self._write_alphas()
         averaged: Validation | None = None
+        choice: Choice | None = None
         with self.signals:
             stopped = self._loop(deadline)
             if self.progress.step != self._saved_step:
                 self._save(planned=False)
             self.reporter.end_bar()
             if stopped in ("finished", "no better validation"):
-                averaged = self._finish()
+                if self.ranks.first and self.config.average != "none":
+                    averaged, choice = finish(
+                        self.folder,
+                        self.recipe,
+                        self.progress,
+                        self.model,
+                        judge=self.judge,
+                        say=self.reporter.say,
+                        metrics=self.metrics,
+                    )
                 stopped = self._told_to_stop(float("inf")) or stopped
-        return self._summary(stopped, averaged)
+        return self._summary(stopped, averaged, choice)
 
     def _loop(self, deadline: float) -> Stopped:
         """Updates, and all that comes between them; why it stopped."""
@@ -174,7 +183,7 @@ class Trainer:
         """Validate in process 0; False if a signal came in between."""
         found: Validation | None = None
         if self.ranks.first:
-            found = self._judge(self.config.validate_beam, f"{self.progress.step}.txt")
+            found = self.judge(self.config.validate_beam, f"{self.progress.step}.txt")
         found = self.ranks.share(found)
         if found is None:
             return False
@@ -187,7 +196,8 @@ class Trainer:
         self.reporter.say(f"validation at step {progress.step}: {describe(found)}{'  (best so far)' if is_best else ''}")
         return True
 
-    def _judge(self, beam: int, file: str) -> Validation | None:
+    def judge(self, beam: int, file: str) -> Validation | None:
+        """Validate the model as it is; None if a signal came in between."""
         return validate(
             self.model,
             self.prepared,
@@ -224,6 +234,8 @@ class Trainer:
         if self.ranks.first and self.progress.best:
             step, value = self.progress.best[0]
             metric = self.config.metric
+            if points_to_average(self.folder) and compared_with(self.folder) == checkpoint_name(step):
+                return  # the average is better than this checkpoint, and no better checkpoint came since
             self.folder.point("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -258,27 +270,7 @@ class Trainer:
         per_epoch = self.batches.batches_in(self.progress.epoch)
         return min(self.config.steps, -(-self.config.epochs * per_epoch // self.config.accumulate))
 
-    def _finish(self) -> Validation | None:
-        """Average the checkpoints the recipe says, and judge the result with the beam of `decoding`."""
-        if not self.ranks.first or self.config.average == "none":
-            return None
-        choose = last_checkpoints if self.config.average == "last" else best_checkpoints
-        names = [checkpoint.name for checkpoint in choose(self.folder, self.config.average_count)]
-        record = self.folder.averaged / "average.json"
-        if record.is_file() and (before := read_json(record)).get("checkpoints") == names and before.get("validation"):
-            return Validation(**before["validation"])
-        weights = average_checkpoints(self.folder, names)
-        load_weights(weights, self.model)
-        found = self._judge(self.recipe.decoding.beam, "averaged.txt")
-        if found is None:
-            return None
-        write_json(record, {**read_json(record), "validation": vars(found)})
-        if self.metrics is not None:
-            self.metrics.write("averaged", self.progress.step, **vars(found))
-        self.reporter.say(f"average of {len(names)} checkpoints, beam {self.recipe.decoding.beam}: {describe(found)}")
-        return found
-
-    def _summary(self, stopped: Stopped, averaged: Validation | None) -> RunSummary:
+    def _summary(self, stopped: Stopped, averaged: Validation | None, choice: Choice | None) -> RunSummary:
         progress, metric = self.progress, self.config.metric
         best_step, best = progress.best[0] if progress.best else (None, None)
         return RunSummary(
@@ -293,17 +285,6 @@ class Trainer:
             best=None if best is None else as_read(metric, best),
             validation=self.last_validation,
             averaged=averaged,
+            choice=choice,
             rank=self.ranks.rank,
         )
-
-
-def as_read(metric: str, value: float) -> float:
-    """The ranking has losses negative, people do not."""
-    return -value if metric == "loss" else value
-
-
-def describe(found: Validation) -> str:
-    """One validation in a line."""
-    score = "" if found.bleu is None else f"  BLEU {found.bleu:.2f}"
-    loss = f"loss {found.loss:.3f}  perplexity {found.perplexity:.2f}  accuracy {found.accuracy:.3f}"
-    return f"{loss}{score}  ({found.seconds:.0f} s)"

@@ -1,6 +1,10 @@
-"""A look at the validation set. In: a model and the prepared data. Out: loss, accuracy, BLEU, and the translations themselves.
+"""Validate a model: loss, accuracy, BLEU, and the translations themselves.
 
 Batches come from the token store, whose examples are the lines of the text: translations find their line by that number.
+
+A model that has seen few updates does not end its sentences: every translation runs into the length limit, which takes longer
+than the training did. The limit is therefore that of the training pairs, and greedy search cuts translations that only repeat
+themselves.
 """
 
 import math
@@ -8,16 +12,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from entformer.checkpoint.atomic import write_text
 from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
+from entformer.data.store import TokenStore
 from entformer.decode.beam import beam_search
+from entformer.decode.lengths import MaxLength
 from entformer.decode.scoring import corpus_scores
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.recipe import DecodingConfig
 from entformer.training.summary import Validation
+
+EXTRA = 10  # tokens added to the source before lengths are compared, so that short sentences need no limit of their own
+USUAL = 0.999  # the share of training pairs that the length limit of validation admits
+
+
+def usual_lengths(store: TokenStore) -> MaxLength:
+    """Return the length limit that nearly all pairs of the store keep: a multiple of the source length + EXTRA."""
+    ratios = store.target_lengths / (store.source_lengths + EXTRA)
+    ratio = max(float(np.quantile(ratios, USUAL)), 1.0)
+    return MaxLength(ratio, math.ceil(EXTRA * ratio))
 
 
 @torch.no_grad()
@@ -46,6 +63,7 @@ def validate(
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     count = 0
     lines = [""] * len(store)
+    limit = usual_lengths(prepared.store("train"))
     try:
         for batch in TokenBatches(store, tokens=tokens, shuffle=False).epoch(0):
             if stopped():
@@ -61,7 +79,9 @@ def validate(
                     batch.source_mask,
                     beam=beam,
                     length_penalty=decoding.length_penalty,
-                    alpha=None if decoding.length_penalty == "none" else decoding.alpha,
+                    length_penalty_alpha=decoding.penalty_alpha,
+                    max_length=limit,
+                    cut_loops=True,
                 )
                 for example, best in zip(batch.examples, hypotheses, strict=True):
                     lines[example] = prepared.subwords.decode(best[0].tokens)

@@ -79,6 +79,23 @@ def test_a_checkpoint_can_be_named_by_its_path(run: RunFolder, subwords: Subword
     assert same(load_run(run.path, str(path / "model.safetensors")).model, model_of(subwords.size, 2))
 
 
+def test_weights_can_be_named_by_folders(run: RunFolder, subwords: Subwords, monkeypatch: pytest.MonkeyPatch) -> None:
+    average_checkpoints(run, ["2", "3"])
+    averaged = load_run(run.path, "averaged").model
+    assert same(load_run(run.path, run.averaged).model, averaged)
+    assert load_run(run.path, str(run.averaged)).step == 3
+    assert load_run(run.path, str(run.path)).step == 1  # a run: its best
+    assert load_run(run.path, "checkpoints/step-00000002").step == 2  # from the run folder
+    monkeypatch.chdir(run.checkpoints)
+    assert load_run(run.path, "step-00000002/").step == 2
+    copy = run.path.parent / "copy"
+    shutil.copytree(run.checkpoint("2").path, copy)
+    assert same(load_run(run.path, copy).model, model_of(subwords.size, 2))
+    (run.path.parent / "empty").mkdir()
+    with pytest.raises(DataError, match="empty holds no weights; give a run, a checkpoint folder or a safetensors file"):
+        load_run(run.path, run.path.parent / "empty")
+
+
 def test_best_is_the_last_one_while_there_is_no_validation(run: RunFolder) -> None:
     (run.path / "best.json").unlink()
     assert load_run(run.path).step == 3

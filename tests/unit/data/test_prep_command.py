@@ -86,9 +86,7 @@ def test_a_text_is_named_by_prefix_by_two_files_or_by_a_tsv(text: Text, tmp_path
 
 def test_a3_25_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
     text("train", [("a", "b")])
-    with pytest.raises(
-        DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; --train takes the part before \.fr"
-    ):
+    with pytest.raises(DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; name the part before \.fr"):
         find_text(str(tmp_path / "train"), "en", "fr")
     with pytest.raises(DataError, match=r"is a file: give both sides as SOURCE,TARGET, or rename it to \.tsv"):
         find_text(str(tmp_path / "train.en"), "en", "de")
@@ -118,3 +116,35 @@ def test_options_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ArgumentError, match=sentence):
             run(tmp_path / "out", **arguments)  # type: ignore[arg-type]
+
+
+def test_swapped_sides_are_refused_by_their_endings(text: Text, tmp_path: Path) -> None:
+    text("train", [("a man", "ein Mann")] * 3)
+    prefix = tmp_path / "train"
+    swapped = [f"{prefix}.de,{prefix}.en"]
+    with pytest.raises(
+        ArgumentError, match=r"train\.de is given as the en side and ends in \.de: source and target are swapped"
+    ):
+        run(tmp_path / "out", languages="en-de", train=swapped)
+    (tmp_path / "train.de").rename(tmp_path / "other.txt")
+    with pytest.raises(ArgumentError, match=r"train\.en is given as the de side and ends in \.en"):
+        run(tmp_path / "out", languages="en-de", train=[f"{tmp_path / 'other.txt'},{prefix}.en"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_swapped_sides_are_doubted_by_their_words(tmp_path: Path) -> None:
+    english = tmp_path / "one.txt"
+    german = tmp_path / "two.txt"
+    english.write_text("the man and the dog is in the house with the cat\n" * 9, encoding="utf-8")
+    german.write_text("der Mann und der Hund ist in dem Haus mit der Katze\n" * 9, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"the source side of .*one\.txt and .* looks like en, but the languages are de-en"):
+        run(tmp_path / "out", languages="de-en", train=[f"{english},{german}"], vocab_size=300, as_json=True)
+
+
+def test_options_without_effect_are_refused(text: Text, tmp_path: Path) -> None:
+    text("train", [("a man", "ein Mann")])
+    prefix = str(tmp_path / "train")
+    with pytest.raises(ArgumentError, match="--vocab-size 300 has no effect"):
+        run(tmp_path / "out", languages="en-de", train=[prefix], vocab_size=300, subwords=tmp_path / "s.model")
+    with pytest.raises(ArgumentError, match=r"--columns 2,3 has no effect: no text is a \.tsv file"):
+        run(tmp_path / "out", languages="en-de", train=[prefix], columns="2,3")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from entformer.decode.beam import beam_search
 from entformer.decode.candidates import top_candidates
+from entformer.decode.greedy import in_loop
 from entformer.decode.lengths import LengthPenalty, MaxLength
 from entformer.errors import ArgumentError, DataError
 from entformer.text.subwords import BOS, EOS, PAD, UNK
@@ -130,7 +131,7 @@ def test_18_equals_exhaustive_search(
         sources(10, 11),
         beam=WIDE,
         length_penalty=kind,
-        alpha=alpha,
+        length_penalty_alpha=alpha,
         max_length=longest,
         min_length=shortest,
         n_best=n_best,
@@ -305,9 +306,9 @@ def test_a_damaged_model_is_named() -> None:
     [
         ({"beam": 0}, "beam=0 must be at least 1"),
         ({"beam": 2, "n_best": 3}, "raise the beam"),
-        ({"length_penalty": "none", "alpha": 0.6}, "has no effect"),
+        ({"length_penalty": "none", "length_penalty_alpha": 0.6}, "has no effect"),
         ({"length_penalty": "wu"}, "average, gnmt, none"),
-        ({"alpha": -1.0}, "at least 0"),
+        ({"length_penalty_alpha": -1.0}, "at least 0"),
         ({"max_length": 3, "min_length": 4}, "min_length=4"),
         ({"prefix": [[4], [4]]}, "2 prefixes for 1 sentences"),
         ({"prefix": [[EOS]]}, "may not hold"),
@@ -320,3 +321,24 @@ def test_18_wishes_that_make_no_sense_are_refused(options: dict[str, Any], messa
 
 def test_an_empty_batch_gives_nothing() -> None:
     assert beam_search(ToyModel(random_table(0, 7)), torch.zeros((0, 4), dtype=torch.int64)) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "loop"),
+    [([7] * 12, True), ([7] * 11, False), ([9, *[5, 6] * 6], True), ([4, 5, 6, 7] * 3, True), ([4, 5, 6, 7, 8] * 3, False)],
+)
+def test_a_translation_that_only_repeats_itself_is_in_a_loop(tokens: list[int], loop: bool) -> None:
+    assert in_loop(tokens) is loop
+
+
+def test_greedy_search_cuts_loops_if_told_to() -> None:
+    def table(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        wanted = 5 if sentence == 4 or len(tokens) < 5 else EOS
+        return [math.log(0.9) if token == wanted else math.log(0.01) for token in range(8)]
+
+    source = torch.tensor([[4, EOS], [5, EOS]])
+    whole = beam_search(ToyModel(table), source, beam=1, max_length=40)
+    assert [len(h.tokens) for [h] in whole] == [40, 5]
+    cut = beam_search(ToyModel(table), source, beam=1, max_length=40, cut_loops=True)
+    assert [(len(h.tokens), h.finished) for [h] in cut] == [(12, False), (5, True)]
+    assert cut[0][0].log_prob == pytest.approx(12 * math.log(0.9))

@@ -1,19 +1,27 @@
 """`entformer translate` and `entformer score` as functions: what they read, write and refuse."""
 
+import gzip
 import io
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+from entformer.checkpoint import average_checkpoints, load_run
 from entformer.cli import score, translate
+from entformer.cli.main import app
 from entformer.cli.test_sets import TestSet
 from entformer.data.builtin import builtin_corpus
 from entformer.data.corpus import Corpus, ParallelText
 from entformer.data.prep import prepare
+from entformer.decode.defaults import DecodingDefaults
 from entformer.decode.records import AttentionRecord
+from entformer.decode.translate import Translator
 from entformer.errors import ArgumentError, DataError
 from entformer.text.subwords import Subwords
 
@@ -209,7 +217,11 @@ def test_an_unknown_test_set_is_named(run_folder: Path, prepared: Path) -> None:
         ({}, "say what to score"),
         ({"hypotheses": Path("a")}, "say what to score against"),
         ({"hypotheses": Path("a"), "references": (Path("b"),), "data": Path("c")}, "not both"),
-        ({"run": Path("a"), "references": (Path("b"),)}, "--ref goes with a file"),
+        ({"run": Path("a"), "test": "x", "test_set": "valid"}, "--test and --test-set each name the references"),
+        ({"run": Path("a"), "source": "x"}, "--from has no effect without a named corpus"),
+        ({"run": Path("a"), "language": "en"}, "--language en has no effect without --moses"),
+        ({"hypotheses": Path("a"), "test": "x"}, "--test x is a prefix, which needs the languages of a run"),
+        ({"run": Path("a"), "references": (Path("b"),)}, "a run takes --test SOURCE,REFERENCE"),
     ],
 )
 def test_score_says_what_is_missing(given: dict[str, object], message: str) -> None:
@@ -240,3 +252,81 @@ def test_a_wrong_test_set_is_named(name: str, message: str, tmp_path: Path) -> N
     lines.write_text("a\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match=message):
         score.run(score.Options(hypotheses=lines, test_set=name), options())
+
+
+def test_a_run_is_scored_on_files_named_as_prep_takes_them(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "news.en.gz").write_bytes(gzip.compress(b"a man\ntwo dogs\n"))
+    (tmp_path / "news.de.gz").write_bytes(gzip.compress(b"Ein Mann.\nZwei Hunde.\n"))
+    (tmp_path / "pairs.tsv").write_text("a man\tEin Mann.\ntwo dogs\tZwei Hunde.\n", encoding="utf-8")
+    found = []
+    for name in ("news", "news.en.gz,news.de.gz", "pairs.tsv"):
+        test = ",".join(str(tmp_path / part) for part in name.split(","))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            score.run(score.Options(run=run_folder, test=test, moses=True, as_json=True), options())
+        found.append(json.loads(capsys.readouterr().out))
+    assert [content["lines"] for content in found] == [2, 2, 2]
+    assert found[0]["scores"] == found[1]["scores"] == found[2]["scores"]
+    assert found[0]["main"] == "moses_bleu"
+    assert "tok:moses.de-sacremoses" in found[0]["scores"]["moses_bleu"]["signature"]
+    with pytest.raises(ArgumentError, match=r"news\.de\.gz is given as the en side"):
+        score.run(score.Options(run=run_folder, test=f"{tmp_path}/news.de.gz,{tmp_path}/news.en.gz"), options())
+
+
+def test_moses_needs_a_language_for_files(files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    reference, good, _ = files
+    with pytest.raises(ArgumentError, match="--moses needs the language of the references"):
+        score.run(score.Options(hypotheses=good, references=(reference,), moses=True), options())
+    score.run(score.Options(hypotheses=good, references=(reference,), moses=True, language="en"), options())
+    out = capsys.readouterr().out
+    assert "Moses-tokenized BLEU = " in out
+    assert "the tokenized BLEU of papers before sacreBLEU" in out
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:7", "mps", "xpu", "meta", "gpu", ""])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_here_is_told_in_one_sentence(run_folder: Path, source: Path, name: str) -> None:
+    with pytest.raises(ArgumentError, match=r"use cpu"):
+        translate.run(run_folder, options(input=source, device=name))
+    with pytest.raises(ArgumentError, match=r"use cpu"):
+        score.run(score.Options(hypotheses=source, references=(source,)), options(device=name))
+    with pytest.raises(ArgumentError, match=r"use cpu"):
+        load_run(run_folder, device=name)
+
+
+def test_decoding_is_that_of_the_recipe_unless_told_otherwise(run_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    assert Translator(run).decoding == DecodingDefaults(5, "average", None)
+    (run / "recipe.yaml").write_text("decoding: {beam: 3, length_penalty: gnmt, alpha: 0.6}", encoding="utf-8")  # an old run
+    assert Translator(run).decoding == DecodingDefaults(3, "gnmt", 0.6)
+    assert Translator(run, beam=2, length_penalty_alpha=0.5).decoding == DecodingDefaults(2, "gnmt", 0.5)
+    assert Translator(run, length_penalty="none").decoding == DecodingDefaults(3, "none", None)
+    (run / "recipe.yaml").write_text("decoding: {beam: 4, length_penalty: none}", encoding="utf-8")
+    assert Translator(run).decoding == DecodingDefaults(4, "none", None)
+    (run / "recipe.yaml").write_text("[", encoding="utf-8")
+    assert Translator(run).decoding == DecodingDefaults()
+
+
+def test_messages_tell_an_average_from_a_checkpoint(
+    run_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    average_checkpoints(run, ["7"])
+    translate.run(run, options(input=source, output=tmp_path / "out"))
+    assert f"{run}, best (step 7), beam 2" in capsys.readouterr().err
+    (run / "best.json").write_text('{"checkpoint": "averaged", "step": 7}', encoding="utf-8")
+    translate.run(run, options(input=source, output=tmp_path / "out"))
+    assert f"{run}, best (average up to step 7), beam 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["translate", "score"])
+def test_the_old_name_of_the_length_penalty_is_explained(verb: str) -> None:
+    where = ["x"] if verb == "translate" else ["--run", "x"]
+    found = CliRunner().invoke(app, [verb, *where, "--alpha", "0.6"])
+    assert isinstance(found.exception, ArgumentError)
+    assert str(found.exception).startswith("--alpha is now --length-penalty-alpha: write --length-penalty-alpha 0.6")
+    assert "--length-penalty-alpha" in CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output

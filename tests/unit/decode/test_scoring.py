@@ -5,7 +5,7 @@ import json
 import pytest
 import sacrebleu
 
-from entformer.decode.scoring import bleu, compare, corpus_scores, look_tokenized, suspicions
+from entformer.decode.scoring import bleu, compare, corpus_scores, look_tokenized, moses_tokenized, suspicions
 from entformer.errors import ArgumentError, DataError
 
 REFERENCES = ["The cat sits on the mat.", "A dog runs.", "Two men are talking, aren't they?"] * 20
@@ -31,7 +31,7 @@ def test_19_numbers_and_signatures_are_those_of_sacrebleu() -> None:
     ("tokenized", "lowercase", "name", "signature"),
     [
         (True, True, "tokenized_bleu", ("tok:none", "case:lc")),
-        (True, False, "tokenized_bleu", ("tok:none", "case:lc")),
+        (True, False, "tokenized_bleu", ("tok:none", "case:mixed")),
         (False, True, "lowercase_bleu", ("tok:13a", "case:lc")),
         (False, False, "bleu", ("tok:13a", "case:mixed")),
     ],
@@ -94,7 +94,7 @@ def test_19_doubtful_text_is_named() -> None:
     assert any("the translations are all in lower case" in doubt for doubt in lower)
     assert suspicions([line.lower() for line in good], good, lowercase=True) == []
     tokens = suspicions(["The cat sits on the mat .", "A dog runs ."], good)
-    assert any("look tokenised" in doubt for doubt in tokens)
+    assert any("look tokenized" in doubt for doubt in tokens)
     assert suspicions(["the cat sits .", "a dog runs ."], ["the cat sits .", "a dog runs ."], tokenized=True) == []
     assert suspicions(["", "A dog runs."], good) == ["1 of 2 translations are empty."]
     assert suspicions(["猫がいる。"], ["猫がいる。"]) == []  # a script without cases is not "all lower case"
@@ -125,3 +125,32 @@ def test_comparison_checks_both_sides() -> None:
         compare(TRANSLATIONS, ["a", "b"], REFERENCES)
     with pytest.raises(ArgumentError, match="resamples=0"):
         compare(TRANSLATIONS, TRANSLATIONS, REFERENCES, resamples=0)
+
+
+def test_case_counts_unless_the_text_is_lower_case() -> None:
+    cased, lower = ["The Temple of the Moon"], ["the temple of the moon"]
+    assert corpus_scores(lower, cased, tokenized=True).main.value < 50
+    found = corpus_scores(lower, cased, tokenized=True, lowercase=True).main
+    assert found.value == pytest.approx(100)
+    assert str(found) == "tokenized lower-case BLEU = 100.00"
+    assert str(corpus_scores(cased, cased, tokenized=True).main) == "tokenized BLEU = 100.00"
+    assert str(corpus_scores(lower, cased, lowercase=True).main) == "lower-case BLEU = 100.00"
+    assert any("are all in lower case" in doubt for doubt in suspicions(lower, cased, tokenized=True))
+
+
+def test_moses_bleu_tokenizes_both_sides_and_says_so() -> None:
+    hypotheses, references = ["It's Mr. Smith's dog, isn't it?"] * 2, ["It's Mr. Smith's cat, isn't it?"] * 2
+    tokens = moses_tokenized(hypotheses, "en")
+    assert tokens[0] == "It 's Mr. Smith 's dog , isn 't it ?"
+    found = corpus_scores(hypotheses, references, moses="en")
+    expected = sacrebleu.BLEU(tokenize="none").corpus_score(tokens, [moses_tokenized(references, "en")]).score
+    assert (found.main.name, found.main.value) == ("moses_bleu", expected)
+    assert "tok:moses.en-sacremoses." in found.main.signature
+    assert "tok:13a" in found["bleu"].signature
+    [*_, comparison] = compare(hypotheses, references, references, moses="en", resamples=20)
+    assert (comparison.name, comparison.baseline) == ("moses_bleu", expected)
+    assert "tok:moses.en-sacremoses." in comparison.signature
+    with pytest.raises(ArgumentError, match="the text is tokenized already; leave --moses out"):
+        corpus_scores(hypotheses, references, tokenized=True, moses="en")
+    with pytest.raises(ArgumentError, match="does not know ja"):
+        corpus_scores(hypotheses, references, moses="ja")

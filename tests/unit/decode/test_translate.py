@@ -177,7 +177,11 @@ def test_a_run_folder_is_enough(run_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"n_best": 9}, "raise the beam"), ({"window": 0}, "window=0"), ({"length_penalty": "none", "alpha": 1.0}, "no effect")],
+    [
+        ({"n_best": 9}, "raise the beam"),
+        ({"window": 0}, "window=0"),
+        ({"length_penalty": "none", "length_penalty_alpha": 1.0}, "no effect"),
+    ],
 )
 def test_wrong_options_are_told_before_loading(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):

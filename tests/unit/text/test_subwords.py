@@ -212,3 +212,29 @@ def test_a_model_trained_elsewhere_with_other_ids_is_refused() -> None:
     )
     with pytest.raises(DataError, match=r"has the ids \(-1, 0, 1, 2\) for padding, unknown, start and end"):
         Subwords.from_bytes(model.getvalue())
+
+
+def test_a_vocabulary_smaller_than_the_characters_of_the_text_names_the_smallest() -> None:
+    text = ["příliš žluťoučký kůň úpěl ďábelské ódy", "Nechť již hříšné saxofony ďáblů rozezvučí síň"] * 20
+    characters = len(set("".join(text)))  # the space is one of them
+    smallest = CONTROLS + 256 + characters
+    assert smallest > SMALLEST
+    for size in (SMALLEST, smallest - 1):
+        with pytest.raises(ArgumentError) as caught:
+            Subwords.train(text, vocab_size=size)
+        assert str(caught.value) == (
+            f"vocab_size is {size}, and this text needs at least {smallest}: 4 special ids, 256 bytes and its {characters} "
+            "characters."
+        )
+    assert Subwords.train(text, vocab_size=smallest).size == smallest
+    # More characters than a quarter of the vocabulary: the rarest are left to bytes, those of the alphabet are not.
+    many = [*text * 50, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!?"]
+    with pytest.raises(ArgumentError, match=r"vocab_size is 276, and this text needs at least 2\d\d: "):
+        Subwords.train(many, vocab_size=SMALLEST)
+
+
+def test_a_vocabulary_that_spells_much_of_the_text_in_bytes_says_so() -> None:
+    text = "".join(chr(0x4E00 + i) for i in range(400))
+    made = Subwords.train([text] * 3, vocab_size=SMALLEST + 20)
+    assert made.note is not None
+    assert "of the text is characters spelled in bytes" in made.note

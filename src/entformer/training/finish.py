@@ -1,0 +1,140 @@
+"""The end of a training: average checkpoints, compare the average with the best checkpoint, and let `best` name the better one.
+
+Both are validated with the same beam, that of `decoding`, so that the two figures can be compared. What was found is kept in
+RUN/averaged/average.json, and a finished run that is started again does not repeat it.
+"""
+
+from collections.abc import Callable
+
+from entformer.checkpoint.atomic import read_json, write_json
+from entformer.checkpoint.average import (
+    AVERAGED,
+    REACH,
+    average_checkpoints,
+    best_checkpoints,
+    last_checkpoints,
+    worth_averaging,
+)
+from entformer.checkpoint.folder import Checkpoint, RunFolder
+from entformer.checkpoint.weights import load_weights
+from entformer.models.seq2seq import Seq2Seq
+from entformer.training.metrics import Metrics
+from entformer.training.recipe import Recipe
+from entformer.training.state import Progress
+from entformer.training.summary import Choice, Validation, as_read, describe
+
+HOPELESS = 1.0  # BLEU and chrF below which a wide beam only takes time
+
+Judge = Callable[[int, str], Validation | None]  # beam, name of the file of translations
+
+
+def finish(
+    folder: RunFolder,
+    recipe: Recipe,
+    progress: Progress,
+    model: Seq2Seq,
+    *,
+    judge: Judge,
+    say: Callable[[str], None],
+    metrics: Metrics | None,
+) -> tuple[Validation | None, Choice | None]:
+    """Average what is worth averaging and point `best` to the better of the average and the best checkpoint.
+
+    Args:
+        folder: The run.
+        recipe: Its recipe; `training.average` is "last" or "best".
+        progress: Where training stands, with the ranking of its validations.
+        model: Takes the weights that are validated.
+        judge: Validates the model as it is; None when training was told to stop.
+        say: Reports a line.
+        metrics: Where the validation of the average is written.
+
+    Returns:
+        The validation of the average and the comparison; None for what does not exist.
+    """
+    chosen = _chosen(folder, recipe, progress)
+    if len(chosen) < 2:
+        say(
+            f"nothing to average: {len(chosen)} of the kept checkpoints lie after warm-up and within 1/{REACH} of the run; "
+            "a smaller training.validate_every makes more of them."
+        )
+        return None, None
+    names = [checkpoint.name for checkpoint in chosen]
+    step, ranked = progress.best[0]
+    best, beam, metric = folder.checkpoint(str(step)), _beam(recipe, ranked), recipe.training.metric
+    record = folder.averaged / "average.json"
+    facts = read_json(record) if record.is_file() else {}
+    wanted = {"checkpoint": best.name, "metric": metric, "beam": beam}
+    known = (
+        facts.get("checkpoints") == names and facts.get("validation") and facts.get("compared", {}).items() >= wanted.items()
+    )
+    if known:
+        found, checkpoint_value = Validation(**facts["validation"]), float(facts["compared"]["value"])
+    else:
+        judged = _judge_best(best, ranked, beam, recipe, model, judge, say)
+        if judged is None:
+            return None, None
+        checkpoint_value = judged
+        load_weights(average_checkpoints(folder, names), model)
+        averaged = judge(beam, "averaged.txt")
+        if averaged is None:
+            return None, None
+        found = averaged
+        say(f"average of {len(names)} checkpoints ({names[0]} to {names[-1]}), beam {beam}: {describe(found)}")
+        write_json(record, {**read_json(record), "validation": vars(found), "compared": {**wanted, "value": checkpoint_value}})
+        if metrics is not None:
+            metrics.write("averaged", progress.step, **vars(found))
+    value = found.value(metric)
+    choice = Choice(
+        metric=metric,
+        beam=beam,
+        checkpoint=best.name,
+        checkpoint_value=as_read(metric, checkpoint_value),
+        averaged_value=as_read(metric, value),
+        averaged_from=tuple(names),
+        better="averaged" if value > checkpoint_value else "checkpoint",
+    )
+    if choice.better == "averaged":
+        pointer = {"checkpoint": AVERAGED, "step": chosen[-1].step, "metric": metric, "value": choice.averaged_value}
+        write_json(folder.path / "best.json", pointer)
+    else:
+        folder.point("best", best, metric=metric, value=as_read(metric, ranked))
+    return found, choice
+
+
+def compared_with(folder: RunFolder) -> str | None:
+    """Return the name of the checkpoint that the average was compared with, if it was."""
+    record = folder.averaged / "average.json"
+    compared = (read_json(record) if record.is_file() else {}).get("compared")
+    return compared.get("checkpoint") if isinstance(compared, dict) else None
+
+
+def _chosen(folder: RunFolder, recipe: Recipe, progress: Progress) -> list[Checkpoint]:
+    config = recipe.training
+    if config.average == "best":
+        candidates, center = best_checkpoints(folder, config.average_count), progress.best[0][0]
+    else:
+        candidates = last_checkpoints(folder, config.average_count)
+        center = candidates[-1].step if candidates else progress.step
+    return worth_averaging(candidates, center=center, step=progress.step, warmup=config.warmup)
+
+
+def _beam(recipe: Recipe, ranked: float) -> int:
+    """The beam of `decoding`, or that of the validations while the best of them is hopeless."""
+    hopeless = recipe.training.metric in ("bleu", "chrf") and ranked < HOPELESS
+    return min(recipe.training.validate_beam, recipe.decoding.beam) if hopeless else recipe.decoding.beam
+
+
+def _judge_best(
+    best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, judge: Judge, say: Callable[[str], None]
+) -> float | None:
+    """The best checkpoint's value with this beam; None when training was told to stop."""
+    metric = recipe.training.metric
+    if metric in ("loss", "accuracy") or beam == recipe.training.validate_beam:
+        return ranked
+    load_weights(best.weights, model)
+    found = judge(beam, "best.txt")
+    if found is None:
+        return None
+    say(f"best checkpoint ({best.name}), beam {beam}: {describe(found)}")
+    return found.value(metric)
