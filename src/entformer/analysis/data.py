@@ -1,4 +1,4 @@
-"""Everything a report says about runs, as plain data (ReportData, version 1). In: runs and text. Out: dicts for JSON.
+"""Everything a report says about runs, as plain data (ReportData, version 2). In: runs and text. Out: dicts for JSON.
 
 Figures and the page are made from this alone; report.json is this. `report_data` says what it holds.
 """
@@ -20,11 +20,12 @@ from entformer.analysis.alignment import (
     collect_alignment,
     precision_recall,
 )
+from entformer.analysis.alphas import initial_alphas, initial_correlation
 from entformer.analysis.budget import share_out
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
-from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
-from entformer.analysis.roles import find_roles, rank_heads
+from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
+from entformer.analysis.roles import find_roles, positional_heads, rank_heads
 from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
 from entformer.analysis.table import Example, HeadRow, HeadTable
 from entformer.analysis.words import WordMarker
@@ -33,7 +34,7 @@ from entformer.checkpoint.atomic import plain
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 
-VERSION = 1
+VERSION = 2
 ROLE_EXAMPLES = 3
 BATCH_TOKENS = 4096
 
@@ -55,6 +56,7 @@ class RunToReport:
     tokenized: bool
     gold: Gold | None = None
     gold_store: TokenStore | None = None
+    scores: Sequence[dict[str, Any]] = ()  # more than the run folder holds, such as those of a test set
 
 
 def report_data(
@@ -63,10 +65,13 @@ def report_data(
     """ReportData of several runs. Runs over the same text show the same sentences, chosen by the first, besides their own.
 
     {"version", "title", "created", "entformer", "runs": [{
-        "name", "languages", "normalizers", "settings": {"a.b": value}, "scores": [{"name", "value", "signature"}], "data",
+        "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
+        "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
         "alpha_steps", "alpha_paths": {kind: layers x heads x steps},
+        "alpha_correlation": {"all" or kind: of final with initial alphas} or null,
+        "positional_heads": [`PositionalHeads` per offset],
         "heads": [`HeadRow`], "layers": [`LayerRow`], "roles": [the best heads of each role],
-        "alignment": {"best_head", "best_layer", "averaged", "layers"} or null,
+        "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
         "varied": [`VariedPair`, with places in "sentences"],
         "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
             "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": weights below it are left out, or null,
@@ -109,6 +114,8 @@ def _report_run(
     if scores is not None:
         table = _with_alignment(table, scores)
     metrics = metrics_of(run.folder.metrics)
+    initial = initial_alphas(metrics)
+    table = replace(table, heads=tuple(replace(row, alpha_initial=initial.get(row.place)) for row in table))
     steps, paths = alpha_paths(metrics, loaded.step)
     markers = (
         WordMarker(loaded.subwords, languages[0], tokenized=run.tokenized),
@@ -122,7 +129,7 @@ def _report_run(
         "languages": list(languages),
         "normalizers": table.normalizers,
         "settings": settings_of(run.folder),
-        "scores": scores_of(metrics, loaded.step, run.which),
+        "scores": [*run.scores, *validation_scores(run.folder, metrics, loaded.step, run.which)],
         "data": {
             "sentences": table.sentences,
             "source_tokens": table.source_tokens,
@@ -132,6 +139,8 @@ def _report_run(
         "step": loaded.step,
         "alpha_steps": steps,
         "alpha_paths": paths,
+        "alpha_correlation": initial_correlation(initial, {row.place: row.alpha for row in table if row.alpha is not None}),
+        "positional_heads": [asdict(own) for own in positional_heads(table)],
         "heads": [_head(row, views) for row in table],
         "layers": [asdict(layer) for layer in table.layers],
         "roles": [asdict(ranking) for ranking in rank_heads(table)],
@@ -221,20 +230,25 @@ def _with_alignment(table: HeadTable, scores: AlignmentScores) -> HeadTable:
 
 
 def _alignment_report(scores: AlignmentScores) -> dict[str, Any]:
-    """The best head, the best layer (its heads averaged), all heads averaged, and every layer."""
+    """The best head, the best layer (its heads averaged), all heads averaged, every layer; `_raw`: means of raw weights."""
     heads = [({"layer": layer, "head": head}, pair) for (layer, head), pair in scores.heads.items()]
     layers = [({"layer": layer}, pair) for layer, pair in scores.layers.items()]
+    layers_raw = [({"layer": layer}, pair) for layer, pair in scores.layers_raw.items()]
     rates = {key: [alignment_error_rate(counts) for counts in pair] for key, pair in scores.heads.items()}
     return {
         "sentences": scores.sentences,
         "best_head": _best(heads),
         "best_layer": _best(layers),
+        "best_layer_raw": _best(layers_raw),
         "averaged": _best([({}, scores.averaged)]),
+        "averaged_raw": _best([({}, scores.averaged_raw)]),
         "layers": [
             {
                 "layer": layer,
                 "aer": alignment_error_rate(pair[0]),
                 "aer_shifted": alignment_error_rate(pair[1]),
+                "aer_raw": alignment_error_rate(scores.layers_raw[layer][0]),
+                "aer_shifted_raw": alignment_error_rate(scores.layers_raw[layer][1]),
                 "best_head_aer": min(own[0] for key, own in rates.items() if key[0] == layer),
                 "best_head_aer_shifted": min(own[1] for key, own in rates.items() if key[0] == layer),
             }
