@@ -51,7 +51,9 @@ def varied_sparsity(data: Data) -> Figure | None:
 
 def _previous_token_heads(run: Data) -> str:
     found = next((one for one in run.get("positional_heads", ()) if one["offset"] == -1), None)
-    return "" if found is None else f"\n{positional_text(len(found['heads']), found['median_confidence'])}"
+    if found is None or not found["heads"]:
+        return ""
+    return f"; in all {positional_text(len(found['heads']), found['median_confidence'])}"
 
 
 def _contrast(head: Data) -> str:

@@ -154,11 +154,12 @@ def alpha_from_start(data: Data) -> Figure | None:
             if pairs:
                 axes.scatter(*zip(*pairs, strict=True), s=18, color=KIND_COLOURS[kind], marker=marker, label=KINDS[kind])
         correlation = run["alpha_correlation"]["all"]
-        _title(axes, run["name"], "" if correlation is None else f"correlation {format_number(correlation, exact=(0.0, 1.0))}")
+        told = "" if correlation is None else f"\ncorrelation {format_number(correlation, exact=(0.0, 1.0))}"
+        _title(axes, f"{run['name']}{told}", "")
         axes.set_xlabel("α before training")
     panels[0, 0].set_ylabel(f"α after {runs[0]['step']:,} updates" if len(runs) == 1 else "α after training")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(runs), 3), frameon=False)
     return figure
 
 

@@ -188,9 +188,12 @@
     return densities.indexOf(Math.min(...densities));
   }
 
-  // What to show first: the head with the best found role, else the sparsest.
+  // What to show first: the head with the best found role, else the sparsest. Two roles say how much a head looks at, not at
+  // what; they are not among them.
+  const TOO_COMMON = ["broad context", "rarely active"];
   function telling() {
-    const best = (head) => Math.max(0, ...(head.roles || []).map((role) => role.score)) * 10 - head.density;
+    const scores = (head) => (head.roles || []).filter((role) => !TOO_COMMON.includes(role.role)).map((role) => role.score);
+    const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
     const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
     return head ? Data.keyOf(head) : null;
   }
