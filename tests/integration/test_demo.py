@@ -62,7 +62,7 @@ def test_shows_every_part(demo: tuple[Path, str]) -> None:
     assert "Schläft die Ente montags unter einem Baum ein?" in shown
     for title in ("encoder self", "decoder self", "decoder to source"):
         assert shown.count(title) == 2  # alphas, densities
-    assert re.search(r"layer +head 0 +head 1 +head 2 +head 3\n  encoder self +0 .*\n.*\n +1 ", shown)  # counted from 0
+    assert re.search(r"layer +head 0 +head 1 +head 2 +head 3 *\n  encoder self +0 .*\n.*\n +1 ", shown)  # counted from 0
     assert "final alphas correlate" in shown
     assert f"translate '{folder}/entmax'" in shown
     picture = (folder / "demo.png").read_bytes()
@@ -98,7 +98,7 @@ def test_it_ends_with_a_report_of_both_models(demo: tuple[Path, str]) -> None:
     for run, model in zip(data["runs"], models.values(), strict=True):
         scores = {score["name"]: score["value"] for score in run["scores"]}
         assert scores.keys() >= {"test BLEU", "test chrF", "validation perplexity"}
-        assert scores["test BLEU"] == model["scores"]["bleu"]["value"]
+        assert scores["test BLEU"] == model["scores"]["bleu"]["score"]
         assert scores["validation perplexity"] == model["validation"]["perplexity"]
         (line,) = (line for line in table.splitlines() if line.startswith(f"  {run['name']} "))
         shown_values = re.findall(r"\d+\.\d+", line)
