@@ -34,8 +34,8 @@ TEXTS = """() => [
 
 
 def values() -> list[float]:
-    chance = random.Random(3)
-    spread = [chance.random() * 10.0 ** -chance.randrange(12) for _ in range(300)]
+    rng = random.Random(3)
+    spread = [rng.random() * 10.0 ** -rng.randrange(12) for _ in range(300)]
     ends = [1 - 10.0**-power for power in range(1, 16)] + [10.0**-power for power in range(1, 16)]
     halves = [0.125, 0.375, 0.005, 0.015, 0.0005, 0.625, 0.5, 0.0625]
     return [0.0, 1.0, 2.0, 1.004, 1.99996, 5.0, 17.25, 123.456, *halves, *ends, *spread, *(-value for value in spread[:50])]

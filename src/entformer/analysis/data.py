@@ -36,6 +36,7 @@ from entformer.data.store import TokenStore
 
 VERSION = 2
 ROLE_EXAMPLES = 3
+LONGEST_CONTRAST = 26  # tokens that can be read in print
 BATCH_TOKENS = 4096
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -72,6 +73,7 @@ def report_data(
         "positional_heads": [`PositionalHeads` per offset],
         "heads": [`HeadRow`], "layers": [`LayerRow`], "roles": [the best heads of each role],
         "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
+        "contrast": {"sentence": place in "sentences", "source": pieces, "heads": encoder's} or null: a question as a statement,
         "varied": [`VariedPair`, with places in "sentences"],
         "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
             "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": weights below it are left out, or null,
@@ -145,6 +147,7 @@ def _report_run(
         "layers": [asdict(layer) for layer in table.layers],
         "roles": [asdict(ranking) for ranking in rank_heads(table)],
         "alignment": None if scores is None else _alignment_report(scores),
+        "contrast": _contrast(loaded, chosen, markers[0]),
         "varied": [
             {**asdict(pair), "sparse": places[pair.sparse], "dense": places[pair.dense]}
             for pair in table.varied
@@ -166,6 +169,26 @@ def _shown(table: HeadTable, store: TokenStore, shared: Sequence[int], count: in
         source, target = (tuple(side.tolist()) for side in store[number])
         found.append(Example(number, own.get(number, "sample"), source, target))
     return found
+
+
+def _contrast(loaded: LoadedRun, chosen: Sequence[Example], marker: WordMarker) -> dict[str, Any] | None:
+    """The longest short question that is shown, read as a statement: its pieces and the weights of the encoder's heads.
+
+    For the lower row of Fig. 9: the same words with a full stop in place of the question mark. None without such a question.
+    """
+    found: list[tuple[int, int, tuple[int, ...]]] = []  # length, place, the statement
+    for place, example in enumerate(chosen):
+        marks = marker.marks([example.source], len(example.source))
+        mark = int(marks.mark[0])
+        end = marker.statement_end(example.source[mark]) if mark >= 0 and marks.asking.any() else -1
+        if end >= 0 and len(example.source) < LONGEST_CONTRAST:
+            found.append((len(example.source), place, (*example.source[:mark], end, *example.source[mark + 1 :])))
+    if not found:
+        return None
+    _, place, statement = max(found)
+    view = view_sentence(loaded.model, replace(chosen[place], source=statement), loaded.subwords)
+    heads = {key: packed_rows(rows) for key, rows in view.heads.items() if key.startswith("encoder.")}
+    return {"sentence": place, "source": list(view.source), "heads": heads}
 
 
 def _head(row: HeadRow, views: Sequence[SentenceView]) -> dict[str, Any]:

@@ -29,8 +29,28 @@ def merging_heads(data: Data) -> Figure | None:
 
 
 def interrogation_heads(data: Data) -> Figure | None:
-    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word."""
-    return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question, told_of_head=_contrast)
+    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word.
+
+    On a question and, beside it, on the same words with a full stop; on a question alone where the run has no such pair.
+    """
+    if not any(run.get("contrast") for run in data["runs"]):
+        return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question, told_of_head=_as_statement)
+    pictures = []
+    for run in data["runs"]:
+        contrast = run.get("contrast")
+        scored = [head for head in run["heads"] if head["kind"] == "encoder" and head["interrogation"] is not None]
+        if not contrast or not scored:
+            continue
+        head = max(scored, key=lambda head: head["interrogation"])
+        key = f"{head['kind']}.{head['layer']}.{head['head']}"
+        question = run["sentences"][contrast["sentence"]]
+        if not _whole(question, key):
+            continue
+        name = f"{run['name']}, {_name(key)}{_alpha(run, key)}"
+        measures = (("weight on ?", "interrogation"), ("the same words, weight on the full stop", "interrogation_contrast"))
+        for sentence, (told, measure) in zip((question, {**question, **contrast}), measures, strict=True):
+            pictures.append(_picture(sentence, key, f"{name}\n{told} {format_percent(head.get(measure), 1)}"))
+    return draw_heads(pictures, columns=2) if pictures else None
 
 
 def varied_sparsity(data: Data) -> Figure | None:
@@ -56,7 +76,7 @@ def _previous_token_heads(run: Data) -> str:
     return f"; in all {positional_text(len(found['heads']), found['median_confidence'])}"
 
 
-def _contrast(head: Data) -> str:
+def _as_statement(head: Data) -> str:
     contrast = head.get("interrogation_contrast")
     return "" if contrast is None else f"; as a statement {format_percent(contrast, 1)}"
 

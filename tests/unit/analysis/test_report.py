@@ -250,6 +250,25 @@ def test_the_start_of_every_alpha_is_in_the_report(data: dict[str, Any]) -> None
     assert correlation_text(0.93, 1500).startswith("After 1,500 updates final alphas correlate 0.93 with their random")
 
 
+def test_a_question_is_drawn_beside_the_same_words_as_a_statement(data: dict[str, Any]) -> None:
+    run = data["runs"][0]
+    contrast = run["contrast"]
+    question = run["sentences"][contrast["sentence"]]["source"]
+    assert [(a, b) for a, b in zip(question, contrast["source"], strict=True) if a != b] in ([("▁?", "▁.")], [("?", ".")])
+    assert contrast["heads"].keys() == {f"encoder.{layer}.{head}" for layer in (0, 1) for head in (0, 1)}
+    for rows in contrast["heads"].values():
+        assert len(rows["crow"]) == len(question) + 1
+    figure = FIGURES["interrogation-heads"]({**data, "runs": [run]})
+    assert figure is not None
+    left, right = figure.axes
+    assert "weight on ?" in left.get_title(loc="left")
+    assert "full stop" in right.get_title(loc="left")
+    assert [label.get_text().lstrip("~") for label in right.get_xticklabels()][-2] == "."
+    alone = FIGURES["interrogation-heads"]({**data, "runs": [{**run, "contrast": None}]})
+    assert alone is not None
+    assert len(alone.axes) == 1
+
+
 def test_a_correlation_needs_three_heads_that_differ() -> None:
     places = [("encoder", 0, head) for head in range(4)]
     apart = dict(zip(places, (1.1, 1.2, 1.5, 1.9), strict=True))

@@ -13,19 +13,21 @@ const AlphaPaths = (() => {
     if (!heads.length) return null;
     const correlation = (run.alpha_correlation || {}).all;
     const after = Numbers.missing(run.step) ? "After training" : `After ${Numbers.count(run.step)} updates`;
+    const all = heads.flatMap((head) => [head.alpha_initial, head.alpha]);
+    const range = [Math.min(1, ...all), Math.max(2, ...all)];
     const chart = Charts.frame({
       width: 400,
       height: 300,
-      x: [1, 2],
-      y: [1, 2],
-      xTicks: Charts.ticks(1, 2, 5),
-      yTicks: Charts.ticks(1, 2, 5),
+      x: range,
+      y: range,
+      xTicks: Charts.ticks(...range, 5),
+      yTicks: Charts.ticks(...range, 5),
       xForm: (value) => value.toFixed(1),
       yForm: (value) => value.toFixed(1),
       xTitle: "α before training (upward: after)",
       says: `${run.name}: final against initial alpha of ${heads.length} heads, correlation ${Numbers.fixed(correlation, 2, [0, 1])}`,
     });
-    chart.plot.append(svg("line", { class: "rule", x1: chart.x(1), x2: chart.x(2), y1: chart.y(1), y2: chart.y(2) }));
+    chart.plot.append(svg("line", { class: "rule", x1: chart.x(range[0]), x2: chart.x(range[1]), y1: chart.y(range[0]), y2: chart.y(range[1]) }));
     for (const head of heads) {
       const kind = Data.KINDS.indexOf(head.kind);
       const node = Charts.shape(kind, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(kind));
