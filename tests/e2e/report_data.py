@@ -135,7 +135,9 @@ def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, cha
         "last_key": 0.8 if role == 2 else float(small),
         "density_spread": density / 2,
         "merging": 0.5 * itself if kind == "encoder" else None,
+        "merging_with_self": itself if kind == "encoder" else None,
         "interrogation": (0.71 if role == 2 else 0.1) if kind == "encoder" else None,
+        "interrogation_contrast": 0.05 if kind == "encoder" else None,
         "aer": 0.4 + 0.5 * float(chance.random()) if cross else None,
         "aer_shifted": 0.3 + 0.5 * float(chance.random()) if cross else None,
         "roles": roles,
@@ -163,6 +165,9 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
         for kind in KINDS
         for at in np.ndindex(shape)
     ]
+    for head in found:
+        path = paths[head["kind"]][head["layer"]][head["head"]]
+        head["alpha_initial"] = path[0] if alpha is None else None
     by_layer = []
     for kind in KINDS:
         for layer in range(layers):
@@ -173,7 +178,9 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
                 {
                     "kind": kind,
                     "layer": layer,
-                    "js_diversity": diversity,
+                    "js_diversity_keys": diversity,
+                    "js_diversity_heads": 2 * diversity,
+                    "null_rate": 0.0,
                     "union_density": union,
                     "density": float(np.mean(densities)),
                 }
@@ -191,15 +198,37 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
             "data.name": "multi30k",
         },
         "scores": [
-            {"name": "BLEU", "value": 38.0 + seed / 3, "signature": "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.5.1"},
-            {"name": "chrF2", "value": 61.2 + seed / 5, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|version:2.5.1"},
+            {
+                "name": "test BLEU",
+                "value": 38.0 + seed / 3,
+                "signature": "nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.5.1",
+                "about": "on 1,000 sentences of the test set",
+            },
+            {
+                "name": "validation BLEU",
+                "value": 41.2 + seed / 5,
+                "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1",
+                "about": "on the validation set",
+            },
         ],
+        "step": STEPS[-1],
         "data": {"sentences": 1000, "source_tokens": 15203, "target_tokens": 15611, "name": "test2016"},
         "alpha_steps": STEPS if alpha is None else None,
         "alpha_paths": paths if alpha is None else None,
+        "alpha_correlation": {"all": 0.93, "encoder": 0.9} if alpha is None else None,
+        "positional_heads": [
+            {"offset": -1, "heads": ["encoder.0.0", "decoder.0.0", "encoder.1.3"], "median_confidence": 0.935},
+            {"offset": 0, "heads": ["encoder.0.1"], "median_confidence": 0.75},
+            {"offset": 1, "heads": [], "median_confidence": None},
+        ],
         "heads": found,
         "layers": by_layer,
-        "alignment": {"best_head": {"layer": 1, "head": 2, **rate}, "best_layer": {"layer": 1, **rate}, "averaged": rate},
+        "alignment": {
+            "best_head": {"layer": 1, "head": 2, **rate},
+            "best_layer": {"layer": 1, **rate},
+            "averaged": rate,
+            "averaged_raw": {**rate, "aer": 0.42},
+        },
         "varied": [{"kind": "encoder", "layer": 1, "head": 0, "sparse": 1, "dense": 3, "densities": [0.11, 0.42]}],
         "sentences": [make_sentence(10 + number, pair, alphas, chance) for number, pair in enumerate(PAIRS)],
     }
@@ -207,7 +236,7 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
 
 def wrap(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "version": 1,
+        "version": 2,
         "title": "Multi30k, three ways to attend",
         "created": "2025-01-31",
         "entformer": "0.1.0",

@@ -54,6 +54,26 @@ def test_both_models_stand_side_by_side(page: Page, data: dict[str, Any]) -> Non
     expect(page.locator("#grid .head")).to_have_count(24)
 
 
+def test_it_opens_on_the_sparse_model_and_names_its_scores(page: Page, data: dict[str, Any]) -> None:
+    expect(page.locator("#run-choice option:checked")).to_have_text("learned alpha")
+    for run, card in zip(data["runs"], page.locator(".card").all(), strict=True):
+        names = card.locator(".scores span").all_text_contents()
+        assert names == [score["name"] for score in run["scores"]]
+        assert all(name.startswith(("test ", "validation ")) for name in names)
+        assert "test BLEU" in names
+
+
+def test_it_says_how_far_alphas_are_from_their_start(page: Page, data: dict[str, Any]) -> None:
+    correlation = data["runs"][1]["alpha_correlation"]["all"]
+    assert correlation > 0.99  # after 20 updates
+    expect(page.locator("#alpha-correlation")).to_contain_text("with its random initial value")
+    expect(page.locator("#start .dot")).to_have_count(24)
+    first = data["runs"][1]["heads"][0]
+    row = page.locator('#head-table tr[data-key="encoder.0.0"] td')
+    expect(row.nth(0)).to_have_text(f"{first['alpha']:.2f}")
+    expect(row.nth(1)).to_have_text(f"{first['alpha_initial']:.2f}")
+
+
 def test_a_head_a_token_and_the_slider(page: Page, data: dict[str, Any]) -> None:
     page.select_option("#run-choice", label="learned alpha")
     choose_head(page, HEAD)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from entformer.checkpoint import LoadedRun
 from entformer.explore import create_app
@@ -102,6 +102,29 @@ def row_of(answer: dict[str, Any], key: str, row: int) -> dict[int, float]:
     rows = answer["heads"][key]
     inside = slice(rows["crow"][row], rows["crow"][row + 1])
     return dict(zip(rows["col"][inside], rows["weight"][inside], strict=True))
+
+
+def test_small_weights_of_the_alignment_do_not_look_like_zero(page: Page) -> None:
+    def shrink(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        for key, rows in found["heads"].items():
+            if key.startswith("cross"):
+                rows["weight"] = [2.3e-5 for _ in rows["weight"]]
+        for step in found["steps"]:
+            step["probability"] = 2.3e-5
+            step["best"] = [{**other, "probability": 2.3e-5} for other in step["best"]]
+        route.fulfill(response=answer, json=found)
+
+    page.route("**/api/attention", shrink)
+    page.fill("#text", "the red ball")
+    page.keyboard.press("Enter")
+    expect(page.locator("#alignment .sure .value").first).to_have_text("2.3e-5", timeout=90_000)
+    settle(page)
+    shown = [page.locator(f"#alignment {place}").all_text_contents() for place in (".lines .number", ".support .value")]
+    assert all(shown)
+    assert not [text for texts in shown for text in texts if float(text) == 0]
+    page.unroute("**/api/attention")
 
 
 def test_a_typed_sentence_is_translated_and_every_head_drawn(page: Page, server: Server) -> None:

@@ -221,7 +221,7 @@ def test_runs_stand_side_by_side_with_scores_settings_and_signatures(page: Page)
         expect(card).to_contain_text(run["scores"][0]["signature"])
     titles = page.locator("#compare h3").all_text_contents()
     assert len(titles) == 6
-    figure = page.locator("#compare figure", has_text="How much of the sentence")
+    figure = page.locator("#compare figure", has_text="How much of a sentence")
     expect(figure.locator("svg.chart")).to_have_count(9)  # three kinds by three runs
     page.locator(".settings summary").click()
     expect(page.locator(".settings .differs th")).to_have_text(["model.normalizer"])

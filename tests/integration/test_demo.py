@@ -57,10 +57,13 @@ def test_shows_every_part(demo: tuple[Path, str]) -> None:
     for step in (5, 10, 15, 20):
         assert f"step {step:>4} of 20" in shown
     assert shown.count("nrefs:1") == 2  # signatures of BLEU and chrF
+    assert "test BLEU" in shown
+    assert not re.search(r"(?<!test )(?<!validation )\bBLEU\b", shown)  # no score without the set it is of
     assert "Schläft die Ente montags unter einem Baum ein?" in shown
     for title in ("encoder self", "decoder self", "decoder to source"):
         assert shown.count(title) == 2  # alphas, densities
-    assert re.search(r"layer +head 0 +head 1 +head 2 +head 3\n  encoder self +0 .*\n +1 ", shown)  # counted from 0
+    assert re.search(r"layer +head 0 +head 1 +head 2 +head 3 *\n  encoder self +0 .*\n.*\n +1 ", shown)  # counted from 0
+    assert "final alphas correlate" in shown
     assert f"translate '{folder}/entmax'" in shown
     picture = (folder / "demo.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
@@ -90,6 +93,16 @@ def test_it_ends_with_a_report_of_both_models(demo: tuple[Path, str]) -> None:
     data = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert [run["name"] for run in data["runs"]] == ["softmax", "learned alpha"]
     assert [run["data"]["sentences"] for run in data["runs"]] == [20, 20]
+    models = json.loads((folder / "demo.json").read_text(encoding="utf-8"))["models"]
+    table = shown.partition("How good they are")[2].partition("How they translate")[0]
+    for run, model in zip(data["runs"], models.values(), strict=True):
+        scores = {score["name"]: score["value"] for score in run["scores"]}
+        assert scores.keys() >= {"test BLEU", "test chrF", "validation perplexity"}
+        assert scores["test BLEU"] == model["scores"]["bleu"]["score"]
+        assert scores["validation perplexity"] == model["validation"]["perplexity"]
+        (line,) = (line for line in table.splitlines() if line.startswith(f"  {run['name']} "))
+        shown_values = re.findall(r"\d+\.\d+", line)
+        assert shown_values == [f"{value:.1f}" for value in scores.values()]  # the same numbers in the same order
     first, second = ([sentence["id"] for sentence in run["sentences"]] for run in data["runs"])
     assert second[: len(first)] == first  # the same sentences, to compare
     assert data["title"] in page

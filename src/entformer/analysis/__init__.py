@@ -6,11 +6,12 @@
 
 The data's way: rows.py (weights of a layer, sparse) -> density.py, diversity.py, positions.py, merging.py, interrogation.py
 (the measures) -> totals.py, collect.py (sums over the data) -> table.py, roles.py -> data.py (what a report holds) ->
-figures*.py, assemble.py, report.py (files). alignment.py goes its own way with gold links. lengths.py and
+figures*.py, assemble.py, report.py (files). alphas.py compares learned alphas with where they started. alignment.py goes its
+own way with gold links. lengths.py and
 lengths_report.py report on long-context races.
 """
 
-from entformer.analysis.alignment import AlignmentScores, alignment_error_rate, collect_alignment
+from entformer.analysis.alignment import AlignmentScores, alignment_error_rate, collect_alignment, link_counts
 from entformer.analysis.collect import Collector, collect
 from entformer.analysis.gold import Gold, read_gold
 from entformer.analysis.rows import LayerRows
@@ -28,5 +29,6 @@ __all__ = [
     "alignment_error_rate",
     "collect",
     "collect_alignment",
+    "link_counts",
     "read_gold",
 ]

@@ -5,14 +5,14 @@ speak for piece t of the target: row t, where it is predicted ("normal"), and ro
 al. 2020). The end of the source is never linked, and a row without weight (ReLA) links nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from entformer.analysis.collect import layer_rows, run_watched
-from entformer.analysis.gold import Gold
+from entformer.analysis.gold import Gold, Links
 from entformer.analysis.rows import Floats, Ints, LayerRows
 from entformer.analysis.words import word_numbers
 from entformer.data.records import Batch
@@ -39,8 +39,10 @@ class AlignmentScores:
     """Error rates from cross attention; index 0 normal, 1 shifted."""
 
     heads: dict[tuple[int, int], tuple[Counts, Counts]]  # (layer, head)
-    layers: dict[int, tuple[Counts, Counts]]  # the mean of the heads of a layer
-    averaged: tuple[Counts, Counts]  # the mean of all heads of all layers
+    layers: dict[int, tuple[Counts, Counts]]  # the mean of the shares of a layer's heads
+    layers_raw: dict[int, tuple[Counts, Counts]]  # the mean of their weights as they are
+    averaged: tuple[Counts, Counts]  # the mean of the shares of all heads of all layers
+    averaged_raw: tuple[Counts, Counts]
     sentences: int
 
 
@@ -56,6 +58,19 @@ def alignment_error_rate(counts: Counts) -> float:
 def precision_recall(counts: Counts) -> tuple[float, float]:
     """precision = |A and P| / |A|,   recall = |A and S| / |S|;   0 where there is nothing to divide by."""
     return counts.possible / counts.links if counts.links else 0.0, counts.sure / counts.gold if counts.gold else 0.0
+
+
+def link_counts(found: Sequence[Links], gold: Gold) -> Counts:
+    """The sums of `alignment_error_rate` for links of any origin, line by line."""
+    if len(found) != len(gold):
+        raise ArgumentError(f"there are links of {len(found)} lines, and the gold standard has {len(gold)}.")
+    lines = list(zip(found, gold.sure, gold.possible, strict=True))
+    return Counts(
+        sum(len(links) for links, _, _ in lines),
+        sum(len(links & sure) for links, sure, _ in lines),
+        sum(len(links & possible) for links, _, possible in lines),
+        sum(len(sure) for _, sure, _ in lines),
+    )
 
 
 def strongest_keys(row: Ints, col: Ints, value: Floats, rows: int) -> Ints:
@@ -116,14 +131,19 @@ def collect_alignment(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> AlignmentScores:
-    """Align teacher-forced; `batch.examples` are the lines of `gold`. Means are of the shares, so that no head is louder."""
+    """Aligns the text teacher-forced; `batch.examples` are the lines of `gold`.
+
+    Heads are averaged in two ways. The mean of shares gives every head with weight in a row the same say. The raw mean takes
+    weights as they are, so that heads of large weights dominate it with ReLA, whose rows need not sum to one. Where rows sum to
+    one the two are equal.
+    """
     sums: dict[tuple[str, int, int], list[Floats]] = {}
     done = 0
     for batch in batches:
         if max(batch.examples, default=0) >= len(gold):
             raise ArgumentError(f"the gold standard has {len(gold)} lines, and the batch holds sentence {max(batch.examples)}.")
         sentences = _Sentences(batch, subwords, gold)
-        together: list[tuple[Ints, Floats]] = []  # cells of the mean of each layer
+        together: dict[str, list[tuple[Ints, Floats]]] = {"": [], "raw ": []}  # cells of the mean of each layer
         shape = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
         lengths = batch.target_lengths.cpu().numpy(), batch.source_lengths.cpu().numpy()
 
@@ -138,24 +158,25 @@ def collect_alignment(
             watched: Watched,
             lengths: tuple[Ints, Ints] = lengths,
             shape: tuple[int, int, int] = shape,
-            together: list[tuple[Ints, Floats]] = together,
+            together: dict[str, list[tuple[Ints, Floats]]] = together,
             add: Callable[[tuple[str, int, int], Ints], None] = add,
         ) -> None:
             rows = layer_rows(kind, layer, watched, *lengths)
             best = strongest_keys(*_without_end(rows), rows.batch * rows.heads * rows.queries)
             for head, own in enumerate(best.reshape(rows.batch, rows.heads, rows.queries).transpose(1, 0, 2)):
                 add(("head", layer, head), own)
-            mixture = rows.mixture
-            words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // rows.queries]
-            cells = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
-            add(("layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
-            together.append((cells[0] * shape[2] + cells[1], cells[2]))
+            for way, mixture in (("", rows.mixture), ("raw ", rows.mixed(rows.weight))):
+                words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // rows.queries]
+                cells = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
+                add((f"{way}layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
+                together[way].append((cells[0] * shape[2] + cells[1], cells[2]))
 
         run_watched(model, batch.to(model.source_embedding.device), watch, kinds=("cross",))
-        cell, inverse = np.unique(np.concatenate([cells for cells, _ in together]), return_inverse=True)
-        value: Floats = np.bincount(inverse, np.concatenate([values for _, values in together]), len(cell)).astype(np.float64)
-        best = strongest_keys(cell // shape[2], cell % shape[2], value, shape[0] * shape[1])
-        add(("all", 0, 0), best.reshape(shape[:2]))
+        for way, layers in together.items():
+            cell, inverse = np.unique(np.concatenate([cells for cells, _ in layers]), return_inverse=True)
+            value: Floats = np.bincount(inverse, np.concatenate([values for _, values in layers]), len(cell)).astype(np.float64)
+            best = strongest_keys(cell // shape[2], cell % shape[2], value, shape[0] * shape[1])
+            add((f"{way}all", 0, 0), best.reshape(shape[:2]))
         done += len(batch.examples)
         if progress is not None:
             progress(done)
@@ -165,7 +186,9 @@ def collect_alignment(
     return AlignmentScores(
         heads={(layer, head): pair for (what, layer, head), pair in both.items() if what == "head"},
         layers={layer: pair for (what, layer, _), pair in both.items() if what == "layer"},
+        layers_raw={layer: pair for (what, layer, _), pair in both.items() if what == "raw layer"},
         averaged=both["all", 0, 0],
+        averaged_raw=both["raw all", 0, 0],
         sentences=done,
     )
 

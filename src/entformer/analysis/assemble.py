@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from entformer.errors import DataError
+from entformer.text.numbers import encodable
 
 STYLES = ("page.css", "tables.css", "heads.css", "inspector.css", "charts.css")
 
@@ -20,6 +21,7 @@ STYLES = ("page.css", "tables.css", "heads.css", "inspector.css", "charts.css")
 COMPONENTS = (
     "solver.js",
     "dom.js",
+    "numbers.js",
     "colors.js",
     "theme.js",
     "data.js",
@@ -30,10 +32,13 @@ COMPONENTS = (
     "inspector.js",
     "charts.js",
 )
-SCRIPTS = (*COMPONENTS, "table.js", "finds.js", "paths.js", "compare.js", "summary.js", "app.js")
+SCRIPTS = (*COMPONENTS, "table.js", "finds.js", "paths.js", "layers.js", "compare.js", "summary.js", "app.js")
 
 LENGTHS_STYLES = ("page.css", "tables.css", "charts.css", "lengths.css")
-LENGTHS_SCRIPTS = ("dom.js", "colors.js", "theme.js", "data.js", "charts.js", "curves.js", "scaling.js", "lengths.js")
+LENGTHS_SCRIPTS = (
+    *("dom.js", "numbers.js", "colors.js", "theme.js", "data.js"),
+    *("charts.js", "curves.js", "scaling.js", "lengths.js"),
+)
 
 
 def page_file(name: str) -> str:
@@ -64,4 +69,4 @@ def fill_page(template: str, styles: Sequence[str], scripts: Sequence[str], data
         "data": text.replace("<", "\\u003c"),
     }
     # One pass: a part that happens to contain "{{ script }}" is not filled in again.
-    return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], page_file(template))
+    return encodable(re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], page_file(template)))

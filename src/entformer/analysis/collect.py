@@ -49,6 +49,12 @@ class Collector:
             raise ArgumentError(f"{rows.kind} layer {rows.layer} had {self.totals[key].heads} heads and now has {rows.heads}.")
         self.totals[key].add(rows, np.arange(rows.batch) if ids is None else np.asarray(ids, np.int64), marks)
 
+    def add_contrast(self, rows: LayerRows, marks: Marks) -> None:
+        """One layer of questions that were read again as statements: `marks.mark` is where the full stop stands."""
+        if (key := (rows.kind, rows.layer)) not in self.totals:
+            raise ArgumentError(f"{rows.kind} layer {rows.layer}: add the questions themselves first, with `add`.")
+        self.totals[key].add_contrast(rows, marks)
+
     def end_batch(self, sentences: Mapping[int, tuple[Tokens, Tokens]], questions: Iterable[int] = ()) -> None:
         """After all layers of a batch: count its sentences, and keep those worth looking at."""
         self.sentences += len(sentences)
@@ -139,11 +145,32 @@ def _one_batch(
         collector.add(layer_rows(kind, layer, watched, query_lengths, key_lengths), ids, marks.get(kind))
 
     run_watched(model, on_device, watch)
+    if markers is not None:
+        _read_as_statements(model, on_device, collector, markers[0], marks["encoder"])
     sentences = {
         number: (tuple(source[:-1]), tuple(target[1:])) for number, source, target in zip(batch.examples, *sides, strict=True)
     }
     asking = marks["encoder"].questions if marks else np.zeros(len(ids), np.bool_)
     collector.end_batch(sentences, ids[asking].tolist())
+
+
+def _read_as_statements(model: Seq2Seq, batch: Batch, collector: Collector, marker: WordMarker, marks: Marks) -> None:
+    """The encoder reads the questions of a batch once more, with a full stop in place of each question mark."""
+    places = np.maximum(marks.mark, 0)
+    ends = np.array([marker.statement_end(int(token)) for token in batch.source[range(len(places)), places]], dtype=np.int64)
+    chosen = np.flatnonzero((marks.mark >= 0) & marks.asking.any(1) & (ends >= 0))
+    if not len(chosen):
+        return
+    source = batch.source[chosen].clone()
+    source[range(len(chosen)), places[chosen]] = torch.from_numpy(ends[chosen]).to(source)
+    examples = tuple(batch.examples[i] for i in chosen.tolist())
+    statements = Batch(source, batch.target[chosen], batch.source_lengths[chosen], batch.target_lengths[chosen], examples)
+    lengths = statements.source_lengths.cpu().numpy()
+
+    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
+        collector.add_contrast(layer_rows(kind, layer, watched, lengths, lengths), marks.of(chosen))
+
+    run_watched(model, statements, watch, kinds=("encoder",))
 
 
 def run_watched(
@@ -155,7 +182,9 @@ def run_watched(
     try:
         with torch.no_grad(), watching(model, watch, kinds=kinds):
             mask = batch.source_mask
-            model.decode(batch.target[:, :-1], model.encode(batch.source, mask), mask)
+            memory = model.encode(batch.source, mask)
+            if set(kinds) != {"encoder"}:
+                model.decode(batch.target[:, :-1], memory, mask)
     finally:
         model.train(training)
 
@@ -191,20 +220,27 @@ def _head_row(kind: str, layer: int, head: int, total: LayerTotals, alphas: Sequ
         last_key=_known(float(total.last_key.medians()[head])),
         merging=_mean(total.merging[head], total.clusters),
         merging_pieces=_mean(total.merging_pieces[head], total.split_words),
+        merging_with_self=_mean(total.merging_with_self[head], total.split_words),
         interrogation=_mean(total.interrogation[head], total.questions),
+        interrogation_contrast=_mean(total.contrast[head], total.statements),
         density_spread=float(spread[head]),
     )
 
 
 def _layer_row(kind: str, layer: int, total: LayerTotals) -> LayerRow:
     rows = max(total.rows, 1)
+    by_keys, by_heads = (_mean(*both) for both in total.diversity)
+    live_by_keys, live_by_heads = (_mean(*both) for both in total.live_diversity)
     return LayerRow(
         kind=kind,
         layer=layer,
-        js_diversity=_mean(*total.diversity),
-        js_diversity_live=_mean(*total.live_diversity),
+        js_diversity_keys=by_keys,
+        js_diversity_heads=by_heads,
+        js_diversity_live_keys=live_by_keys,
+        js_diversity_live_heads=live_by_heads,
         union_density=total.union / rows,
         density=float(total.density.mean()) / rows,
+        null_rate=float(total.null.mean()) / rows,
     )
 
 

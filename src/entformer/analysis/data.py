@@ -1,4 +1,4 @@
-"""Everything a report says about runs, as plain data (ReportData, version 1). In: runs and text. Out: dicts for JSON.
+"""Everything a report says about runs, as plain data (ReportData, version 2). In: runs and text. Out: dicts for JSON.
 
 Figures and the page are made from this alone; report.json is this. `report_data` says what it holds.
 """
@@ -20,11 +20,12 @@ from entformer.analysis.alignment import (
     collect_alignment,
     precision_recall,
 )
+from entformer.analysis.alphas import initial_alphas, initial_correlation
 from entformer.analysis.budget import share_out
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
-from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
-from entformer.analysis.roles import find_roles, rank_heads
+from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
+from entformer.analysis.roles import find_roles, positional_heads, rank_heads
 from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
 from entformer.analysis.table import Example, HeadRow, HeadTable
 from entformer.analysis.words import WordMarker
@@ -33,8 +34,9 @@ from entformer.checkpoint.atomic import plain
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 
-VERSION = 1
+VERSION = 2
 ROLE_EXAMPLES = 3
+LONGEST_CONTRAST = 26  # tokens that can be read in print
 BATCH_TOKENS = 4096
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -55,6 +57,7 @@ class RunToReport:
     tokenized: bool
     gold: Gold | None = None
     gold_store: TokenStore | None = None
+    scores: Sequence[dict[str, Any]] = ()  # more than the run folder holds, such as those of a test set
 
 
 def report_data(
@@ -63,10 +66,14 @@ def report_data(
     """ReportData of several runs. Runs over the same text show the same sentences, chosen by the first, besides their own.
 
     {"version", "title", "created", "entformer", "runs": [{
-        "name", "languages", "normalizers", "settings": {"a.b": value}, "scores": [{"name", "value", "signature"}], "data",
+        "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
+        "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
         "alpha_steps", "alpha_paths": {kind: layers x heads x steps},
+        "alpha_correlation": {"all" or kind: of final with initial alphas} or null,
+        "positional_heads": [`PositionalHeads` per offset],
         "heads": [`HeadRow`], "layers": [`LayerRow`], "roles": [the best heads of each role],
-        "alignment": {"best_head", "best_layer", "averaged", "layers"} or null,
+        "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
+        "contrast": {"sentence": place in "sentences", "source": pieces, "heads": encoder's} or null: a question as a statement,
         "varied": [`VariedPair`, with places in "sentences"],
         "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
             "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": weights below it are left out, or null,
@@ -109,6 +116,8 @@ def _report_run(
     if scores is not None:
         table = _with_alignment(table, scores)
     metrics = metrics_of(run.folder.metrics)
+    initial = initial_alphas(metrics)
+    table = replace(table, heads=tuple(replace(row, alpha_initial=initial.get(row.place)) for row in table))
     steps, paths = alpha_paths(metrics, loaded.step)
     markers = (
         WordMarker(loaded.subwords, languages[0], tokenized=run.tokenized),
@@ -122,7 +131,7 @@ def _report_run(
         "languages": list(languages),
         "normalizers": table.normalizers,
         "settings": settings_of(run.folder),
-        "scores": scores_of(metrics, loaded.step, run.which),
+        "scores": [*run.scores, *validation_scores(run.folder, metrics, loaded.step, run.which)],
         "data": {
             "sentences": table.sentences,
             "source_tokens": table.source_tokens,
@@ -132,10 +141,13 @@ def _report_run(
         "step": loaded.step,
         "alpha_steps": steps,
         "alpha_paths": paths,
+        "alpha_correlation": initial_correlation(initial, {row.place: row.alpha for row in table if row.alpha is not None}),
+        "positional_heads": [asdict(own) for own in positional_heads(table)],
         "heads": [_head(row, views) for row in table],
         "layers": [asdict(layer) for layer in table.layers],
         "roles": [asdict(ranking) for ranking in rank_heads(table)],
         "alignment": None if scores is None else _alignment_report(scores),
+        "contrast": _contrast(loaded, chosen, markers[0]),
         "varied": [
             {**asdict(pair), "sparse": places[pair.sparse], "dense": places[pair.dense]}
             for pair in table.varied
@@ -157,6 +169,26 @@ def _shown(table: HeadTable, store: TokenStore, shared: Sequence[int], count: in
         source, target = (tuple(side.tolist()) for side in store[number])
         found.append(Example(number, own.get(number, "sample"), source, target))
     return found
+
+
+def _contrast(loaded: LoadedRun, chosen: Sequence[Example], marker: WordMarker) -> dict[str, Any] | None:
+    """The longest short question that is shown, read as a statement: its pieces and the weights of the encoder's heads.
+
+    For the lower row of Fig. 9: the same words with a full stop in place of the question mark. None without such a question.
+    """
+    found: list[tuple[int, int, tuple[int, ...]]] = []  # length, place, the statement
+    for place, example in enumerate(chosen):
+        marks = marker.marks([example.source], len(example.source))
+        mark = int(marks.mark[0])
+        end = marker.statement_end(example.source[mark]) if mark >= 0 and marks.asking.any() else -1
+        if end >= 0 and len(example.source) < LONGEST_CONTRAST:
+            found.append((len(example.source), place, (*example.source[:mark], end, *example.source[mark + 1 :])))
+    if not found:
+        return None
+    _, place, statement = max(found)
+    view = view_sentence(loaded.model, replace(chosen[place], source=statement), loaded.subwords)
+    heads = {key: packed_rows(rows) for key, rows in view.heads.items() if key.startswith("encoder.")}
+    return {"sentence": place, "source": list(view.source), "heads": heads}
 
 
 def _head(row: HeadRow, views: Sequence[SentenceView]) -> dict[str, Any]:
@@ -221,20 +253,25 @@ def _with_alignment(table: HeadTable, scores: AlignmentScores) -> HeadTable:
 
 
 def _alignment_report(scores: AlignmentScores) -> dict[str, Any]:
-    """The best head, the best layer (its heads averaged), all heads averaged, and every layer."""
+    """The best head, the best layer (its heads averaged), all heads averaged, every layer; `_raw`: means of raw weights."""
     heads = [({"layer": layer, "head": head}, pair) for (layer, head), pair in scores.heads.items()]
     layers = [({"layer": layer}, pair) for layer, pair in scores.layers.items()]
+    layers_raw = [({"layer": layer}, pair) for layer, pair in scores.layers_raw.items()]
     rates = {key: [alignment_error_rate(counts) for counts in pair] for key, pair in scores.heads.items()}
     return {
         "sentences": scores.sentences,
         "best_head": _best(heads),
         "best_layer": _best(layers),
+        "best_layer_raw": _best(layers_raw),
         "averaged": _best([({}, scores.averaged)]),
+        "averaged_raw": _best([({}, scores.averaged_raw)]),
         "layers": [
             {
                 "layer": layer,
                 "aer": alignment_error_rate(pair[0]),
                 "aer_shifted": alignment_error_rate(pair[1]),
+                "aer_raw": alignment_error_rate(scores.layers_raw[layer][0]),
+                "aer_shifted_raw": alignment_error_rate(scores.layers_raw[layer][1]),
                 "best_head_aer": min(own[0] for key, own in rates.items() if key[0] == layer),
                 "best_head_aer_shifted": min(own[1] for key, own in rates.items() if key[0] == layer),
             }

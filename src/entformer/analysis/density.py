@@ -17,15 +17,21 @@ def density(rows: LayerRows) -> Floats:
     return _of_real_rows(rows, rows.count / np.maximum(rows.visible, 1)[:, None])
 
 
-def density_histogram(rows: LayerRows) -> Ints:
-    """How many rows of each head have a density in [k / 20, (k + 1) / 20), k = 0, ..., 19; the last holds 1 too. (H, 20)
+def sentence_density(per_row: Floats) -> Floats:
+    """The density of a head in a sentence: the mean of `density` (B, H, Lq) over the rows of the sentence. (B, H)
 
-    Counted in whole numbers, floor(20 |support| / n), so that 1 of 20 keys is never in the wrong bin.
+    What Figure 4 of Correia et al. (2019) counts, once for each head and sentence. NaN for a sentence without rows.
     """
-    visible = np.maximum(rows.visible, 1)[:, None]
-    bins = np.minimum(BINS * rows.count // visible, BINS - 1) + BINS * np.arange(rows.heads)[:, None]  # (B, H, Lq)
-    real = np.broadcast_to(rows.real[:, None], bins.shape)
-    return np.bincount(bins[real], minlength=BINS * rows.heads).reshape(rows.heads, BINS)
+    rows = np.count_nonzero(~np.isnan(per_row), axis=2)
+    return np.where(rows > 0, np.nansum(per_row, 2) / np.maximum(rows, 1), np.nan)
+
+
+def density_histogram(per_sentence: Floats) -> Ints:
+    """How many sentences have a density (B, H) in [k / 20, (k + 1) / 20), k = 0, ..., 19; the last holds 1 too. (H, 20)"""
+    heads = per_sentence.shape[1]
+    bins = np.floor(BINS * np.nan_to_num(per_sentence) + 1e-9).astype(np.int64)  # rounding must not move 0.05 a bin down
+    cells = np.minimum(bins, BINS - 1) + BINS * np.arange(heads)
+    return np.bincount(cells[~np.isnan(per_sentence)], minlength=BINS * heads).reshape(heads, BINS)
 
 
 def entropy(rows: LayerRows) -> Floats:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from entformer.analysis import figures_heads, figures_statistics
 from entformer.checkpoint.atomic import write_bytes
+from entformer.text.numbers import plain_label
 
 FORMATS = ("png", "svg", "pdf")
 STYLE: dict[Any, Any] = {
@@ -26,11 +27,13 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # and can be edited
     "svg.hashsalt": "entformer",  # equal data, equal file
     "figure.dpi": 150.0,
+    "text.usetex": False,  # names of runs are not TeX
 }
 
 FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
     "alpha-trajectories": figures_statistics.alpha_trajectories,  # Fig. 2
     "alpha-distribution": figures_statistics.alpha_distribution,  # Fig. 3
+    "alpha-from-start": figures_statistics.alpha_from_start,
     "density-distribution": figures_statistics.density_distribution,  # Fig. 4
     "density-by-layer": figures_statistics.density_by_layer,  # Fig. 5
     "head-diversity": figures_statistics.head_diversity,  # Fig. 6
@@ -38,15 +41,20 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
     "merging-heads": figures_heads.merging_heads,  # Fig. 8
     "interrogation-heads": figures_heads.interrogation_heads,  # Fig. 9
     "varied-sparsity": figures_heads.varied_sparsity,  # Fig. 10
+    "null-rate": figures_statistics.null_rate,
     "alignment-error": figures_statistics.alignment_error,
     "head-measures": figures_statistics.head_measures,
 }
 
 
 def draw_figures(data: dict[str, Any], folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
-    """Write every figure that has something to show in each of `formats` (`FORMATS` if not given); the files written."""
+    """Write every figure that has something to show in each of `formats` (`FORMATS` if not given); the files written.
+
+    Names of runs are shown literally, whatever letters they have.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
+    data = {**data, "runs": [{**run, "name": plain_label(run["name"])} for run in data["runs"]]}
     with rc_context(STYLE):
         for name, draw in FIGURES.items():
             figure = draw(data)

@@ -7,7 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
+from entformer.analysis.roles import positional_text
 from entformer.decode.head_picture import HeadPicture, draw_heads
+from entformer.text.numbers import format_alpha, format_number, format_percent
 
 Data = dict[str, Any]
 
@@ -15,8 +17,10 @@ READABLE = 26  # tokens of a sentence that can be read in print
 
 
 def positional_heads(data: Data) -> Figure | None:
-    """Fig. 7: the most confident previous-token head of each run, on one sentence."""
-    return _best_heads(data, lambda head: head["positional"].get("-1"), "confidence", _medium_sentence)
+    """Fig. 7: the most confident previous-token head of each run, on one sentence, and how many such heads there are."""
+    return _best_heads(
+        data, lambda head: head["positional"].get("-1"), "confidence", _medium_sentence, told_of_run=_previous_token_heads
+    )
 
 
 def merging_heads(data: Data) -> Figure | None:
@@ -25,8 +29,28 @@ def merging_heads(data: Data) -> Figure | None:
 
 
 def interrogation_heads(data: Data) -> Figure | None:
-    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word."""
-    return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question)
+    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word.
+
+    On a question and, beside it, on the same words with a full stop; on a question alone where the run has no such pair.
+    """
+    if not any(run.get("contrast") for run in data["runs"]):
+        return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question, told_of_head=_as_statement)
+    pictures = []
+    for run in data["runs"]:
+        contrast = run.get("contrast")
+        scored = [head for head in run["heads"] if head["kind"] == "encoder" and head["interrogation"] is not None]
+        if not contrast or not scored:
+            continue
+        head = max(scored, key=lambda head: head["interrogation"])
+        key = f"{head['kind']}.{head['layer']}.{head['head']}"
+        question = run["sentences"][contrast["sentence"]]
+        if not _whole(question, key):
+            continue
+        name = f"{run['name']}, {_name(key)}{_alpha(run, key)}"
+        measures = (("weight on ?", "interrogation"), ("the same words, weight on the full stop", "interrogation_contrast"))
+        for sentence, (told, measure) in zip((question, {**question, **contrast}), measures, strict=True):
+            pictures.append(_picture(sentence, key, f"{name}\n{told} {format_percent(head.get(measure), 1)}"))
+    return draw_heads(pictures, columns=2) if pictures else None
 
 
 def varied_sparsity(data: Data) -> Figure | None:
@@ -39,14 +63,32 @@ def varied_sparsity(data: Data) -> Figure | None:
             if not all(_whole(sentence, key) for sentence in both):
                 continue
             for sentence, density in zip(both, pair["densities"], strict=True):
-                told = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {density:.2f}"
+                told = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {format_number(density)}"
                 pictures.append(_picture(sentence, key, told))
             break
     return draw_heads(pictures, columns=2) if pictures else None
 
 
+def _previous_token_heads(run: Data) -> str:
+    found = next((one for one in run.get("positional_heads", ()) if one["offset"] == -1), None)
+    if found is None or not found["heads"]:
+        return ""
+    return f"; in all {positional_text(len(found['heads']), found['median_confidence'])}"
+
+
+def _as_statement(head: Data) -> str:
+    contrast = head.get("interrogation_contrast")
+    return "" if contrast is None else f"; as a statement {format_percent(contrast, 1)}"
+
+
 def _best_heads(
-    data: Data, score: Callable[[Data], float | None], told: str, choose: Callable[[Sequence[Data], str], Data | None]
+    data: Data,
+    score: Callable[[Data], float | None],
+    told: str,
+    choose: Callable[[Sequence[Data], str], Data | None],
+    *,
+    told_of_run: Callable[[Data], str] = lambda _: "",
+    told_of_head: Callable[[Data], str] = lambda _: "",
 ) -> Figure | None:
     """One picture per run: the head with the highest score, on a sentence chosen to show it."""
     pictures = []
@@ -58,9 +100,8 @@ def _best_heads(
         key = f"{head['kind']}.{head['layer']}.{head['head']}"
         sentence = choose([sentence for sentence in run["sentences"] if _whole(sentence, key)], head["kind"])
         if sentence is not None:
-            pictures.append(
-                _picture(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{told} {100 * value:.1f}%")
-            )
+            scores = f"{told} {format_percent(value, 1)}{told_of_head(head)}{told_of_run(run)}"
+            pictures.append(_picture(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{scores}"))
     return draw_heads(pictures, columns=min(3, len(pictures))) if pictures else None
 
 
@@ -129,4 +170,4 @@ def _name(key: str) -> str:
 
 def _alpha(run: Data, key: str) -> str:
     alpha = next(head["alpha"] for head in run["heads"] if f"{head['kind']}.{head['layer']}.{head['head']}" == key)
-    return "" if alpha is None else f", α {alpha:.2f}"
+    return "" if alpha is None else f", α {format_alpha(alpha)}"

@@ -49,7 +49,7 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str], *, fir
         )
     sure, possible, stray = [], [], []
     for number, (line, source, target) in enumerate(zip(lines, sources, targets, strict=True), start=1):
-        sizes = len(source.split()), len(target.split())
+        sizes = _words(source), _words(target)
         found: dict[bool, set[tuple[int, int]]] = {True: set(), False: set()}
         for text in line.split():
             match = _LINK.fullmatch(text)
@@ -66,6 +66,11 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str], *, fir
         more = f" and {len(stray) - 1} more" if len(stray) > 1 else ""
         warnings.warn(f"{stray[0]}{more}: no such word in that line; left out.", stacklevel=2)
     return Gold(tuple(sure), tuple(possible))
+
+
+def _words(line: str) -> int:
+    """Words are parted by the ASCII space alone: an ideographic space is a word of its own in some aligned texts."""
+    return sum(bool(word) for word in line.split(" "))
 
 
 def _turned(links: Links) -> Links:

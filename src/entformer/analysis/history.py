@@ -9,6 +9,7 @@ import yaml
 from entformer.checkpoint import RunFolder
 from entformer.checkpoint.atomic import read_json
 
+AVERAGED = "averaged"  # what best.json names while the averaged weights are the best ones
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
 
 
@@ -40,21 +41,38 @@ def metrics_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def scores_of(metrics: list[dict[str, Any]], step: int, which: str = "best") -> list[dict[str, Any]]:
-    """The validation of the weights at `step`: BLEU with its signature, chrF, perplexity; empty if there was none."""
-    kind = "averaged" if which == "averaged" else "valid"
-    entry = next((entry for entry in reversed(metrics) if entry["kind"] == kind and entry["step"] == step), None)
-    if entry is None:
-        return []
-    found = []
-    for name, key, signature in (
-        ("BLEU (valid)", "bleu", entry.get("signature")),
-        ("chrF (valid)", "chrf", None),
-        ("perplexity (valid)", "perplexity", None),
-    ):
-        if isinstance(value := entry.get(key), int | float):
-            found.append({"name": name, "value": value, "signature": signature})
-    return found
+def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: int, which: str = "best") -> list[dict[str, Any]]:
+    """The scores on the validation set of the weights that `which` names, with their signatures.
+
+    Args:
+        folder: The run.
+        metrics: The lines of its metrics.jsonl.
+        step: The step of the weights.
+        which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, where best.json says so.
+
+    Returns:
+        {"name", "value", "signature", "about"} of BLEU, chrF and perplexity; empty if these weights were never validated.
+    """
+    averaged = which == AVERAGED or (which == "best" and _read(folder.path / "best.json").get("checkpoint") == AVERAGED)
+    kind = "averaged" if averaged else "valid"
+    known = (entry for entry in reversed(metrics) if entry["kind"] == kind and entry["step"] == step)
+    kept = _read(folder.averaged / "average.json").get("validation") if averaged else None
+    entry = kept if isinstance(kept, dict) else next(known, {})
+    about = "on the validation set, which also chose these weights" if which == "best" else "on the validation set"
+    return [
+        {
+            "name": f"validation {name}",
+            "value": value,
+            "signature": entry.get("signature") if key == "bleu" else None,
+            "about": about,
+        }
+        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"))
+        if isinstance(value := entry.get(key), int | float)
+    ]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
 
 
 def alpha_paths(metrics: list[dict[str, Any]], upto: int) -> tuple[list[int] | None, dict[str, Any] | None]:

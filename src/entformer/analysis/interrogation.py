@@ -7,7 +7,9 @@ import numpy as np
 
 from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
 
-QUESTION_MARKS = frozenset({"?", "\uff1f", "\u061f", "\u037e"})  # Latin, full-width, Arabic, Greek
+STATEMENT_ENDS = {"?": ".", "\uff1f": "\u3002", "\u061f": ".", "\u037e": "."}
+"""What ends a statement, by the question mark: Latin, full-width, Arabic, Greek."""
+QUESTION_MARKS = frozenset(STATEMENT_ENDS)
 
 INTERROGATIVES: dict[str, frozenset[str]] = {
     language: frozenset(words.split())
@@ -28,11 +30,13 @@ INTERROGATIVES: dict[str, frozenset[str]] = {
 
 
 def interrogation_weights(rows: LayerRows, asking: Bools, mark: Ints) -> Floats:
-    """What heads give the question mark when the query is an interrogative word (Correia et al. 2019, section 5.2):
+    """What heads give the question mark when the query is an interrogative word (Correia et al. 2019, section 5.2, Fig. 9):
 
         w_i = share_{i, m}         m: the last question mark of the sentence, i: pieces of interrogative words
 
-    A head's score is the mean of w over the data. `asking` (B, L): the query is (a piece of) such a word; `mark` (B,): where
+    A head's score is the mean of w over the data. Its contrast is the mean of the same w when the model reads the same words as
+    a statement, with a full stop at m: a head that detects questions gives little there, one that looks at the end of any
+    sentence as much. `asking` (B, L): the query is (a piece of) such a word; `mark` (B,): where
     the mark is, -1 if there is none. Out: (H, asking queries of sentences with a mark).
     """
     asked = asking & (mark >= 0)[:, None] & rows.real  # (B, L)

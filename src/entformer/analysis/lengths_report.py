@@ -9,6 +9,7 @@ from entformer.analysis.assemble import assemble_lengths
 from entformer.analysis.report import ReportFiles
 from entformer.checkpoint.atomic import write_bytes, write_text
 from entformer.longcontext.figures import race_figures
+from entformer.text.numbers import encodable
 
 __all__ = ["write_lengths_report"]
 
@@ -19,7 +20,7 @@ def write_lengths_report(
     """Write `page`, its data beside it as .json, and per race, named in `records`, curves and learned scales into a folder."""
     write_text(page, assemble_lengths(data))
     numbers = page.with_suffix(".json")
-    write_text(numbers, json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
+    write_text(numbers, encodable(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))) + "\n")
     drawn = []
     for name, race in records.items():
         for file, content in race_figures(race, name).items():

@@ -9,6 +9,7 @@ from typing import Any
 from entformer.analysis.assemble import assemble
 from entformer.analysis.figures import draw_figures
 from entformer.checkpoint.atomic import write_text
+from entformer.text.numbers import encodable
 
 
 @dataclass(frozen=True)
@@ -24,5 +25,5 @@ def write_report(data: dict[str, Any], page: Path, figures: Path, *, formats: Se
     """Write `page` (HTML), the data beside it under the same name with .json, and the figures into a folder, as `formats`."""
     write_text(page, assemble(data))
     numbers = page.with_suffix(".json")
-    write_text(numbers, json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
+    write_text(numbers, encodable(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))) + "\n")
     return ReportFiles(page, numbers, tuple(draw_figures(data, figures, formats)))

@@ -21,8 +21,8 @@ def sentence_roles(rows: LayerRows, marks: Marks | None) -> dict[str, Floats]:
     if not rows.causal and rows.kind != "cross":
         found["next token"] = positional_confidence(rows, 1)[0]
     if marks is not None and rows.kind != "cross":
-        scores, sizes = merging_scores(rows, marks.words)
-        found["merges subwords"] = _mean(scores[:, sizes > 1])
+        merging = merging_scores(rows, marks.words)
+        found["merges subwords"] = _mean(merging.rest[:, merging.sizes > 1])
         if not rows.causal:
             found["question mark"] = _mean(interrogation_weights(rows, marks.asking, marks.mark))
     even = entropy(rows)[0] / np.log(np.maximum(rows.visible, 2))  # (H, Lq)

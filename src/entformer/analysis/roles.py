@@ -4,10 +4,13 @@ A role is a question asked of every head; its score is the measure that answers 
 is listed as a candidate. Nobody says that the head *is* that: look at the examples.
 """
 
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from entformer.analysis.positions import OFFSETS
 from entformer.analysis.table import HeadRow, Role
+from entformer.text.numbers import format_percent
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ QUESTIONS = (
     RoleQuestion("current token", lambda head: head.positional.get("0"), CANDIDATE),
     RoleQuestion("next token", lambda head: head.positional.get("1"), CANDIDATE),
     RoleQuestion("merges subwords", lambda head: head.merging_pieces, CANDIDATE),
-    RoleQuestion("question mark", lambda head: head.interrogation, CANDIDATE),
+    RoleQuestion("question mark", lambda head: _question(head), CANDIDATE),
     RoleQuestion("first token", lambda head: head.first_key, CANDIDATE),
     RoleQuestion("end of sentence", lambda head: head.last_key, CANDIDATE),
     RoleQuestion("broad context", lambda head: head.evenness, 0.85),
@@ -64,6 +67,40 @@ def rank_heads(heads: Iterable[HeadRow], top: int = 3, questions: tuple[RoleQues
                 RoleRanking(question.name, question.least, tuple((head.key, score) for score, head in scored[:top]))
             )
     return rankings
+
+
+@dataclass(frozen=True)
+class PositionalHeads:
+    """The heads that look at one offset: "k heads for position -1, with median confidence c" (Correia et al. 2019, 5.2)."""
+
+    offset: int
+    heads: tuple[str, ...]  # candidates, the surest first
+    median_confidence: float | None  # of these heads; None if there is none
+
+
+def positional_heads(heads: Iterable[HeadRow], least: float = CANDIDATE) -> list[PositionalHeads]:
+    """For every offset the self-attention heads whose confidence is at least `least`, and the median of their confidences."""
+    known = [head for head in heads if head.positional]
+    found = []
+    for offset in OFFSETS:
+        scored = [(head.positional.get(str(offset), 0.0), head.key) for head in known]
+        scored = sorted((pair for pair in scored if pair[0] >= least), key=lambda pair: -pair[0])
+        median = statistics.median(score for score, _ in scored) if scored else None
+        found.append(PositionalHeads(offset, tuple(key for _, key in scored), median))
+    return found
+
+
+def positional_text(heads: int, median_confidence: float | None) -> str:
+    """As the paper puts it: "4 heads, median confidence 95.9%"."""
+    counted = "1 head" if heads == 1 else f"{heads} heads"
+    return counted if not heads else f"{counted}, median confidence {format_percent(median_confidence, 1)}"
+
+
+def _question(head: HeadRow) -> float | None:
+    """Weight on the question mark beyond what the head gives a full stop in its place, where that is known."""
+    if head.interrogation is None or head.interrogation_contrast is None:
+        return head.interrogation
+    return max(head.interrogation - head.interrogation_contrast, 0.0)
 
 
 def _alignment(head: HeadRow) -> float | None:

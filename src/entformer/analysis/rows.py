@@ -26,11 +26,11 @@ DENSE_CELLS = 4_000_000  # up to this many cells the heads are added up in a tab
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Sum over the heads of their shares, where it is not zero: cell c is query `row[c]` = b * Lq + i and key `col[c]`."""
+    """Sum over the heads of what keys get, where it is not zero: cell c is query `row[c]` = b * Lq + i and key `col[c]`."""
 
     row: Ints  # (cells,)
     col: Ints  # (cells,)
-    value: Floats  # (cells,) between 0 and H
+    value: Floats  # (cells,) of shares: between 0 and H
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +175,15 @@ class LayerRows:
     @cached_property
     def mixture(self) -> Mixture:
         """The shares of all heads added up."""
+        return self.mixed(self.share)
+
+    def mixed(self, values: Floats) -> Mixture:
+        """`values` (nnz,), one per entry, added up over the heads: shares, or the weights themselves."""
         cell = self.sentence_query * self.keys + self.col
         cells = self.batch * self.queries * self.keys
         if cells <= DENSE_CELLS:
-            table: Floats = np.bincount(cell, self.share, cells).astype(np.float64)
+            table: Floats = np.bincount(cell, values, cells).astype(np.float64)
             place = np.flatnonzero(table)
             return Mixture(place // self.keys, place % self.keys, table[place])
         place, inverse = np.unique(cell, return_inverse=True)
-        return Mixture(place // self.keys, place % self.keys, np.bincount(inverse, self.share, len(place)).astype(np.float64))
+        return Mixture(place // self.keys, place % self.keys, np.bincount(inverse, values, len(place)).astype(np.float64))

@@ -2,14 +2,19 @@
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from entformer.analysis.density import BINS
 from entformer.errors import ArgumentError
+from entformer.text.numbers import format_number
 
-COLUMNS = ("alpha", "density", "support", "entropy", "effective_keys", "null_rate", "merging", "interrogation", "aer")
+COLUMNS = (
+    *("alpha_initial", "alpha", "density", "support", "entropy", "effective_keys", "null_rate"),
+    *("merging", "interrogation", "aer"),
+)
+LAYER_COLUMNS = ("density", "union_density", "null_rate", "js_diversity_keys", "js_diversity_heads")
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,11 @@ class HeadRow:
     layer: int
     head: int
     alpha: float | None
+    alpha_initial: float | None = None
+    """Before the first update, where training wrote it down."""
     density: float
     density_histogram: tuple[int, ...]
+    """How many sentences have which density, the mean over their rows, in 20 bins from 0 to 1."""
     support: float
     entropy: float | None
     effective_keys: float | None
@@ -44,12 +52,20 @@ class HeadRow:
     merging: float | None
     merging_pieces: float | None
     """`merging` over words of two and more pieces only."""
+    merging_with_self: float | None
+    """Mass on all pieces of the word, the query's own included; over words of two and more pieces."""
     interrogation: float | None
+    interrogation_contrast: float | None
+    """`interrogation` of the same words read as statements, with a full stop in place of the question mark."""
     density_spread: float
     """Between the sparsest and the densest of sentences of similar length."""
     aer: float | None = None
     aer_shifted: float | None = None
     roles: tuple[Role, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.kind, self.layer, self.head
 
     @property
     def key(self) -> str:
@@ -62,11 +78,21 @@ class LayerRow:
 
     kind: str
     layer: int
-    js_diversity: float | None
-    js_diversity_live: float | None
+    js_diversity_keys: float | None
+    """Jensen-Shannon divergence of the heads, logarithms to the base of the number of keys."""
+    js_diversity_heads: float | None
+    """The same, to the base of the number of heads."""
+    js_diversity_live_keys: float | None
     """Of the heads with weight only; differs for ReLA, whose rows may be empty."""
+    js_diversity_live_heads: float | None
     union_density: float
     density: float
+    null_rate: float
+    """The share of rows without weight, over all heads."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}.{self.layer}"
 
 
 @dataclass(frozen=True)
@@ -140,9 +166,15 @@ class HeadTable:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     def __repr__(self) -> str:
-        head = f"{'head':<14}" + "".join(f"{name:>16}" for name in COLUMNS)
-        lines = [f"{row.key:<14}" + "".join(f"{_shown(getattr(row, name)):>16}" for name in COLUMNS) for row in self.heads]
-        return "\n".join([f"HeadTable: {len(self.heads)} heads, {self.sentences:,} sentences", head, *lines])
+        lines = [f"HeadTable: {len(self.heads)} heads, {self.sentences:,} sentences"]
+        parts: tuple[tuple[str, Sequence[HeadRow | LayerRow], tuple[str, ...]], ...] = (
+            ("head", self.heads, COLUMNS),
+            ("layer", self.layers, LAYER_COLUMNS),
+        )
+        for title, rows, columns in parts:
+            lines.append(f"{title:<14}" + "".join(f"{name:>20}" for name in columns))
+            lines += [f"{row.key:<14}" + "".join(f"{_shown(getattr(row, name)):>20}" for name in columns) for row in rows]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -151,13 +183,22 @@ class HeadTable:
         )
         body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in self.heads)
         caption = f"{len(self.heads)} heads over {self.sentences:,} sentences"
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        layers = "".join(f"<tr><td>{html.escape(row.key)}</td>{_numbers(row, LAYER_COLUMNS)}</tr>" for row in self.layers)
+        titles = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in ("layer", *LAYER_COLUMNS))
+        return (
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<table><caption>Layers</caption><thead><tr>{titles}</tr></thead><tbody>{layers}</tbody></table>"
+        )
 
 
 def _html_cells(row: HeadRow) -> str:
-    numbers = "".join(f'<td style="text-align:right">{_shown(getattr(row, name))}</td>' for name in COLUMNS)
-    roles = ", ".join(f"{html.escape(role.role)} {role.score:.2f}" for role in row.roles)
+    numbers = _numbers(row, COLUMNS)
+    roles = ", ".join(f"{html.escape(role.role)} {format_number(role.score)}" for role in row.roles)
     return f"<td>{html.escape(row.key)}</td>{numbers}<td>{_bars(row.density_histogram)}</td><td>{roles}</td>"
+
+
+def _numbers(row: HeadRow | LayerRow, columns: Sequence[str]) -> str:
+    return "".join(f'<td style="text-align:right">{_shown(getattr(row, name))}</td>' for name in columns)
 
 
 def _bars(counts: tuple[int, ...]) -> str:
@@ -171,4 +212,4 @@ def _bars(counts: tuple[int, ...]) -> str:
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else format_number(value, 3)

@@ -57,15 +57,16 @@ class LayerTotals:
         self.evenness, self.even_rows = np.zeros(heads), np.zeros(heads)
         self.null = np.zeros(heads)
         self.union = 0.0
-        self.diversity = np.zeros(2)  # sum, rows
-        self.live_diversity = np.zeros(2)
+        self.diversity = np.zeros((2, 2))  # by keys and by heads: sum, rows
+        self.live_diversity = np.zeros((2, 2))
         offsets = positions.OFFSETS if self_attention else ()
         # A causal query never sees the token after it.
         self.positional = {offset: StreamingMedians(heads) for offset in offsets if not (causal and offset > 0)}
         self.first_key, self.last_key = StreamingMedians(heads), StreamingMedians(heads)
         self.merging, self.clusters = np.zeros(heads), 0
-        self.merging_pieces, self.split_words = np.zeros(heads), 0
+        self.merging_pieces, self.merging_with_self, self.split_words = np.zeros(heads), np.zeros(heads), 0
         self.interrogation, self.questions = np.zeros(heads), 0
+        self.contrast, self.statements = np.zeros(heads), 0
         self.variation = Variation(heads)
 
     def add(self, rows: LayerRows, ids: Ints, marks: Marks | None) -> None:
@@ -74,7 +75,8 @@ class LayerTotals:
         self.rows += int(rows.real.sum())
         per_row = density.density(rows)
         self.density += np.nansum(per_row, (0, 2))
-        self.histogram += density.density_histogram(rows)
+        per_sentence = density.sentence_density(per_row)
+        self.histogram += density.density_histogram(per_sentence)
         self.support += rows.count.sum((0, 2))
         null = density.null_rows(rows)
         self.null += null.sum((0, 2))
@@ -88,29 +90,35 @@ class LayerTotals:
         self.evenness += np.where(choice, nats / most, 0.0).sum((0, 2))
         self.even_rows += choice.sum((0, 2))
         self.union += float(np.nansum(density.union_density(rows)))
-        for total, values in (
+        for total, both in (
             (self.diversity, diversity.jensen_shannon(rows)),
             (self.live_diversity, diversity.jensen_shannon_of_live_heads(rows)),
         ):
-            total += np.nansum(values), np.count_nonzero(~np.isnan(values))
+            total += [(np.nansum(values), np.count_nonzero(~np.isnan(values))) for values in both]
         for offset, medians in self.positional.items():
             medians.add(positions.positional_confidence(rows, offset))
         self.first_key.add(positions.first_key_share(rows))
         if not rows.causal:
             self.last_key.add(positions.last_key_share(rows))
-        sentence_rows = np.maximum(rows.real.sum(1), 1)[:, None]
-        self.variation.add(np.nansum(per_row, 2) / sentence_rows, rows.key_lengths, ids)
+        self.variation.add(np.nan_to_num(per_sentence), rows.key_lengths, ids)
         if marks is not None and self.positional:
             self._add_words(rows, marks)
 
     def _add_words(self, rows: LayerRows, marks: Marks) -> None:
-        scores, sizes = merging.merging_scores(rows, marks.words)
-        self.merging += scores.sum(1)
-        self.clusters += len(sizes)
-        split = sizes > 1
-        self.merging_pieces += scores[:, split].sum(1)
+        found = merging.merging_scores(rows, marks.words)
+        self.merging += found.rest.sum(1)
+        self.clusters += len(found.sizes)
+        split = found.sizes > 1
+        self.merging_pieces += found.rest[:, split].sum(1)
+        self.merging_with_self += found.with_self[:, split].sum(1)
         self.split_words += int(split.sum())
         if not rows.causal:  # a causal query cannot see the mark at the end
             weights = interrogation_weights(rows, marks.asking, marks.mark)
             self.interrogation += weights.sum(1)
             self.questions += weights.shape[1]
+
+    def add_contrast(self, rows: LayerRows, marks: Marks) -> None:
+        """Questions read again as statements; `marks.mark` is where the full stop stands in place of the question mark."""
+        weights = interrogation_weights(rows, marks.asking, marks.mark)
+        self.contrast += weights.sum(1)
+        self.statements += weights.shape[1]

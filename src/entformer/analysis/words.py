@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
+from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS, STATEMENT_ENDS
 from entformer.analysis.rows import Bools, Ints
 from entformer.text.subwords import CONTROLS, SPACE, Subwords
 
@@ -33,6 +33,10 @@ class Marks:
         asks: Bools = (self.mark >= 0) & (worded | ~worded.any())
         return asks
 
+    def of(self, sentences: Ints) -> "Marks":
+        """Those of some sentences of the batch."""
+        return Marks(self.words[sentences], self.asking[sentences], self.mark[sentences])
+
 
 class WordMarker:
     """Reads tokens of one language."""
@@ -45,6 +49,13 @@ class WordMarker:
         self._bare = bare
         self._alone = [bool(text) and all(_parts_words(character) for character in text) for text in bare]
         self._begins = [i < CONTROLS or piece.startswith(SPACE) for i, piece in enumerate(self._pieces)]
+        ids = {piece: i for i, piece in enumerate(self._pieces)}
+        self._statement_ends = {
+            ids[piece]: ids[stop]
+            for mark, end in STATEMENT_ENDS.items()
+            for piece, stops in ((mark, (end, SPACE + end)), (SPACE + mark, (SPACE + end, end)))
+            if piece in ids and (stop := next((stop for stop in stops if stop in ids), None)) is not None
+        }
 
     def marks(self, sentences: Sequence[Sequence[int]], length: int) -> Marks:
         """The sentences of a batch, with BOS or EOS where the model sees them, padded to `length` places."""
@@ -62,6 +73,10 @@ class WordMarker:
                 asks = {cluster for cluster, text in texts.items() if cluster >= 0 and text.lower() in self._asking}
                 asking[b, : len(ids)] = [cluster in asks for cluster in clusters]
         return Marks(words, asking, mark)
+
+    def statement_end(self, token: int) -> int:
+        """The full stop that makes a statement of a question that ends in `token`; -1 if the vocabulary has none."""
+        return self._statement_ends.get(token, -1)
 
     def clusters(self, ids: Sequence[int]) -> list[int]:
         """The cluster of each token of one sentence, counted from 0; -1 for controls."""

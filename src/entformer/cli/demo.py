@@ -72,6 +72,8 @@ def _train_and_judge(models: list[DemoModel], out: Path, console: Console, *, qu
     if quick:
         test_set = replace(test_set, sources=test_set.sources[:FEW], references=test_set.references[:FEW])
     judged = [judge(model, test_set, out / f"{model.name}.test.de", console) for model in models]
+    for one in judged:
+        one.model.test_scores = one.named_scores
     show_scores(console, judged, test_set)
     show_samples(console, judged, test_set)
     show_heads(console, judged, watched=min(WATCHED, len(test_set.sources)))

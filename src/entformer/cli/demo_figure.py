@@ -6,6 +6,8 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
 
+from entformer.text.numbers import format_number
+
 # One colour per key that matters; the rest is grey. These stay apart for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8e44ad", "#b8860b")
 GREY = "#9a9a9a"
@@ -60,7 +62,7 @@ def _draw_bars(figure: SubFigure, keys: Sequence[str], weights: Mapping[str, Seq
                 panel.text(
                     weight + 0.03 * longest,
                     row,
-                    f"{weight:.2f}" if weight >= 0.005 else "<.01",
+                    format_number(weight, exact=(0.0, 1.0)),
                     va="center",
                     fontsize=8.5,
                     color="#333333",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from entformer.cli.demo_figure import draw_demo
 from entformer.kernels.rows.api import entmax
+from entformer.text.numbers import format_alpha, format_short
 
 KEYS = ("the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired")
 SCORES = (-0.5, 2.6, 0.6, -1.9, -0.7, 1.9, -1.3, 1.1, -0.9, 1.5)
@@ -41,8 +42,7 @@ def bar(weight: float, longest: float) -> Text:
         return Text.assemble((f"{'·':<{BAR}}", "dim"), ("    0", "bold red"))
     eighths = max(1, round(8 * BAR * weight / longest))
     cells = EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-    number = f"{weight:.2f}" if weight >= 0.005 else "<.01"
-    return Text.assemble((f"{cells:<{BAR}}", "cyan"), f" {number}")
+    return Text.assemble((f"{cells:<{BAR}}", "cyan"), f" {format_short(weight):>4}")
 
 
 def _show_weights(console: Console, weights: dict[str, Tensor]) -> None:
@@ -70,6 +70,6 @@ def _show_learning(console: Console, scores: Tensor) -> None:
         (slope,) = torch.autograd.grad(loss, raw)
         raw.data -= 10.0 * slope
         path.append(alpha.item())
-    shown = " → ".join(f"{path[step]:.2f}" for step in (0, 5, 20, 149))
+    shown = " → ".join(format_alpha(path[step]) for step in (0, 5, 20, 149))
     console.print("\n[bold]Alpha is learned by gradient[/bold], like any weight of the network")
     console.print(f"  weights made with alpha {HIDDEN_ALPHA}, found again from them: {shown}", highlight=False)

@@ -4,7 +4,7 @@ The same page as `entformer report`, over a bounded number of test sentences, so
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from entformer.analysis.report import ReportFiles, write_report
 from entformer.cli.demo_training import DemoModel
 from entformer.cli.report import Options, prepare_run
 from entformer.cli.report_progress import report_progress
+from entformer.text.numbers import format_number
 
 SENTENCES = 200  # the measures are taken over; enough for two digits
 EXAMPLES = 8  # to look at one by one
@@ -46,7 +47,7 @@ def make_report(models: Sequence[DemoModel], out: Path, console: Console, *, sen
     options = Options(split="test", sentences=sentences, examples=EXAMPLES)
     console.print(f"\n[bold]What the heads do[/bold]: a report of both models over {sentences} test sentences", highlight=False)
     with report_progress(console, indent="  ") as progress:
-        runs = [prepare_run(model.folder.path, model.title, options) for model in models]
+        runs = [replace(prepare_run(model.folder.path, model.title, options), scores=model.test_scores) for model in models]
         data = report_data(runs, examples=EXAMPLES, title="The demo: softmax and learned alpha", progress=progress)
     with console.status("drawing the figures"):
         files = write_report(data, out / "report.html", out / "figures", formats=("png",))
@@ -78,5 +79,5 @@ def _show_found(console: Console, report: DemoReport) -> None:
         return
     console.print("  Heads that stand out by what was measured (1 is the most):", highlight=False)
     for found in report.found[:TOLD]:
-        line = f"    {found.run:<13} {found.head:<13} {found.role:<16} {found.score:.2f}"
+        line = f"    {found.run:<13} {found.head:<13} {found.role:<16} {format_number(found.score)}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -14,12 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from entformer.analysis.alphas import correlation_text, initial_alphas, initial_correlation
+from entformer.analysis.history import metrics_of, validation_scores
 from entformer.checkpoint.atomic import write_json, write_text
 from entformer.cli.demo_training import DemoModel
 from entformer.cli.test_sets import TestSet
 from entformer.decode.records import AttentionRecord, HeadKey
 from entformer.decode.scoring import Scores, corpus_scores
 from entformer.decode.translate import Translation, Translator
+from entformer.text.numbers import format_alpha, format_number, format_percent
 
 KINDS = {"encoder": "encoder self", "decoder": "decoder self", "cross": "decoder to source"}
 WATCHED = 50  # test sentences the densities are counted over
@@ -47,9 +50,20 @@ class Judged:
 
     model: DemoModel
     translations: list[str]
-    scores: Scores
+    validation: list[dict[str, Any]]  # scores on the validation set: {"name", "value", "signature", "about"}
+    scores: Scores  # on the test set
     alphas: dict[HeadKey, float]
     heads: dict[HeadKey, Count]
+
+    @property
+    def named_scores(self) -> list[dict[str, Any]]:
+        """The scores on the test set, named as such, in the form of a report."""
+        beam = self.model.recipe.decoding.beam
+        about = f"on {self.scores.lines:,} sentences of the test set, beam {beam}"
+        return [
+            {"name": f"test {name}", "value": score.value, "signature": score.signature, "about": about}
+            for name, score in (("BLEU", self.scores["bleu"]), ("chrF", self.scores["chrf"]))
+        ]
 
     def kind(self, kind: str) -> Count:
         return sum((count for key, count in self.heads.items() if key.kind == kind), Count())
@@ -80,6 +94,7 @@ def judge(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> 
     return Judged(
         model=model,
         translations=lines,
+        validation=validation_scores(model.folder, metrics_of(model.folder.metrics), translator.run.step),
         scores=corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase),
         alphas=records[0].alphas,
         heads=count_attention(records),
@@ -104,16 +119,20 @@ def count_attention(records: Sequence[AttentionRecord]) -> dict[HeadKey, Count]:
 def show_scores(console: Console, judged: Sequence[Judged], test_set: TestSet) -> None:
     beam = judged[0].model.recipe.decoding.beam
     console.print(f"\n[bold]How good they are[/bold]: {len(test_set.sources)} test sentences neither has seen, beam {beam}")
+    # The report shows these very scores under these very names.
+    names = list(dict.fromkeys(score["name"] for one in judged for score in (*one.named_scores, *one.validation)))
     table = Table(box=None, padding=(0, 2), pad_edge=False)
-    for column in ("  model", "BLEU", "chrF", "right to the letter"):
+    for column in ("  model", *names, "right to the letter"):
         table.add_column(column, justify="left" if column == "  model" else "right")
     for one in judged:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
-        share = f"{exact} of {len(test_set.references)}"
-        table.add_row(f"  {one.model.title}", Text(f"{one.scores.bleu:.1f}", "bold"), f"{one.scores.chrf:.1f}", share)
+        values = {score["name"]: score["value"] for score in (*one.named_scores, *one.validation)}
+        cells = [Text(format_number(values.get(name), 1), "bold" if name == "test BLEU" else "") for name in names]
+        table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
     console.print(table, highlight=False)
-    for score in judged[0].scores.scores:
-        console.print(f"  {score.name:<5} {score.signature}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print("  The validation set also chose the weights; the test set chose nothing.", highlight=False)
+    for score in judged[0].named_scores:
+        console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def sample_lines(test_set: TestSet, judged: Sequence[Judged]) -> list[int]:
@@ -153,19 +172,27 @@ def show_heads(console: Console, judged: Sequence[Judged], watched: int) -> None
     """The alphas the last model has learned, head by head, and how sparse both models are."""
     dense, learned = judged[0], judged[-1]
     console.print("[bold]What the heads have learned[/bold]: alpha of every head (1 is softmax, 2 is sparsemax),")
-    console.print(f"and the share of subwords it gives any weight to, over {watched} test sentences", highlight=False)
+    console.print(f"and the share of subwords it gives any weight to, over {watched} test sentences;", highlight=False)
+    console.print("in the line below, alpha before training", highlight=False)
     heads = 1 + max(key.head for key in learned.heads)
+    initial = initial_alphas(metrics_of(learned.model.folder.metrics))
     grid = Table(box=None, padding=(0, 2), pad_edge=False)
     grid.add_column("  attention")
     grid.add_column("layer", justify="right")
     for head in range(heads):
-        grid.add_column(f"head {head}", justify="right", no_wrap=True)
+        grid.add_column(f"head {head}", no_wrap=True)
     for kind, title in KINDS.items():
         for layer in range(1 + max(key.layer for key in learned.heads if key.kind == kind)):
             keys = [HeadKey(kind, layer, head) for head in range(heads)]
-            cells = [_cell(learned.alphas[key], learned.heads[key].density) for key in keys]
+            cells = [
+                _cell(initial.get((key.kind, key.layer, key.head)), learned.alphas[key], learned.heads[key].density)
+                for key in keys
+            ]
             grid.add_row(f"  {title}" if layer == 0 else "", str(layer), *cells)
     console.print(grid, highlight=False)
+    final = {(key.kind, key.layer, key.head): alpha for key, alpha in learned.alphas.items()}
+    if (correlation := (initial_correlation(initial, final) or {}).get("all")) is not None:
+        console.print(f"  {correlation_text(correlation, learned.model.steps)}", highlight=False)
 
     console.print("\n[bold]How sparse they are[/bold]: subwords with weight, of those a position may look at")
     table = Table(box=None, padding=(0, 2), pad_edge=False)
@@ -178,13 +205,14 @@ def show_heads(console: Console, judged: Sequence[Judged], watched: int) -> None
     console.print("  All other weights of the learned-alpha model are exactly 0.", highlight=False)
 
 
-def _cell(alpha: float, density: float) -> Text:
-    return Text.assemble((f"{alpha:.2f}", "cyan"), (f" {density:>4.0%}", "dim"))
+def _cell(initial: float | None, alpha: float, density: float) -> Text:
+    start = "" if initial is None else f"\n{format_alpha(initial)}"
+    return Text.assemble((format_alpha(alpha), "cyan"), (f" {format_percent(density):>4}", "dim"), (start, "dim"))
 
 
 def _share(count: Count) -> str:
     queries = max(count.queries, 1)
-    return f"{count.density:.0%} ({count.used / queries:.1f} of {count.allowed / queries:.1f})"
+    return f"{format_percent(count.density)} ({count.used / queries:.1f} of {count.allowed / queries:.1f})"
 
 
 def write_summary(path: Path, judged: Sequence[Judged], test_set: TestSet) -> None:
@@ -195,6 +223,7 @@ def write_summary(path: Path, judged: Sequence[Judged], test_set: TestSet) -> No
             "run": str(one.model.folder.path),
             "steps": one.model.steps,
             **one.scores.as_dict(),
+            "validation": {score["name"].removeprefix("validation "): score["value"] for score in one.validation},
             "density": {kind: one.kind(kind).density for kind in KINDS},
             "heads": [
                 {**key._asdict(), "alpha": one.alphas.get(key), "density": count.density} for key, count in one.heads.items()

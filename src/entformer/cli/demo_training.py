@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from entformer.checkpoint.folder import RunFolder
 from entformer.data.prep_folder import stored
 from entformer.errors import ArgumentError, RunFailed
+from entformer.text.numbers import format_alpha, format_percent
 from entformer.training.corpora import open_prepared
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe
@@ -51,6 +52,7 @@ class DemoModel:
     folder: RunFolder
     recipe: Recipe
     trained: "Seen" = field(default_factory=lambda: Seen())
+    test_scores: list[dict[str, Any]] = field(default_factory=list)  # for the report, once the test set is translated
 
     @property
     def steps(self) -> int:
@@ -81,8 +83,8 @@ class Seen:
     def describe(self) -> str:
         if self.loss is None or self.accuracy is None:
             return "starting"
-        learned = f", alpha {self.alphas[0]:.2f} to {self.alphas[1]:.2f}" if self.alphas else ""
-        return f"loss {self.loss:.2f}, accuracy {self.accuracy:.0%}{learned}"
+        learned = f", alpha {format_alpha(self.alphas[0])} to {format_alpha(self.alphas[1])}" if self.alphas else ""
+        return f"loss {self.loss:.2f}, accuracy {format_percent(self.accuracy)}{learned}"
 
 
 def demo_models(out: Path, *, quick: bool) -> list[DemoModel]:
@@ -135,7 +137,8 @@ def train_side_by_side(models: Sequence[DemoModel], console: Console) -> int:
         open_prepared(data, data.prepared, lambda _: None)  # once, before both of them want it
     for model in models:
         if model.finished():
-            console.print(f"  {model.title}: trained already, in {model.folder.path}", highlight=False, soft_wrap=True)
+            told = f"  {model.title}: trained already, in {model.folder.path}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
     waiting = [model for model in models if not model.finished()]
     if not waiting:
         return 0
@@ -263,7 +266,7 @@ class Display:
             for step, bleu in model.trained.validations.items():
                 if (model.name, step) not in self._told:
                     self._told.add((model.name, step))
-                    self._say(f"{model.title:<13}  step {step:>4}: BLEU {bleu:.1f} on the validation set")
+                    self._say(f"{model.title:<13}  step {step:>4}: validation BLEU {bleu:.1f}")
         if self._bars is None:
             self._show_line()
             return

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from entformer.analysis.alphas import correlation_text
 from entformer.analysis.data import RunToReport, report_data
 from entformer.analysis.gold import Gold, read_gold
 from entformer.analysis.report import ReportFiles, write_report
+from entformer.analysis.roles import positional_text
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.output import writable_file, writable_folder
 from entformer.cli.report_progress import report_progress
@@ -26,6 +28,15 @@ from entformer.data.prepared import Prepared
 from entformer.data.store import TokenStore
 from entformer.data.texts import TSV_ENDS, find_text
 from entformer.errors import ArgumentError, DataError
+from entformer.text.numbers import format_alpha, format_number, format_percent, printable
+
+AVERAGES = {
+    "best_head": "best head",
+    "best_layer": "best layer, mean of shares",
+    "best_layer_raw": "best layer, raw mean",
+    "averaged": "all heads, mean of shares",
+    "averaged_raw": "all heads, raw mean",
+}
 
 
 @dataclass(frozen=True)
@@ -79,9 +90,9 @@ def run(runs: Sequence[Path], options: Options) -> None:
 
 def _names(runs: Sequence[Path]) -> list[str]:
     """The name of each folder; with its parent's where two are alike."""
-    plain = [path.resolve().name for path in runs]
+    plain = [printable(path.resolve().name) for path in runs]
     names = [
-        name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
+        name if plain.count(name) == 1 else f"{printable(path.resolve().parent.name)}/{name}"
         for name, path in zip(plain, runs, strict=True)
     ]
     if len(set(names)) < len(names):
@@ -185,14 +196,13 @@ def _facts(run: dict[str, Any]) -> dict[str, Any]:
     for kind in dict.fromkeys(head["kind"] for head in run["heads"]):
         heads = [head for head in run["heads"] if head["kind"] == kind]
         alphas = [head["alpha"] for head in heads if head["alpha"] is not None]
-        diversity = [layer["js_diversity"] for layer in run["layers"] if layer["kind"] == kind]
-        known = [value for value in diversity if value is not None]
         kinds[kind] = {
             "normalizer": run["normalizers"].get(kind),
             "alpha": [min(alphas), max(alphas)] if alphas else None,
             "density": sum(head["density"] for head in heads) / len(heads),
             "null_rate": sum(head["null_rate"] for head in heads) / len(heads),
-            "js_diversity": sum(known) / len(known) if known else None,
+            "js_diversity_keys": _layer_mean(run, kind, "js_diversity_keys"),
+            "js_diversity_heads": _layer_mean(run, kind, "js_diversity_heads"),
         }
     alignment = run["alignment"] or {}
     return {
@@ -200,9 +210,16 @@ def _facts(run: dict[str, Any]) -> dict[str, Any]:
         "data": run["data"],
         "scores": run["scores"],
         "kinds": kinds,
+        "alpha_correlation": run["alpha_correlation"],
+        "positional_heads": run["positional_heads"],
         "roles": {ranking["role"]: ranking["heads"][0] for ranking in run["roles"]},
-        "alignment": {name: alignment[name] for name in ("best_head", "best_layer", "averaged") if name in alignment} or None,
+        "alignment": {name: alignment[name] for name in AVERAGES if name in alignment} or None,
     }
+
+
+def _layer_mean(run: dict[str, Any], kind: str, name: str) -> float | None:
+    known = [layer[name] for layer in run["layers"] if layer["kind"] == kind and layer[name] is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _print(data: dict[str, Any], files: ReportFiles) -> None:
@@ -212,15 +229,24 @@ def _print(data: dict[str, Any], files: ReportFiles) -> None:
         looked = f"{facts['data']['sentences']:,} sentences of {facts['data']['name']}"
         print("; ".join(filter(None, (f"{facts['name']}: {looked}", scores))))
         for kind, own in facts["kinds"].items():
-            alpha = "" if own["alpha"] is None else f"  alpha {own['alpha'][0]:.2f} to {own['alpha'][1]:.2f}"
-            null = f"  null rows {100 * own['null_rate']:.1f}%" if own["null_rate"] else ""
-            diversity = "" if own["js_diversity"] is None else f"  diversity {own['js_diversity']:.3f}"
-            print(f"  {kind:<8} {own['normalizer']:<10}{alpha}  density {100 * own['density']:.1f}%{diversity}{null}")
+            alpha = "" if own["alpha"] is None else f"  alpha {' to '.join(map(format_alpha, own['alpha']))}"
+            null = f"  null rows {format_percent(own['null_rate'], 1)}" if own["null_rate"] else ""
+            bases = {base: own[f"js_diversity_{base}"] for base in ("keys", "heads")}
+            shown = [f"{format_number(value, 3)} (base: {base})" for base, value in bases.items() if value is not None]
+            diversity = f"  diversity {', '.join(shown)}" if shown else ""
+            print(f"  {kind:<8} {own['normalizer']:<10}{alpha}  density {format_percent(own['density'], 1)}{diversity}{null}")
+        if (correlation := (facts["alpha_correlation"] or {}).get("all")) is not None:
+            print(f"  {correlation_text(correlation, run['step'])}")
+        for own in facts["positional_heads"]:
+            counted = positional_text(len(own["heads"]), own["median_confidence"])
+            print(f"  positional heads, offset {own['offset']:>2}: {counted}")
         for role, (head, score) in facts["roles"].items():
             if role not in ("rarely active", "broad context"):
-                print(f"  best for {role:<16} {head:<13} {score:.3f}")
+                print(f"  best for {role:<16} {head:<13} {format_number(score, 3)}")
         for name, best in (facts["alignment"] or {}).items():
             where = " ".join(f"{part} {best[part]}" for part in ("layer", "head") if part in best)
-            print(f"  AER {name.replace('_', ' ')}: {best['aer']:.3f} ({best['rows']} rows{', ' + where if where else ''})")
+            print(
+                f"  AER {AVERAGES[name]}: {format_number(best['aer'], 3)} ({best['rows']} rows{', ' + where if where else ''})"
+            )
     print(f"{files.page}  ({files.page.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     print(f"{files.data}\n{len(files.figures)} figures in {files.figures[0].parent if files.figures else '-'}")

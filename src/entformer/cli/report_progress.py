@@ -12,7 +12,12 @@ from entformer.analysis.data import Progress as ProgressCall
 @contextmanager
 def report_progress(console: Console, indent: str = "") -> Iterator[ProgressCall]:
     """A bar per task at a terminal, which goes when all is done; elsewhere one line when a task begins."""
-    columns = (TextColumn(f"{indent}{{task.description}}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn(f"{indent}{{task.description}}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 

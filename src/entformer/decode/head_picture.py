@@ -15,18 +15,21 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from entformer.text.numbers import plain_label
+
 __all__ = ["Figure", "HeadPicture", "add_legend", "draw_head", "draw_heads", "shown_piece"]
 
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#cfe3f5", "#6aaed6", "#2070b4", "#08306b"])
 HIDDEN = "#e3e3e3"
 DOTS_UPTO = 45  # keys; in longer sentences dots would be a grey haze
 LABELS_UPTO = 60
+LONGEST_TOKEN = 24  # characters of a label
 
 
 class HeadPicture(NamedTuple):
     """One head of one sentence."""
 
-    title: str
+    title: str  # as matplotlib reads it; what users named goes through `plain_label`
     crow: NDArray[np.int64]  # (queries + 1,)
     col: NDArray[np.int32]  # (nnz,)
     weight: NDArray[np.float32]  # (nnz,)
@@ -67,10 +70,10 @@ def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: fl
     axes.set_xticks([])
     axes.set_yticks([])
     if labels and keys <= LABELS_UPTO and picture.key_tokens:
-        tokens = [_plain(token) for token in picture.key_tokens]
+        tokens = [_token_label(token) for token in picture.key_tokens]
         axes.set_xticks(range(keys), tokens, rotation=90, fontsize=font)
     if labels and queries <= LABELS_UPTO and picture.query_tokens:
-        axes.set_yticks(range(queries), [_plain(token) for token in picture.query_tokens], fontsize=font)
+        axes.set_yticks(range(queries), [_token_label(token) for token in picture.query_tokens], fontsize=font)
 
 
 def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -> Figure:
@@ -104,6 +107,5 @@ def add_legend(figure: Figure, causal: bool) -> None:
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8)
 
 
-def _plain(token: str) -> str:
-    """A label that matplotlib does not read as mathematics."""
-    return shown_piece(token).replace("$", r"\$")
+def _token_label(token: str) -> str:
+    return plain_label(shown_piece(token), LONGEST_TOKEN)

@@ -10,8 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from entformer.text.numbers import format_alpha, format_percent
+
 SIDE = 112  # pixels of a drawing
-MOST_CELLS = 3000  # of one drawing; the largest weights are shown
+MOST_CELLS = 3000  # of one drawing; of more weights the largest are drawn, and the caption says so
 RAMP = ("#cfe3f5", "#9dc7e6", "#6aaed6", "#4290c6", "#2070b4", "#08306b")
 
 
@@ -59,10 +61,12 @@ def _cell(head: Head) -> str:
     rows = head.rows
     queries = len(rows.crow) - 1
     density = len(rows.col) / max(1, queries * rows.keys)
-    told = f"{head.layer}.{head.head}" + ("" if head.alpha is None else f", α {head.alpha:.2f}")
+    told = f"{head.layer}.{head.head}" + ("" if head.alpha is None else f", α {format_alpha(head.alpha)}")
     name = html.escape(
-        f"{head.kind} layer {head.layer} head {head.head}: {len(rows.col)} weights, {100 * density:.0f}% of all pairs"
+        f"{head.kind} layer {head.layer} head {head.head}: {len(rows.col)} weights, {format_percent(density)} of all pairs"
     )
+    if len(rows.col) > MOST_CELLS:  # else what is left out would look like exact zeros
+        told += f", largest {MOST_CELLS:,} of {len(rows.col):,} weights"
     return (
         f'<figure style="margin:4px"><svg width="{SIDE}" height="{SIDE}" viewBox="0 0 {max(rows.keys, 1)} {max(queries, 1)}" '
         f'preserveAspectRatio="none" style="background:#fff;border:1px solid #999" role="img" aria-label="{name}">'

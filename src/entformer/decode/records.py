@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entformer.errors import ArgumentError, DataError
+from entformer.text.numbers import format_alpha, plain_label
 
 if TYPE_CHECKING:
     from entformer.decode.head_picture import Figure
@@ -95,7 +96,7 @@ class AttentionRecord:
         pictures = []
         for key in wanted:
             rows, alpha = self.heads[key], self.alphas.get(key)
-            title = f"{key.kind} {key.layer}.{key.head}" + ("" if alpha is None else f"  α {alpha:.2f}")
+            title = f"{plain_label(key.kind)} {key.layer}.{key.head}" + ("" if alpha is None else f"  α {format_alpha(alpha)}")
             tokens = source if key.kind == "encoder" else target, target if key.kind == "decoder" else source
             pictures.append(HeadPicture(title, rows.crow, rows.col, rows.weight, *tokens, rows.keys, key.kind == "decoder"))
         return draw_heads(pictures, columns=1 + max(key.head for key in wanted) if len(wanted) > 4 else None)

@@ -18,6 +18,7 @@ from entformer.checkpoint.atomic import plain, read_json, write_json, write_text
 from entformer.errors import DataError
 from entformer.longcontext.catalogue import Recipe
 from entformer.longcontext.train import Contestant, train_and_evaluate
+from entformer.text.numbers import format_number
 
 __all__ = ["METRICS", "Cell", "markdown", "race", "read_results", "table"]
 
@@ -36,7 +37,8 @@ class Cell:
     seeds: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f}" + (f" ± {self.spread:.1f}" if self.seeds > 1 else "")
+        spread = f" ± {format_number(self.spread, 1)}" if self.seeds > 1 else ""
+        return format_number(self.mean, 1, exact=(0.0, 100.0)) + spread
 
 
 def race(

@@ -1,5 +1,7 @@
 """Word alignment: gold files, argmax links from row i and i + 1, the error rate of a case counted by hand."""
 
+import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,12 @@ from entformer.analysis.alignment import (
     Counts,
     alignment_error_rate,
     collect_alignment,
+    link_counts,
     precision_recall,
     strongest_keys,
 )
 from entformer.analysis.gold import Gold, read_gold
+from entformer.analysis.rows import LayerRows
 from entformer.analysis.words import word_numbers
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
@@ -98,13 +102,35 @@ def test_links_are_those_of_a_plain_loop(normalizer: str, subwords: Subwords, st
                 links = by_hand(subwords, *pair, dense, shift)
                 expected += len(links), len(links & sure[number]), len(links & gold.possible[number]), len(sure[number])
             assert both[shift] == pytest.approx(tuple(expected))
+    everything = {"shares": 0, "raw": 0}
     for layer, both in scores.layers.items():
-        found = 0
+        found = {"shares": 0, "raw": 0}
         for pair, record in zip(pairs, records, strict=True):
-            heads = [record.head("cross", layer, head).dense() for head in range(2)]
-            shares = [np.nan_to_num(dense / dense.sum(-1, keepdims=True).clip(1e-30)) for dense in heads]
-            found += len(by_hand(subwords, *pair, sum(shares), 0))
-        assert both[0].links == found
+            raw = np.stack([record.head("cross", layer, head).dense().astype(np.float64) for head in range(2)])
+            for name, heads in (("shares", shares(raw)), ("raw", raw)):
+                found[name] += len(by_hand(subwords, *pair, heads.mean(0), 0))
+        assert both[0].links == found["shares"]
+        assert scores.layers_raw[layer][0].links == found["raw"]
+    for pair, record in zip(pairs, records, strict=True):
+        raw = np.stack([record.head("cross", *at).dense().astype(np.float64) for at in np.ndindex(2, 2)])
+        for name, heads in (("shares", shares(raw)), ("raw", raw)):
+            everything[name] += len(by_hand(subwords, *pair, heads.mean(0), 0))
+    assert (scores.averaged[0].links, scores.averaged_raw[0].links) == (everything["shares"], everything["raw"])
+    if normalizer != "rela":
+        assert scores.averaged_raw == scores.averaged  # rows sum to one
+
+
+def shares(weights: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(weights / weights.sum(-1, keepdims=True).clip(1e-30))
+
+
+def test_a_loud_head_decides_the_raw_mean_and_not_the_mean_of_shares() -> None:
+    """As with ReLA: two heads agree on the first key, a third gives a hundred times as much to the second."""
+    weights = np.array([[[1.0, 0.0]], [[0.8, 0.2]], [[0.0, 100.0]]])[None]
+    rows = LayerRows.from_dense("cross", 0, weights)
+    for values, best in ((rows.share, 0), (rows.weight, 1)):
+        mixture = rows.mixed(values)
+        assert strongest_keys(mixture.row, mixture.col, mixture.value, 1).tolist() == [best]
 
 
 def test_too_short_a_gold_standard_is_refused(subwords: Subwords, store: TokenStore) -> None:
@@ -124,3 +150,35 @@ def test_the_end_of_the_source_is_never_linked(subwords: Subwords) -> None:
     scores = collect_alignment(model, TokenBatches(store).epoch(0), subwords, gold)
     assert scores.heads[0, 0][0].links == 0  # scores of zero: ReLA gives no weight
     assert EOS not in store[0][0]
+
+
+DATA = Path(os.environ.get("ENTFORMER_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")) / "alignments"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="no gold alignments here; ENTFORMER_DATA names the folder of data")
+@pytest.mark.parametrize(("pair", "percent"), [("roen", 20.75), ("enfr", 4.07), ("jaen", 37.36)])
+def test_error_rates_of_a_published_aligner(pair: str, percent: float) -> None:
+    """The output of awesome-align (Dou and Neubig 2021), whose published rates are 20.7, 4.1 and 37.4."""
+    lines = (DATA / f"{pair}.src-tgt").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    sources, targets = zip(*(line.split("|||") for line in lines), strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no link may fall out of range
+        gold = read_gold(DATA / f"{pair}.gold", sources, targets, first=1)
+    found = read_gold(DATA / f"{pair}.awesome-align.out", sources, targets)
+    assert 100 * alignment_error_rate(link_counts(found.sure, gold)) == pytest.approx(percent, abs=0.005)
+
+
+def test_an_ideographic_space_is_a_word_of_aligned_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "gold.wa", "0-0 1-1 2-2\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gold = read_gold(path, ["a \u3000 b"], ["x  y z "])
+    assert gold.sure[0] == frozenset({(0, 0), (1, 1), (2, 2)})
+
+
+def test_links_of_any_origin_are_counted(tmp_path: Path) -> None:
+    gold = read_gold(write(tmp_path / "gold.wa", "0-0 1?1\n2-0\n"), ["a b", "a b c"], ["x y", "x"])
+    found = [frozenset({(0, 0), (1, 1), (0, 1)}), frozenset()]
+    assert link_counts(found, gold) == Counts(links=3, sure=1, possible=2, gold=2)
+    with pytest.raises(ArgumentError, match="links of 1 lines"):
+        link_counts(found[:1], gold)

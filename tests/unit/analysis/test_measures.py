@@ -11,6 +11,7 @@ from entformer.analysis.density import (
     effective_keys,
     entropy,
     null_rows,
+    sentence_density,
     union_density,
 )
 from entformer.analysis.diversity import jensen_shannon, jensen_shannon_of_live_heads
@@ -52,11 +53,24 @@ def test_density_counts_visible_keys_only() -> None:
     assert math.isnan(found[1, 0, 1])
 
 
-def test_density_histogram_puts_exact_shares_in_their_bins() -> None:
-    found = density_histogram(rows(TWO_HEADS))
+def test_the_histogram_counts_sentences_not_rows() -> None:
+    per_sentence = sentence_density(density(rows(TWO_HEADS)))
+    assert per_sentence == pytest.approx(np.array([[(0.5 + 1.0 + 0.25) / 3, (0.5 + 0.25 + 0.25) / 3]]))
+    found = density_histogram(per_sentence)
     assert found.shape == (2, 20)
-    assert {i: n for i, n in enumerate(found[0].tolist()) if n} == {5: 1, 10: 1, 19: 1}
-    assert {i: n for i, n in enumerate(found[1].tolist()) if n} == {5: 2, 10: 1}
+    assert [{i: n for i, n in enumerate(head) if n} for head in found.tolist()] == [{11: 1}, {6: 1}]
+
+
+def test_the_histogram_puts_exact_shares_in_their_bins_and_skips_empty_sentences() -> None:
+    shares = np.array([[0.0], [0.05], [0.15], [0.3], [0.95], [1.0], [np.nan]])  # 20 * 0.15 is 3.0000000000000004 or less
+    assert {i: n for i, n in enumerate(density_histogram(shares)[0].tolist()) if n} == {0: 1, 1: 1, 3: 1, 6: 1, 19: 2}
+
+
+def test_softmax_is_one_bar_at_full_density() -> None:
+    weights = np.random.default_rng(1).dirichlet(np.ones(7), (5, 2, 7))
+    histogram = density_histogram(sentence_density(density(rows(weights))))
+    assert histogram[:, -1].tolist() == [5, 5]
+    assert histogram.sum() == 10
 
 
 def test_entropy_and_effective_keys() -> None:
@@ -66,7 +80,8 @@ def test_entropy_and_effective_keys() -> None:
 
 def test_rows_that_do_not_sum_to_one_are_measured_by_their_shares() -> None:
     assert entropy(rows(7.0 * TWO_HEADS)) == pytest.approx(entropy(rows(TWO_HEADS)))
-    assert jensen_shannon(rows(7.0 * TWO_HEADS)) == pytest.approx(jensen_shannon(rows(TWO_HEADS)))
+    for found, expected in zip(jensen_shannon(rows(7.0 * TWO_HEADS)), jensen_shannon(rows(TWO_HEADS)), strict=True):
+        assert found == pytest.approx(expected)
 
 
 def test_a_row_without_weight_is_null() -> None:
@@ -83,24 +98,40 @@ def test_union_density_counts_a_key_once() -> None:
 
 
 def test_jensen_shannon_by_hand() -> None:
-    found = jensen_shannon(rows(TWO_HEADS))[0]
+    found = jensen_shannon(rows(TWO_HEADS))
     mixed = [0.625, 0.125, 0.125, 0.125]
-    middle = (-sum(p * math.log(p) for p in mixed) - (math.log(4) + 0.0) / 2) / math.log(4)
-    assert found == pytest.approx([0.0, middle, math.log(2) / math.log(4)])
+    middle = -sum(p * math.log(p) for p in mixed) - (math.log(4) + 0.0) / 2
+    assert found.by_keys[0] == pytest.approx([0.0, middle / math.log(4), math.log(2) / math.log(4)])
+    assert found.by_heads[0] == pytest.approx([0.0, middle / math.log(2), 1.0])
 
 
 def test_jensen_shannon_is_one_when_heads_share_all_keys_out() -> None:
-    assert jensen_shannon(rows(np.eye(3)[None, :, None, :])).item() == pytest.approx(1.0)
+    found = jensen_shannon(rows(np.eye(3)[None, :, None, :]))
+    assert (found.by_keys.item(), found.by_heads.item()) == pytest.approx((1.0, 1.0))
+
+
+def test_by_heads_the_divergence_of_disjoint_heads_does_not_depend_on_the_number_of_keys() -> None:
+    for keys in (2, 5, 40):
+        weights = np.zeros((1, 2, 1, keys))
+        weights[0, 0, 0, 0] = weights[0, 1, 0, 1] = 1.0
+        found = jensen_shannon(rows(weights))
+        assert found.by_heads.item() == pytest.approx(1.0)
+        assert found.by_keys.item() == pytest.approx(math.log(2) / math.log(keys))
+    alone = jensen_shannon(rows(np.full((1, 1, 1, 4), 0.25)))
+    assert alone.by_keys.item() == 0.0
+    assert math.isnan(alone.by_heads.item())  # one head has nobody to differ from
 
 
 def test_jensen_shannon_of_null_rows() -> None:
     weights = np.zeros((1, 2, 1, 3))
     weights[0, 0, 0, 0] = 2.0  # the other head gives nothing
-    assert jensen_shannon(rows(weights)).item() == pytest.approx(math.log(2) / math.log(4))
-    assert math.isnan(jensen_shannon_of_live_heads(rows(weights)).item())
+    assert jensen_shannon(rows(weights)).by_keys.item() == pytest.approx(math.log(2) / math.log(4))
+    assert jensen_shannon(rows(weights)).by_heads.item() == pytest.approx(1.0)
+    assert np.isnan(jensen_shannon_of_live_heads(rows(weights))).all()
     weights = np.zeros((1, 3, 1, 3))
     weights[0, 0, 0, 0] = weights[0, 1, 0, 1] = 1.0
-    assert jensen_shannon_of_live_heads(rows(weights)).item() == pytest.approx(math.log(2) / math.log(3))
+    live = jensen_shannon_of_live_heads(rows(weights))
+    assert (live.by_keys.item(), live.by_heads.item()) == pytest.approx((math.log(2) / math.log(3), 1.0))
 
 
 def test_jensen_shannon_needs_a_choice() -> None:
@@ -109,9 +140,9 @@ def test_jensen_shannon_needs_a_choice() -> None:
 
 def test_a_large_table_is_added_up_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = np.random.default_rng(1).random((2, 3, 4, 5)) * (np.random.default_rng(2).random((2, 3, 4, 5)) > 0.5)
-    small = jensen_shannon(rows(weights))
+    small = jensen_shannon(rows(weights)).by_keys
     monkeypatch.setattr("entformer.analysis.rows.DENSE_CELLS", 0)
-    assert jensen_shannon(rows(weights)) == pytest.approx(small, nan_ok=True)
+    assert jensen_shannon(rows(weights)).by_keys == pytest.approx(small, nan_ok=True)
 
 
 def test_positional_confidence_is_the_mean_share_of_a_neighbour() -> None:
@@ -145,18 +176,20 @@ def test_first_and_last_key() -> None:
 def test_merging_by_hand() -> None:
     # Tokens: "blo" "wing" | "up" | end. The paper: the most that any piece gives to the rest of its word.
     weights = np.array([[[[0.1, 0.6, 0.3, 0.0], [0.9, 0.1, 0.0, 0.0], [0.5, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 1.0]]]])
-    scores, sizes = merging_scores(rows(weights), np.array([[0, 0, 1, -1]]))
-    assert sizes.tolist() == [2, 1]
-    assert scores[0] == pytest.approx([0.9, 0.3])
+    found = merging_scores(rows(weights), np.array([[0, 0, 1, -1]]))
+    assert found.sizes.tolist() == [2, 1]
+    assert found.rest[0] == pytest.approx([0.9, 0.3])
+    assert found.with_self[0] == pytest.approx([1.0, 0.3])
 
 
 def test_merging_keeps_sentences_and_heads_apart() -> None:
     weights = np.zeros((2, 2, 2, 2))
     weights[:, 0] = np.eye(2)
     weights[:, 1] = np.eye(2)[::-1]
-    scores, sizes = merging_scores(rows(weights), np.array([[0, 0], [0, 1]]))
-    assert sizes.tolist() == [2, 1, 1]
-    assert scores.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
+    found = merging_scores(rows(weights), np.array([[0, 0], [0, 1]]))
+    assert found.sizes.tolist() == [2, 1, 1]
+    assert found.rest.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
+    assert found.with_self.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
 
 
 def test_interrogation_by_hand() -> None:

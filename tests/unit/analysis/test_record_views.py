@@ -1,12 +1,14 @@
 """A record looks like something: figures by `plot`, small drawings in a notebook."""
 
+import dataclasses
 from io import BytesIO
 
+import numpy as np
 import pytest
 
 from entformer.data.store import TokenStore
 from entformer.decode.attention import record_attention
-from entformer.decode.records import AttentionRecord
+from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
 from entformer.text.subwords import Subwords
@@ -36,6 +38,31 @@ def test_notebooks_show_a_rectangle_per_weight(record: AttentionRecord) -> None:
     assert page.count("<svg") == 12
     assert page.count("<rect") == sum(len(rows.col) for rows in record.heads.values())
     assert "<script" not in page
+
+
+def test_drawings_that_leave_weights_out_say_so(record: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise what is left out would look like exact zeros."""
+    most = max(len(rows.col) for rows in record.heads.values())
+    monkeypatch.setattr("entformer.decode.record_html.MOST_CELLS", most - 1)
+    page = record._repr_html_()
+    cut = sum(len(rows.col) == most for rows in record.heads.values())
+    assert page.count(f"largest {most - 1} of {most} weights") == cut
+
+
+def test_a_head_that_is_hardly_there_is_not_0_percent(record: AttentionRecord) -> None:
+    key = HeadKey("encoder", 0, 0)
+    rows = SparseRows(np.array([0, 1, *[1] * 499]), np.array([3], np.int32), np.array([2.3e-5], np.float32), 500)
+    page = dataclasses.replace(record, heads={key: rows}, alphas={key: 1.001})._repr_html_()
+    assert "1 weights, 4.0e-4% of all pairs" in page
+    assert "α 1.001" in page
+
+
+def test_tokens_and_kinds_are_drawn_as_they_are(record: AttentionRecord) -> None:
+    pieces = (r"▁$\frac$", "$", "▁a\nb", *record.source_pieces[3:])
+    odd = HeadKey(r"$\frac$", 0, 0)
+    for key, like in ((HeadKey("encoder", 0, 0), "encoder"), (odd, "cross")):
+        changed = dataclasses.replace(record, source_pieces=pieces, heads={key: record.heads[HeadKey(like, 0, 0)]})
+        changed.plot().savefig(BytesIO(), format="svg")  # mathematics that cannot be parsed would raise
 
 
 def test_null_rows_and_unnamed_tokens_are_drawn(subwords: Subwords, store: TokenStore) -> None:

@@ -1,8 +1,10 @@
 """From run folders to files: the data of a report, its sentences, scores to compute weights from, figures, the verb."""
 
 import base64
+import copy
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 import torch
 from matplotlib.text import Text
 
+from entformer.analysis.alphas import correlation_text, initial_alphas, initial_correlation
 from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
-from entformer.analysis.history import alpha_paths, metrics_of, scores_of, settings_of
+from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
+from entformer.analysis.report import ReportFiles
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
-from entformer.cli.report import Options, run
+from entformer.cli.report import Options, _print, run
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.kernels.rows.api import entmax
@@ -68,9 +72,11 @@ def test_history_of_a_run(run_folder: Path) -> None:
     assert paths is not None
     assert paths["encoder"][1][0] == [1.3, 1.7]  # layer 1, head 0
     assert alpha_paths(metrics, 0) == (None, None)
-    bleu = scores_of(metrics, 10)[0]
-    assert bleu == {"name": "BLEU (valid)", "value": 12.5, "signature": "nrefs:1|tok:13a"}
-    assert scores_of(metrics, 5) == []
+    scores = validation_scores(folder, metrics, 10)
+    assert [score["name"] for score in scores] == ["validation BLEU", "validation chrF", "validation perplexity"]
+    assert (scores[0]["value"], scores[0]["signature"]) == (12.5, "nrefs:1|tok:13a")
+    assert "validation set" in scores[0]["about"]
+    assert validation_scores(folder, metrics, 5) == []
     assert settings_of(folder)["model.heads"] == 2
 
 
@@ -102,7 +108,7 @@ def data(written: Path) -> dict[str, Any]:
 
 
 def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", data["created"])
     learned, rela = data["runs"]
     assert learned["languages"] == ["en", "de"]
@@ -121,13 +127,16 @@ def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
         "null_rate",
         "positional",
         "merging",
+        "merging_with_self",
+        "interrogation_contrast",
+        "alpha_initial",
         "aer",
         "roles",
     }
     assert rela["heads"][0]["alpha"] is None
     assert any(head["null_rate"] > 0 for head in rela["heads"])
     assert {layer["kind"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}
-    assert learned["alignment"].keys() >= {"best_head", "best_layer", "averaged"}
+    assert learned["alignment"].keys() >= {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw"}
     cross = [head for head in learned["heads"] if head["kind"] == "cross"]
     best = min(min(head["aer"], head["aer_shifted"]) for head in cross)
     assert learned["alignment"]["best_head"]["aer"] == pytest.approx(best)
@@ -198,6 +207,92 @@ def test_figures_count_layers_and_heads_from_0(data: dict[str, Any]) -> None:
         assert figure is not None
         lines = [line for axes in figure.axes for line in axes.lines]
         assert {tuple(np.asarray(line.get_xdata()).tolist()) for line in lines} == {(0, 1)}
+
+
+def test_small_numbers_are_small_in_every_figure_and_in_the_terminal(
+    data: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = copy.deepcopy(data)
+    for one in tiny["runs"]:
+        for head in one["heads"]:
+            head.update({name: 2.3e-5 for name, value in head.items() if isinstance(value, float) and "alpha" not in name})
+            head["positional"] = dict.fromkeys(head["positional"], 2.3e-5)
+        for layer in one["layers"]:
+            layer.update({name: 2.3e-5 for name, value in layer.items() if isinstance(value, float)})
+        one["roles"] = [{**ranking, "heads": [[key, 2.3e-5] for key, _ in ranking["heads"]]} for ranking in one["roles"]]
+        one["varied"] = [{**pair, "densities": [2.3e-5, 2.3e-5]} for pair in one["varied"]]
+        one["positional_heads"][0].update(heads=["encoder.0.0"], median_confidence=2.3e-5)
+    texts = []
+    for name in ("head-measures", "positional-heads", "merging-heads", "interrogation-heads", "varied-sparsity"):
+        figure = FIGURES[name](tiny)
+        assert figure is not None, name
+        texts += [text.get_text() for text in figure.findobj(Text)]
+    files = ReportFiles(tmp_path / "page.html", tmp_path / "page.json", ())
+    files.page.write_text("")
+    _print(tiny, files)
+    texts += capsys.readouterr().out.replace("0.0 MB", "").splitlines()
+    assert sum("2.3e-5" in text for text in texts) > 50
+    assert any("0.0023%" in text for text in texts)
+    zero = re.compile(r"(?<![\w.])0\.0+%?(?![\w.%])|(?<![\w.])0%")
+    assert [text for text in texts if zero.search(text)] == []
+
+
+def test_the_start_of_every_alpha_is_in_the_report(data: dict[str, Any]) -> None:
+    learned, rela = data["runs"]
+    start = {"0.0": 1.1, "0.1": 1.2, "1.0": 1.3, "1.1": 1.4}
+    assert {head["alpha_initial"] for head in rela["heads"]} == {None}
+    for head in learned["heads"]:
+        assert head["alpha_initial"] == start[f"{head['layer']}.{head['head']}"]
+    pairs = [(head["alpha_initial"], head["alpha"]) for head in learned["heads"]]
+    assert learned["alpha_correlation"]["all"] == pytest.approx(np.corrcoef(*zip(*pairs, strict=True))[0, 1])
+    assert learned["alpha_correlation"].keys() == {"all", "encoder", "decoder", "cross"}
+    assert rela["alpha_correlation"] is None
+    assert correlation_text(0.93, 1500).startswith("After 1,500 updates final alphas correlate 0.93 with their random")
+
+
+def test_a_question_is_drawn_beside_the_same_words_as_a_statement(data: dict[str, Any]) -> None:
+    run = data["runs"][0]
+    contrast = run["contrast"]
+    question = run["sentences"][contrast["sentence"]]["source"]
+    assert [(a, b) for a, b in zip(question, contrast["source"], strict=True) if a != b] in ([("▁?", "▁.")], [("?", ".")])
+    assert contrast["heads"].keys() == {f"encoder.{layer}.{head}" for layer in (0, 1) for head in (0, 1)}
+    for rows in contrast["heads"].values():
+        assert len(rows["crow"]) == len(question) + 1
+    figure = FIGURES["interrogation-heads"]({**data, "runs": [run]})
+    assert figure is not None
+    left, right = figure.axes
+    assert "weight on ?" in left.get_title(loc="left")
+    assert "full stop" in right.get_title(loc="left")
+    assert [label.get_text().lstrip("~") for label in right.get_xticklabels()][-2] == "."
+    alone = FIGURES["interrogation-heads"]({**data, "runs": [{**run, "contrast": None}]})
+    assert alone is not None
+    assert len(alone.axes) == 1
+
+
+def test_a_correlation_needs_three_heads_that_differ() -> None:
+    places = [("encoder", 0, head) for head in range(4)]
+    apart = dict(zip(places, (1.1, 1.2, 1.5, 1.9), strict=True))
+    assert initial_correlation(apart, apart) == pytest.approx({"all": 1.0, "encoder": 1.0})
+    assert initial_correlation(apart, dict.fromkeys(places, 1.5)) == {"all": None, "encoder": None}
+    assert initial_correlation(dict.fromkeys(places, 1.5), apart) == {"all": None, "encoder": None}
+    assert initial_correlation(dict(list(apart.items())[:2]), apart) == {"all": None, "encoder": None}
+    assert initial_correlation({}, apart) is None
+    late = [{"kind": "alphas", "step": 25, "encoder": [[1.5]]}]
+    assert initial_alphas(late) == {}  # not where they started
+
+
+def test_best_weights_that_are_averaged_have_the_scores_of_the_average(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    metrics = metrics_of(folder.metrics)
+    folder.averaged.mkdir()
+    (folder.averaged / "average.json").write_text('{"step": 10, "validation": {"bleu": 13.5, "signature": "s", "chrf": null}}')
+    (folder.path / "best.json").write_text('{"checkpoint": "averaged"}')
+    assert [score["value"] for score in validation_scores(folder, metrics, 10)] == [13.5]
+    assert [score["value"] for score in validation_scores(folder, metrics, 10, "averaged")] == [13.5]
+    assert validation_scores(folder, metrics, 10, "last")[0]["value"] == 12.5
+    (folder.path / "best.json").write_text('{"checkpoint": "step-00000010"}')
+    assert validation_scores(folder, metrics, 10)[0]["value"] == 12.5
 
 
 def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The table of heads, and roles found from it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from entformer.analysis import Collector, HeadTable, LayerRows
+from entformer.analysis import Collector, HeadTable, LayerRows, Role
 from entformer.analysis.roles import QUESTIONS, RoleQuestion, find_roles, rank_heads
 from entformer.errors import ArgumentError
 
@@ -54,10 +55,22 @@ def test_columns_and_order(table: HeadTable) -> None:
         table.column("beauty")
 
 
+def test_small_measures_are_small_in_the_terminal_and_in_notebooks(table: HeadTable) -> None:
+    tiny = replace(table.heads[0], density=2.3e-5, entropy=0.0004, roles=(Role("previous token", 2.3e-5),))
+    layer = replace(table.layers[0], null_rate=2.3e-5)
+    shown = replace(table, heads=(tiny,), layers=(layer,))
+    for text in (repr(shown), shown._repr_html_()):
+        assert text.count("2.3e-5") >= 2
+        assert "4.0e-4" in text
+        assert "0.000 " not in text
+        assert ">0.000<" not in text
+
+
 def test_it_becomes_json_and_html(table: HeadTable) -> None:
     assert json.loads(table.to_json()) == table.to_dict()
     assert table.to_dict()["heads"][0]["roles"][0]["role"] == "previous token"
     page = table._repr_html_()
-    assert page.count("<tr>") == 4
+    assert page.count("<tr>") == 4 + 2  # heads and layers, each with a line of titles
+    assert "js diversity heads" in page
     assert "encoder.0.2" in page
     assert "encoder.0.2" in repr(table)

@@ -109,7 +109,7 @@
     showSentence();
     showGrid();
     showTable();
-    paths.show(run(), state.key);
+    showPaths();
     inspect();
     remember();
   }
@@ -119,12 +119,20 @@
     heads.choose(state.key);
   }
 
+  function showPaths() {
+    const start = AlphaPaths.start(run());
+    at("start").replaceChildren(...(start ? [start] : []));
+    paths.show(run(), state.key);
+  }
+
   function showTable() {
     const roles = Finds.roles(run(), openExample);
     const varied = Finds.varied(run(), openExample);
     at("found-roles").replaceChildren(...(roles ? [roles] : []));
     at("varied").replaceChildren(...(varied ? [varied] : []));
     table.show(run());
+    const layers = Layers.table(run());
+    at("layer-table").replaceChildren(...(layers ? [layers] : []));
   }
 
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -167,16 +175,25 @@
 
   function recall() {
     const chosen = new URLSearchParams(location.hash.slice(1));
-    const index = Number(chosen.get("run"));
-    if (runs[index]) state.run = index;
+    const index = chosen.get("run");
+    state.run = index !== null && runs[Number(index)] ? Number(index) : sparsest();
     if (run().sentences[Number(chosen.get("sentence"))]) state.sentence = Number(chosen.get("sentence"));
     const known = Data.findHead(run(), chosen.get("head") || "");
     state.key = known ? chosen.get("head") : telling();
   }
 
-  // What to show first: the head with the best found role, else the sparsest.
+  // The run to begin with: the one whose heads look at least.
+  function sparsest() {
+    const densities = runs.map((one) => Data.mean(one.heads.map((head) => head.density)) ?? Infinity);
+    return densities.indexOf(Math.min(...densities));
+  }
+
+  // What to show first: the head with the best found role, else the sparsest. Two roles say how much a head looks at, not at
+  // what; they are not among them.
+  const TOO_COMMON = ["broad context", "rarely active"];
   function telling() {
-    const best = (head) => Math.max(0, ...(head.roles || []).map((role) => role.score)) * 10 - head.density;
+    const scores = (head) => (head.roles || []).filter((role) => !TOO_COMMON.includes(role.role)).map((role) => role.score);
+    const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
     const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
     return head ? Data.keyOf(head) : null;
   }
@@ -186,7 +203,7 @@
     showOverview();
     showGrid();
     showTable();
-    paths.show(run(), state.key);
+    showPaths();
     inspector.repaint();
     compare.show(runs, sentence() && sentence().id);
   }
@@ -233,7 +250,7 @@
     // What lies below the first screen is drawn after the first frame.
     Dom.inSlices("below", [
       () => showTable(),
-      () => paths.show(run(), state.key),
+      () => showPaths(),
       () => compare.show(runs, sentence() && sentence().id),
     ]);
   }

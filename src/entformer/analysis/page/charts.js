@@ -68,7 +68,7 @@ const Charts = (() => {
         const right = 2 * bin < counts.length; // the side with room for a text
         const beside = right ? chart.x(start + size) + 4 : chart.x(start) - 4;
         const place = { class: "mean-text", x: beside, y: high + 26, "text-anchor": right ? "start" : "end" };
-        chart.plot.append(svg("text", place, `${share(count / total)} ↑`));
+        chart.plot.append(svg("text", place, `${Numbers.percent(count / total)} ↑`));
       }
       chart.plot.append(
         svg(
@@ -80,11 +80,11 @@ const Charts = (() => {
             height: Math.max(chart.y(0) - high, 0),
             fill: color,
           },
-          svg("title", {}, `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${((100 * count) / total).toFixed(1)}%`),
+          svg("title", {}, `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${Numbers.percent(count / total)}`),
         ),
       );
     });
-    if (!Data.missing(mark)) {
+    if (!Numbers.missing(mark)) {
       chart.plot.append(
         svg("line", { class: "mean", x1: chart.x(mark), x2: chart.x(mark), y1: chart.margin.top - 2, y2: chart.y(0) }),
         svg(

@@ -57,9 +57,16 @@ const Compare = (() => {
 
   // A fixed alpha is the same everywhere; what was learned left a path or differs from head to head.
   const learnsAlpha = (run) => {
-    const own = new Set(run.heads.map((head) => head.alpha).filter((alpha) => !Data.missing(alpha)));
+    const own = new Set(run.heads.map((head) => head.alpha).filter((alpha) => !Numbers.missing(alpha)));
     return own.size > 1 || (own.size === 1 && Boolean(run.alpha_paths));
   };
+
+  function fromStart(run) {
+    const correlation = (run.alpha_correlation || {}).all;
+    return Numbers.missing(correlation)
+      ? ""
+      : ` In ${run.name} final α correlates ${Numbers.fixed(correlation, 2, [0, 1])} with its random initial value.`;
+  }
 
   function alphas(runs) {
     const learning = runs.filter(learnsAlpha);
@@ -67,7 +74,7 @@ const Compare = (() => {
     const values = (run, kind) =>
       Data.headsOf(run, kind)
         .map((head) => head.alpha)
-        .filter((alpha) => !Data.missing(alpha));
+        .filter((alpha) => !Numbers.missing(alpha));
     const all = learning.flatMap((run) => run.heads.map((head) => head.alpha ?? 1));
     const only = runs.length > 1 && learning.length === 1 ? ` Only ${learning[0].name} learns it.` : "";
     const range = [1, Math.max(2, ...all)];
@@ -77,7 +84,7 @@ const Compare = (() => {
     );
     return Charts.figure(
       "Learned α",
-      `The share of heads at each α: 1 is softmax, 2 is sparsemax.${only}`,
+      `The share of heads at each α: 1 is softmax, 2 is sparsemax.${only}${learning.map(fromStart).join("")}`,
       matrix(learning, (run, heads, kind) => {
         const own = values(run, kind);
         return (
@@ -87,9 +94,9 @@ const Compare = (() => {
             top,
             color: Colors.run(runs.indexOf(run)),
             xForm: (value) => value.toFixed(1),
-            markForm: Data.fixed,
+            markForm: Numbers.alpha,
             mark: Data.mean(own),
-            says: `${run.name}, ${Data.KIND_TITLES[kind]}: ${own.length} heads, mean alpha ${Data.fixed(Data.mean(own))}`,
+            says: `${run.name}, ${Data.KIND_TITLES[kind]}: ${own.length} heads, mean alpha ${Numbers.alpha(Data.mean(own))}`,
           })
         );
       }),
@@ -99,8 +106,9 @@ const Compare = (() => {
   function densities(runs) {
     const top = Math.min(1, tallest(runs.flatMap((run) => allKinds(runs).map((kind) => summed(Data.headsOf(run, kind))))));
     return Charts.figure(
-      "How much of the sentence a row looks at",
-      "The share of rows at each density: the part of the visible keys with weight. Softmax would be one bar at 100%.",
+      "How much of a sentence a head looks at",
+      "The share of heads and sentences at each density: the part of the visible keys with weight, averaged over the rows of " +
+        "the sentence. Softmax would be one bar at 100%.",
       matrix(runs, (run, heads, kind, index) => {
         const counts = summed(heads);
         const mean = Data.mean(heads.map((head) => head.density));
@@ -111,8 +119,9 @@ const Compare = (() => {
             top,
             color: Colors.run(index),
             xForm: Charts.share,
+            markForm: Numbers.percent,
             mark: mean,
-            says: `${run.name}, ${Data.KIND_TITLES[kind]}: mean density ${Data.percent(mean)}`,
+            says: `${run.name}, ${Data.KIND_TITLES[kind]}: mean density ${Numbers.percent(mean)}`,
           })
         );
       }),
@@ -144,7 +153,7 @@ const Compare = (() => {
         const layers = (run.layers || []).filter((layer) => layer.kind === kind).sort((a, b) => a.layer - b.layer);
         const line = (name) =>
           Charts.path(
-            layers.filter((layer) => !Data.missing(layer[name])).map((layer) => [chart.x(layer.layer), chart.y(layer[name])]),
+            layers.filter((layer) => !Numbers.missing(layer[name])).map((layer) => [chart.x(layer.layer), chart.y(layer[name])]),
           );
         const color = Colors.run(index);
         chart.plot.append(
@@ -154,7 +163,7 @@ const Compare = (() => {
             svg(
               "circle",
               { class: "dot", cx: chart.x(head.layer), cy: chart.y(head.density), r: 4, fill: color },
-              svg("title", {}, `${Data.keyOf(head)}: ${Data.percent(head.density)}`),
+              svg("title", {}, `${Data.keyOf(head)}: ${Numbers.percent(head.density)}`),
             ),
           ),
         );
@@ -163,49 +172,17 @@ const Compare = (() => {
     );
   }
 
-  function diversity(runs) {
-    const [first, last] = layerRange(runs);
-    const values = runs
-      .flatMap((run) => (run.layers || []).map((layer) => layer.js_diversity))
-      .filter((value) => !Data.missing(value));
-    if (!values.length) return null;
-    const panels = allKinds(runs).map((kind) => {
-      const chart = Charts.frame({
-        width: 400,
-        height: 240,
-        x: [first - 0.3, last + 0.3],
-        y: [0, Math.max(...values) * 1.08],
-        xTicks: whole(first, last),
-        yForm: (value) => value.toFixed(2),
-        xTitle: "layer",
-        says: `${Data.KIND_TITLES[kind]}: Jensen-Shannon divergence between the heads of each layer, per run`,
-      });
-      runs.forEach((run, index) => {
-        const points = (run.layers || [])
-          .filter((layer) => layer.kind === kind && !Data.missing(layer.js_diversity))
-          .sort((a, b) => a.layer - b.layer)
-          .map((layer) => ({
-            x: chart.x(layer.layer),
-            y: chart.y(layer.js_diversity),
-            text: `${run.name}, layer ${layer.layer}: ${layer.js_diversity.toFixed(3)}`,
-          }));
-        chart.plot.append(
-          svg("path", {
-            d: Charts.path(points.map(({ x, y }) => [x, y])),
-            class: "line",
-            stroke: Colors.run(index),
-            "stroke-dasharray": Colors.dash(index),
-          }),
-          ...points.map(({ x, y, text }) => svg("g", {}, Charts.shape(index, x, y, Colors.run(index)), svg("title", {}, text))),
-        );
-      });
-      return el("div", {}, el("h4", {}, Data.KIND_TITLES[kind]), chart.picture);
-    });
-    return Charts.figure(
-      "How different the heads of a layer are",
-      "Jensen-Shannon divergence between the heads of each layer. Higher: the heads look at different things.",
-      Charts.runLegend(runs),
-      el("div", { class: "chart-row" }, panels),
+  // "4 heads, median confidence 96%", as the paper counts them.
+  function counted(run, offset, color) {
+    const found = (run.positional_heads || []).find((one) => one.offset === offset);
+    if (!found) return null;
+    const count = found.heads.length;
+    const heads = count === 1 ? "1 head" : `${count} heads`;
+    return el(
+      "p",
+      { class: "note counted", title: found.heads.join(", ") },
+      color && el("b", { style: { color } }, `${run.name}: `),
+      count ? `${heads}, median confidence ${Numbers.percent(found.median_confidence)}` : heads,
     );
   }
 
@@ -224,7 +201,7 @@ const Compare = (() => {
         says: `Confidence of every self-attention head on ${name}, per run`,
       });
       runs.forEach((run, index) => {
-        const heads = run.heads.filter((head) => head.kind !== "cross" && !Data.missing((head.positional || {})[offset]));
+        const heads = run.heads.filter((head) => head.kind !== "cross" && !Numbers.missing((head.positional || {})[offset]));
         const best = heads.reduce((top, head) => (top && top.positional[offset] >= head.positional[offset] ? top : head), null);
         chart.plot.append(
           svg("line", { class: "rule", x1: chart.x(0), x2: chart.x(1), y1: chart.y(index), y2: chart.y(index) }),
@@ -233,7 +210,7 @@ const Compare = (() => {
           const node = Charts.shape(index, chart.x(head.positional[offset]), chart.y(index), Colors.run(index));
           node.setAttribute("class", head === best ? "dot best" : "dot");
           node.addEventListener("click", () => onOpen(index, Data.keyOf(head)));
-          node.append(svg("title", {}, `${run.name} ${Data.keyOf(head)}: ${Data.percent(head.positional[offset])}`));
+          node.append(svg("title", {}, `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head.positional[offset])}`));
           chart.plot.append(node);
         }
         if (best) {
@@ -247,16 +224,23 @@ const Compare = (() => {
                 y: chart.y(index) - 9,
                 "text-anchor": near ? "end" : "start",
               },
-              `${Data.keyOf(best)}  ${Data.percent(best.positional[offset])}`,
+              `${Data.keyOf(best)}  ${Numbers.percent(best.positional[offset])}`,
             ),
           );
         }
       });
-      return el("div", {}, el("h4", {}, `On ${name}`), chart.picture);
+      return el(
+        "div",
+        {},
+        el("h4", {}, `On ${name}`),
+        chart.picture,
+        runs.map((run, index) => counted(run, Number(offset), runs.length > 1 && Colors.run(index))),
+      );
     });
     return Charts.figure(
       "Positional heads",
-      "Each mark is a self-attention head: the median weight it puts on a fixed offset. The surest head of each run is named.",
+      "Each mark is a self-attention head: the median weight it puts on a fixed offset. " +
+        "The surest head of each run is named. Counted are heads of a confidence of 40% or more.",
       Charts.runLegend(runs),
       el("div", { class: "chart-row" }, panels),
     );
@@ -267,7 +251,7 @@ const Compare = (() => {
     const best = runs
       .map((run, index) => {
         const sentence = run.sentences.find((one) => one.id === sentenceId);
-        const heads = run.heads.filter((head) => head.kind === "encoder" && !Data.missing((head.positional || {})["-1"]));
+        const heads = run.heads.filter((head) => head.kind === "encoder" && !Numbers.missing((head.positional || {})["-1"]));
         const head = heads.sort((a, b) => b.positional["-1"] - a.positional["-1"])[0];
         const rows = sentence && head && Data.storedRows(sentence, Data.keyOf(head));
         return rows && { run, index, head, rows };
@@ -292,7 +276,7 @@ const Compare = (() => {
               "span",
               { class: "facts" },
               Heads.chip(Data.alphaOf(run, head), false),
-              el("span", {}, `${Data.keyOf(head)} · ${Data.percent(head.positional["-1"])}`),
+              el("span", {}, `${Data.keyOf(head)} · ${Numbers.percent(head.positional["-1"])}`),
             ),
           );
         }),
@@ -307,9 +291,15 @@ const Compare = (() => {
 
     function show(runs, sentenceId) {
       element.replaceChildren(
-        ...[alphas(runs), densities(runs), layerDensities(runs), diversity(runs), positional(runs, onOpen), onSentence].filter(
-          Boolean,
-        ),
+        ...[
+          alphas(runs),
+          densities(runs),
+          layerDensities(runs),
+          Layers.nullRates(runs),
+          Layers.diversity(runs),
+          positional(runs, onOpen),
+          onSentence,
+        ].filter(Boolean),
       );
       follow(runs, sentenceId);
     }

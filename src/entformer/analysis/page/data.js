@@ -114,18 +114,6 @@ const Data = (() => {
     return { text: starts ? piece.slice(1) || "␣" : piece, special: false, starts };
   }
 
-  const missing = (value) => value === null || value === undefined || Number.isNaN(value);
-  const fixed = (value, digits = 2) => (missing(value) ? "–" : value.toFixed(digits));
-  const percent = (value) => {
-    if (missing(value)) return "–";
-    const share = value * 100;
-    return share > 0 && share < 10 ? `${share.toFixed(1)}%` : `${Math.round(share)}%`;
-  };
-  const number = (value) => (missing(value) ? "–" : value.toLocaleString("en"));
-
-  // Four decimals; a positive weight never reads as zero.
-  const weightText = (weight) => (weight === 0 ? "exactly 0" : weight < 0.0001 ? weight.toExponential(1) : weight.toFixed(4));
-
   // What is known of a key without stored weight.
   const restText = (rows) => (rows.cut ? `below ${rows.cut}` : "exactly 0");
 
@@ -169,11 +157,6 @@ const Data = (() => {
     support,
     density,
     shown,
-    missing,
-    fixed,
-    percent,
-    number,
-    weightText,
     restText,
     leftOut,
     mean,

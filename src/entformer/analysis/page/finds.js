@@ -40,7 +40,7 @@ const Finds = (() => {
                 { type: "button", class: "role", onclick: () => onExample(key, example) },
                 el("code", {}, key),
                 " ",
-                el("small", {}, Data.fixed(score)),
+                el("small", {}, Numbers.fixed(score)),
               ),
             ),
           heads.length > BEST && el("span", { class: "note" }, `and ${heads.length - BEST} more`),
@@ -59,7 +59,7 @@ const Finds = (() => {
       "button",
       { type: "button", class: "head wide", onclick: () => onExample(key, place) },
       canvas,
-      el("span", { class: "facts" }, el("b", {}, Data.percent(density)), el("span", {}, `${rows.columns} keys`)),
+      el("span", { class: "facts" }, el("b", {}, Numbers.percent(density)), el("span", {}, `${rows.columns} keys`)),
       el("span", { class: "quote" }, sentence.source_text),
     );
   }

@@ -14,7 +14,7 @@ const Heads = (() => {
       "span",
       { class: "alpha", style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
       changed ? "α* " : name,
-      alpha.toFixed(2),
+      Numbers.alpha(alpha),
     );
   }
 
@@ -98,12 +98,12 @@ const Heads = (() => {
       const density = rows ? Data.density(rows) : head.density;
       node
         .querySelector(".facts")
-        .replaceChildren(chip(alpha, changed), el("span", { class: "density" }, Data.percent(density)));
+        .replaceChildren(chip(alpha, changed), el("span", { class: "density" }, Numbers.percent(density)));
       node.setAttribute(
         "aria-label",
-        `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : alpha.toFixed(2)}, density ${Data.percent(density)}`,
+        `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : Numbers.alpha(alpha)}, density ${Numbers.percent(density)}`,
       );
-      node.title = `${key} · density ${Data.percent(density)}`;
+      node.title = `${key} · density ${Numbers.percent(density)}`;
     }
 
     function redraw() {

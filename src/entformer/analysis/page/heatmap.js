@@ -155,8 +155,7 @@ const Heatmap = (() => {
           context.fillRect(x0 + column * cell, y0 + row * cell, cell, cell);
           if (cell >= NUMBERED) {
             context.fillStyle = Colors.ink(rgb);
-            const text = rows.weight[at] >= 0.995 ? rows.weight[at].toFixed(1) : rows.weight[at].toFixed(2).slice(1);
-            context.fillText(text === ".00" ? "~0" : text, x0 + (column + 0.5) * cell, y0 + (row + 0.5) * cell);
+            context.fillText(Numbers.short(rows.weight[at]).replace(/^0\./, "."), x0 + (column + 0.5) * cell, y0 + (row + 0.5) * cell);
           }
         }
       }
@@ -232,7 +231,7 @@ const Heatmap = (() => {
     function textOf({ row, column }) {
       const { rows, queries, keys } = content;
       const found = Data.support(rows, row).find((entry) => entry.column === column);
-      const held = found ? Data.weightText(found.weight) : Data.restText(rows);
+      const held = found ? Numbers.weight(found.weight) : Data.restText(rows);
       const value = column >= Data.visible(rows, row) ? "not visible" : held;
       return `${Data.shown(queries[row]).text} → ${Data.shown(keys[column]).text}: ${value}`;
     }

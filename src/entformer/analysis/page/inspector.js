@@ -8,21 +8,24 @@ const Inspector = (() => {
   const HIGHEST = 3; // of the slider, unless the head's own alpha is above
 
   const MEASURES = [
-    ["density", "Density", Data.percent],
-    ["support", "Keys with weight", (value) => Data.fixed(value, 1)],
-    ["effective_keys", "Effective keys", (value) => Data.fixed(value, 1)],
-    ["entropy", "Entropy, nats", Data.fixed],
-    ["null_rate", "Rows without weight", Data.percent],
-    ["-1", "On the previous token", Data.percent],
-    ["0", "On itself", Data.percent],
-    ["1", "On the next token", Data.percent],
-    ["first_key", "On the first token", Data.percent],
-    ["last_key", "On the last token", Data.percent],
-    ["merging", "Subword merging", Data.percent],
-    ["merging_pieces", "Merging, words of 2+", Data.percent],
-    ["interrogation", "Interrogation", Data.percent],
-    ["aer", "Alignment error", Data.percent],
-    ["aer_shifted", "Alignment error, shifted", Data.percent],
+    ["alpha_initial", "α before training", Numbers.alpha],
+    ["density", "Density", Numbers.percent],
+    ["support", "Keys with weight", (value) => Numbers.fixed(value, 1)],
+    ["effective_keys", "Effective keys", (value) => Numbers.fixed(value, 1)],
+    ["entropy", "Entropy, nats", Numbers.fixed],
+    ["null_rate", "Rows without weight", Numbers.percent],
+    ["-1", "On the previous token", Numbers.percent],
+    ["0", "On itself", Numbers.percent],
+    ["1", "On the next token", Numbers.percent],
+    ["first_key", "On the first token", Numbers.percent],
+    ["last_key", "On the last token", Numbers.percent],
+    ["merging", "Subword merging", Numbers.percent],
+    ["merging_pieces", "Merging, words of 2+", Numbers.percent],
+    ["merging_with_self", "Merging, with self", Numbers.percent],
+    ["interrogation", "Interrogation", Numbers.percent],
+    ["interrogation_contrast", "As a statement", Numbers.percent],
+    ["aer", "Alignment error", Numbers.percent],
+    ["aer_shifted", "Alignment error, shifted", Numbers.percent],
   ];
 
   // What the note below the slider says in a report, which computes weights from stored scores.
@@ -30,7 +33,7 @@ const Inspector = (() => {
     if (!canChange)
       return "The scores of this sentence are not stored, so its weights cannot be computed anew; choose a shorter one.";
     if (!changed) return "Move it: the weights are computed anew from this head's scores, in your browser.";
-    return `Computed here from this head's scores. Density on this sentence: ${Data.percent(Data.density(rows))}.`;
+    return `Computed here from this head's scores. Density on this sentence: ${Numbers.percent(Data.density(rows))}.`;
   }
 
   // onAlpha(key, alpha or null), onStep(+1 or -1) to the next head, onExample(key, sentence index), onRow(row): another query.
@@ -191,10 +194,10 @@ const Inspector = (() => {
       slider.max = Math.max(highest, Math.ceil(learned ?? 0));
       slider.value = at;
       slider.disabled = !canChange;
-      slider.setAttribute("aria-valuetext", `alpha ${at.toFixed(2)}`);
-      output.textContent = alpha === null ? `1 … ${highest}` : alpha.toFixed(2);
+      slider.setAttribute("aria-valuetext", `alpha ${Numbers.alpha(at)}`);
+      output.textContent = alpha === null ? `1 … ${highest}` : Numbers.alpha(alpha);
       reset.disabled = !changed;
-      reset.textContent = learned === null ? `Reset to ${normalizer}` : `Reset to ${learned.toFixed(2)}`;
+      reset.textContent = learned === null ? `Reset to ${normalizer}` : `Reset to ${Numbers.alpha(learned)}`;
       const place = (value) => `${(100 * (value - 1)) / (Number(slider.max) - 1)}%`;
       ticks.replaceChildren(
         ...[
@@ -212,7 +215,7 @@ const Inspector = (() => {
       ]);
       measures.replaceChildren(
         ...facts
-          .filter(([, , value]) => !Data.missing(value))
+          .filter(([, , value]) => !Numbers.missing(value))
           .map(([text, form, value]) => el("div", {}, el("dt", {}, text), el("dd", {}, form(value)))),
       );
       roles.replaceChildren(...roleButtons(head, (example) => onExample(content.key, example)));
@@ -286,7 +289,7 @@ const Inspector = (() => {
     if (!found.length) return [el("p", { class: "note" }, "None: no measure stands out.")];
     return found.map((role) => {
       const [example] = role.examples || [];
-      const text = [role.role, " ", el("small", {}, Data.fixed(role.score))];
+      const text = [role.role, " ", el("small", {}, Numbers.fixed(role.score))];
       if (example === undefined) return el("span", { class: "role" }, text);
       return el(
         "button",

@@ -88,7 +88,8 @@
 
   // ---- one race ----------------------------------------------------------------------------------------------------------
 
-  const spreadText = (found) => (found.values.length > 1 ? ` ± ${found.spread.toFixed(1)}` : "");
+  const accuracy = (percent) => Numbers.fixed(percent, 1, [0, 100]);
+  const spreadText = (found) => (found.values.length > 1 ? ` ± ${Numbers.fixed(found.spread, 1)}` : "");
 
   function lines(race, pick) {
     return visible(race).map((one) => ({
@@ -123,7 +124,7 @@
               "tr",
               {},
               el("th", { scope: "row" }, Curves.sample(color(one), dash(one), hollow(one)), name(one)),
-              el("td", {}, found.mean.toFixed(1), el("small", {}, spreadText(found))),
+              el("td", {}, accuracy(found.mean), el("small", {}, spreadText(found))),
             ),
           ),
         ),
@@ -157,7 +158,7 @@
           if (!found) return el("td", {}, "–");
           const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
           const kind = [length <= race.train_length && "inside", first && "best"].filter(Boolean).join(" ");
-          return el("td", { class: kind }, found.mean.toFixed(1), el("small", {}, spreadText(found)));
+          return el("td", { class: kind }, accuracy(found.mean), el("small", {}, spreadText(found)));
         }),
         el("td", {}, `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`),
       );

@@ -102,7 +102,7 @@ const Lines = (() => {
             svg(
               "text",
               { x: picture.from - 2, y: picture.middle(column, rows.columns) - 9, class: "number", "text-anchor": "start" },
-              weight.toFixed(2),
+              Numbers.fixed(weight, 2, [0, 1]),
             ),
           ),
       );

@@ -7,6 +7,57 @@ const AlphaPaths = (() => {
   const { el, svg } = Dom;
   const BINS = 20;
 
+  // Where every head began and where it is now; null without initial alphas.
+  function start(run) {
+    const heads = run.heads.filter((head) => !Numbers.missing(head.alpha_initial) && !Numbers.missing(head.alpha));
+    if (!heads.length) return null;
+    const correlation = (run.alpha_correlation || {}).all;
+    const after = Numbers.missing(run.step) ? "After training" : `After ${Numbers.count(run.step)} updates`;
+    const all = heads.flatMap((head) => [head.alpha_initial, head.alpha]);
+    const range = [Math.min(1, ...all), Math.max(2, ...all)];
+    const chart = Charts.frame({
+      width: 400,
+      height: 300,
+      x: range,
+      y: range,
+      xTicks: Charts.ticks(...range, 5),
+      yTicks: Charts.ticks(...range, 5),
+      xForm: (value) => value.toFixed(1),
+      yForm: (value) => value.toFixed(1),
+      xTitle: "α before training (upward: after)",
+      says: `${run.name}: final against initial alpha of ${heads.length} heads, correlation ${Numbers.fixed(correlation, 2, [0, 1])}`,
+    });
+    chart.plot.append(svg("line", { class: "rule", x1: chart.x(range[0]), x2: chart.x(range[1]), y1: chart.y(range[0]), y2: chart.y(range[1]) }));
+    for (const head of heads) {
+      const kind = Data.KINDS.indexOf(head.kind);
+      const node = Charts.shape(kind, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(kind));
+      node.setAttribute("class", "dot");
+      const [from, to] = [head.alpha_initial, head.alpha].map(Numbers.alpha);
+      node.append(svg("title", {}, `${Data.keyOf(head)}: ${from} → ${to}`));
+      chart.plot.append(node);
+    }
+    const kinds = Data.kindsOf(run).map((kind) => {
+      const at = Data.KINDS.indexOf(kind);
+      const sign = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, Charts.shape(at, 6, 6, Colors.run(at)));
+      const own = (run.alpha_correlation || {})[kind];
+      return el("span", {}, sign, ` ${Data.KIND_TITLES[kind]}${Numbers.missing(own) ? "" : `: ${Numbers.fixed(own, 2, [0, 1])}`}`);
+    });
+    return el(
+      "div",
+      { class: "start" },
+      el("h3", {}, "Before and after training"),
+      el(
+        "p",
+        { class: "lead", id: "alpha-correlation" },
+        Numbers.missing(correlation)
+          ? `${after}: α before and after training.`
+          : `${after} final α correlates ${Numbers.fixed(correlation, 2, [0, 1])} with its random initial value. Near 1, α tells where a ` +
+              "head started more than what it learned; read single values of α with that in mind.",
+      ),
+      el("div", { class: "from-to" }, chart.picture, el("div", { class: "legend" }, kinds)),
+    );
+  }
+
   // onOpen(key).
   function create({ onOpen }) {
     const element = el("div", { class: "paths" });
@@ -86,7 +137,7 @@ const AlphaPaths = (() => {
             stroke: Colors.layer(head.layer, layers.length),
             onclick: () => onOpen(head.key),
           },
-          svg("title", {}, `${head.key}, ends at α = ${head.path[head.path.length - 1].toFixed(3)}`),
+          svg("title", {}, `${head.key}, starts at α = ${Numbers.fixed(head.path[0], 3, [1, 2])}, ends at α = ${Numbers.fixed(head.path[head.path.length - 1], 3, [1, 2])}`),
         ),
       );
       const marker = svg("g", {});
@@ -126,7 +177,7 @@ const AlphaPaths = (() => {
             ),
           ),
         );
-        const [low, middle, high] = [Math.min(...now), Data.median(now), Math.max(...now)].map((alpha) => alpha.toFixed(2));
+        const [low, middle, high] = [Math.min(...now), Data.median(now), Math.max(...now)].map(Numbers.alpha);
         caption.textContent = `α from ${low} to ${high}, median ${middle}`;
       }
     }
@@ -144,5 +195,5 @@ const AlphaPaths = (() => {
     return { element, show, choose };
   }
 
-  return { create };
+  return { create, start };
 })();

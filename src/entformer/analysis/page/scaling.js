@@ -10,7 +10,7 @@ const Scaling = (() => {
   function draw(series, what, length) {
     const shown = series.map((one) => ({
       ...one,
-      dots: one.learned.filter((dot) => dot.length === length && !Data.missing(dot[what])),
+      dots: one.learned.filter((dot) => dot.length === length && !Numbers.missing(dot[what])),
     }));
     const heads = [...new Set(shown.flatMap(({ dots }) => dots.map(({ layer, head }) => `${layer}.${head}`)))].sort((a, b) => {
       const [left, right] = [a, b].map((key) => key.split(".").map(Number));
@@ -39,7 +39,7 @@ const Scaling = (() => {
           svg(
             "circle",
             { class: "dot", cx: chart.x(heads.indexOf(`${dot.layer}.${dot.head}`) + shift), cy: chart.y(dot[what]), r: 4, fill: color },
-            svg("title", {}, `${name}, layer ${dot.layer}, head ${dot.head}, seed ${dot.seed}: ${dot[what].toPrecision(3)}`),
+            svg("title", {}, `${name}, layer ${dot.layer}, head ${dot.head}, seed ${dot.seed}: ${Numbers.fixed(dot[what], 3)}`),
           ),
         );
       }

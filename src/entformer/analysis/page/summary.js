@@ -13,16 +13,16 @@ const Summary = (() => {
       const [low, high] = [Math.min(...alphas), Math.max(...alphas)];
       const range = !alphas.length
         ? "–"
-        : low.toFixed(2) === high.toFixed(2)
-          ? low.toFixed(2)
-          : `${low.toFixed(2)} – ${high.toFixed(2)}`;
+        : Numbers.alpha(low) === Numbers.alpha(high)
+          ? Numbers.alpha(low)
+          : `${Numbers.alpha(low)} – ${Numbers.alpha(high)}`;
       return el(
         "tr",
         {},
         el("th", { scope: "row" }, kind),
         el("td", {}, (run.normalizers || {})[kind] || "–"),
         el("td", {}, range),
-        el("td", {}, Data.percent(Data.mean(heads.map((head) => head.density)))),
+        el("td", {}, Numbers.percent(Data.mean(heads.map((head) => head.density)))),
       );
     });
     return el(
@@ -32,7 +32,9 @@ const Summary = (() => {
       el(
         "div",
         { class: "scores" },
-        (run.scores || []).map((score) => el("div", {}, el("b", {}, Data.fixed(score.value, 1)), el("span", {}, score.name))),
+        (run.scores || []).map((score) =>
+          el("div", { title: score.about }, el("b", {}, Numbers.fixed(score.value, 1)), el("span", {}, score.name)),
+        ),
       ),
       el(
         "table",
@@ -43,7 +45,7 @@ const Summary = (() => {
           el(
             "tr",
             {},
-            ["", "normaliser", "α", "density"].map((text) => el("th", { scope: "col" }, text)),
+            ["", "normalizer", "α", "density"].map((text) => el("th", { scope: "col" }, text)),
           ),
         ),
         el("tbody", {}, facts),
@@ -51,16 +53,22 @@ const Summary = (() => {
       el(
         "p",
         { class: "note" },
-        `${run.heads.length} heads, read on ${Data.number(counts.sentences)} sentences of ${counts.name || "the data"}` +
-          ` (${Data.number(counts.source_tokens)} source and ${Data.number(counts.target_tokens)} target tokens).`,
+        `${run.heads.length} heads, read on ${Numbers.count(counts.sentences)} sentences of ${counts.name || "the data"}` +
+          ` (${Numbers.count(counts.source_tokens)} source and ${Numbers.count(counts.target_tokens)} target tokens).`,
       ),
       (run.scores || []).length > 0 &&
         el(
           "details",
           {},
-          el("summary", {}, "Signatures"),
+          el("summary", {}, "What the scores are of, and signatures"),
           run.scores.map((score) =>
-            el("p", { class: "signature" }, el("b", {}, score.name), " ", el("code", {}, score.signature || "–")),
+            el(
+              "p",
+              { class: "signature" },
+              el("b", {}, score.name),
+              score.about ? ` ${score.about} ` : " ",
+              score.signature && el("code", {}, score.signature),
+            ),
           ),
         ),
     );
@@ -114,7 +122,7 @@ const Summary = (() => {
   }
 
   const place = (found) =>
-    Data.missing(found.layer) ? "" : `cross.${found.layer}${Data.missing(found.head) ? "" : `.${found.head}`}`;
+    Numbers.missing(found.layer) ? "" : `cross.${found.layer}${Numbers.missing(found.head) ? "" : `.${found.head}`}`;
 
   const ROWS = { normal: "where the word is predicted", shifted: "where the word is read" };
 
@@ -124,12 +132,15 @@ const Summary = (() => {
     if (!rows.length) return null;
     const ways = [
       ["best_head", "best head"],
-      ["best_layer", "best layer, heads averaged"],
-      ["averaged", "all heads averaged"],
-    ];
+      ["best_layer", "best layer, mean of shares"],
+      ["best_layer_raw", "best layer, raw mean"],
+      ["averaged", "all heads, mean of shares"],
+      ["averaged_raw", "all heads, raw mean"],
+    ].filter(([name]) => rows.some((run) => run.alignment[name]));
     return Charts.figure(
       "Word alignment from cross attention",
-      "Error rate against gold links, lower is better. Each target token is linked to the source token with most weight.",
+      "Error rate against gold links, lower is better. Each target token is linked to the source token with most weight. Heads " +
+        "are averaged by their shares of each row, or raw; the two differ only where rows need not sum to one (ReLA).",
       el(
         "div",
         { class: "scroll" },
@@ -160,7 +171,7 @@ const Summary = (() => {
                   return el(
                     "td",
                     {},
-                    el("b", {}, Data.percent(found.aer)),
+                    el("b", {}, Numbers.percent(found.aer)),
                     " ",
                     el("code", {}, place(found)),
                     el("p", { class: "note" }, ROWS[found.rows] || ""),

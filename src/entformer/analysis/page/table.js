@@ -17,9 +17,16 @@ const HeadTable = (() => {
     {
       id: "alpha",
       text: "α",
-      title: "learned, or fixed by the normaliser",
+      title: "learned, or fixed by the normalizer",
       value: (head) => Data.alphaOf(run, head),
       chip: true,
+    },
+    {
+      id: "alpha_initial",
+      text: "α before",
+      title: "α before the first update",
+      value: (head) => head.alpha_initial,
+      form: Numbers.alpha,
     },
     {
       id: "roles",
@@ -33,94 +40,108 @@ const HeadTable = (() => {
       text: "Density",
       title: "mean share of the visible keys that get weight",
       value: (head) => head.density,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "support",
       text: "Keys",
       title: "mean number of keys with weight",
       value: (head) => head.support,
-      form: (value) => Data.fixed(value, 1),
+      form: (value) => Numbers.fixed(value, 1),
     },
     {
       id: "effective_keys",
       text: "Effective",
       title: "effective number of keys: mean of exp(entropy)",
       value: (head) => head.effective_keys,
-      form: (value) => Data.fixed(value, 1),
+      form: (value) => Numbers.fixed(value, 1),
     },
     {
       id: "entropy",
       text: "Entropy",
       title: "mean entropy of a row, in nats",
       value: (head) => head.entropy,
-      form: Data.fixed,
+      form: Numbers.fixed,
     },
     {
       id: "null_rate",
       text: "Null",
       title: "share of rows without any weight",
       value: (head) => head.null_rate,
-      form: Data.percent,
+      form: Numbers.percent,
     },
-    { id: "previous", text: "−1", title: "median confidence on the previous token", value: offset("-1"), form: Data.percent },
-    { id: "itself", text: "0", title: "median confidence on the token itself", value: offset("0"), form: Data.percent },
-    { id: "next", text: "+1", title: "median confidence on the next token", value: offset("1"), form: Data.percent },
+    { id: "previous", text: "−1", title: "median confidence on the previous token", value: offset("-1"), form: Numbers.percent },
+    { id: "itself", text: "0", title: "median confidence on the token itself", value: offset("0"), form: Numbers.percent },
+    { id: "next", text: "+1", title: "median confidence on the next token", value: offset("1"), form: Numbers.percent },
     {
       id: "first_key",
       text: "First",
       title: "median weight on the first key",
       value: (head) => head.first_key,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "last_key",
       text: "Last",
       title: "median weight on the last key",
       value: (head) => head.last_key,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "merging",
       text: "Merging",
       title: "mass inside the pieces of one word",
       value: (head) => head.merging,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "merging_pieces",
       text: "Merging 2+",
       title: "the same, over words of two and more pieces only",
       value: (head) => head.merging_pieces,
-      form: Data.percent,
+      form: Numbers.percent,
+    },
+    {
+      id: "merging_with_self",
+      text: "with self",
+      title: "mass on all pieces of the word, the query's own included; words of two and more pieces",
+      value: (head) => head.merging_with_self,
+      form: Numbers.percent,
     },
     {
       id: "interrogation",
       text: "Question",
       title: "mean weight on the question mark from an interrogative word",
       value: (head) => head.interrogation,
-      form: Data.percent,
+      form: Numbers.percent,
+    },
+    {
+      id: "interrogation_contrast",
+      text: "Statement",
+      title: "the same words with a full stop in place of the question mark: mean weight on the full stop",
+      value: (head) => head.interrogation_contrast,
+      form: Numbers.percent,
     },
     {
       id: "aer",
       text: "AER",
       title: "alignment error rate, row i; lower is better",
       value: (head) => head.aer,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "aer_shifted",
       text: "AER +1",
       title: "alignment error rate, row i + 1; lower is better",
       value: (head) => head.aer_shifted,
-      form: Data.percent,
+      form: Numbers.percent,
     },
     {
       id: "density_spread",
       text: "Spread",
       title: "density in the densest less the sparsest of sentences of similar length",
       value: (head) => head.density_spread,
-      form: Data.percent,
+      form: Numbers.percent,
     },
   ];
   const orderOf = (head) => Data.KINDS.indexOf(head.kind) * 1e6 + head.layer * 1e3 + head.head;
@@ -138,7 +159,7 @@ const HeadTable = (() => {
       run = next;
       if (only !== "all" && !Data.kindsOf(run).includes(only)) only = "all";
       // A measure that no head has (alignment without gold links) gets no column.
-      columns = columnsFor(run).filter((column) => run.heads.some((head) => !Data.missing(column.value(head))));
+      columns = columnsFor(run).filter((column) => run.heads.some((head) => !Numbers.missing(column.value(head))));
       render();
     }
 
@@ -148,7 +169,7 @@ const HeadTable = (() => {
       const direction = descending ? -1 : 1;
       return heads.sort((a, b) => {
         const [left, right] = [value(a), value(b)];
-        if (Data.missing(left) || Data.missing(right)) return Data.missing(left) - Data.missing(right); // unknown values last
+        if (Numbers.missing(left) || Numbers.missing(right)) return Numbers.missing(left) - Numbers.missing(right); // unknown values last
         return direction * (left - right) || orderOf(a) - orderOf(b);
       });
     }
@@ -237,7 +258,7 @@ const HeadTable = (() => {
         );
       }
       const value = column.value(head);
-      return el("td", { class: Data.missing(value) ? "missing" : "" }, column.form(value));
+      return el("td", { class: Numbers.missing(value) ? "missing" : "" }, column.form(value));
     }
 
     return { element, show };

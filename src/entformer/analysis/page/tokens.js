@@ -78,7 +78,7 @@ const Tokens = (() => {
         node.classList.toggle("hidden-key", column >= seen);
         node.style.background = rgb ? `rgb(${rgb.join(",")})` : "";
         node.style.color = rgb ? Colors.ink(rgb) : "";
-        node.title = column >= seen ? "not visible: in the future" : weight ? Data.weightText(weight) : Data.restText(rows);
+        node.title = column >= seen ? "not visible: in the future" : weight ? Numbers.weight(weight) : Data.restText(rows);
       });
       Dom.keepInView(queryLine, queryLine.children[row]);
       Dom.keepInView(keyLine, found.length ? keyLine.children[found[0].column] : null);
@@ -97,7 +97,7 @@ const Tokens = (() => {
               { class: "bar" },
               el("i", { style: { width: `${(100 * weight) / Math.max(top, 1e-9)}%`, background: Colors.weight(weight) } }),
             ),
-            el("span", { class: "value" }, Data.weightText(weight)),
+            el("span", { class: "value" }, Numbers.weight(weight)),
           ),
         ),
       );

@@ -111,7 +111,7 @@ const Alignment = (() => {
               el("span", { class: "key" }, Data.shown(piece).text),
               el("span", { class: "position" }, piece === step.piece ? "this" : ""),
               el("span", { class: "bar" }, el("i", { style: { width: `${100 * probability}%` } })),
-              el("span", { class: "value" }, Data.weightText(probability)),
+              el("span", { class: "value" }, Numbers.weight(probability)),
             ),
           ),
         ),

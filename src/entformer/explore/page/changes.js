@@ -54,12 +54,12 @@ const Changes = (() => {
       const whole = Data.kindsOf(run).map((one) => sameForAll(run, one, alphas)).filter(Boolean);
       const covered = new Set(whole.flatMap(({ keys }) => keys));
       const single = [...alphas].filter(([key]) => !covered.has(key));
-      const chips = whole.map(({ name, keys, alpha }) => chip(el("span", {}, name), `α ${alpha.toFixed(2)}`, name, keys));
+      const chips = whole.map(({ name, keys, alpha }) => chip(el("span", {}, name), `α ${Numbers.alpha(alpha)}`, name, keys));
       for (const [key, alpha] of single.slice(0, SHOWN)) {
         const own = Data.alphaOf(run, Data.findHead(run, key));
         const name = el("button", { type: "button", class: "name", title: "Show this head", onclick: () => onOpen(key) });
         name.append(el("code", {}, key));
-        chips.push(chip(name, `α ${own.toFixed(2)} → ${alpha.toFixed(2)}`, key, [key]));
+        chips.push(chip(name, `α ${Numbers.alpha(own)} → ${Numbers.alpha(alpha)}`, key, [key]));
       }
       if (single.length > SHOWN) chips.push(el("span", { class: "note" }, `and ${single.length - SHOWN} more`));
       list.replaceChildren(...chips);

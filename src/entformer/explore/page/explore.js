@@ -207,7 +207,7 @@
   function noteOf({ head, run, changed: is, rows }) {
     if (!head.adjustable) return `These weights are ${run.normalizers[head.kind]}, not α-entmax: there is no α to change.`;
     if (!is) return "Move it, or choose below: the model translates anew with this head changed.";
-    const density = rows ? Data.percent(Data.density(rows)) : "–";
+    const density = rows ? Numbers.percent(Data.density(rows)) : "–";
     return `The whole model was run anew. Density of this head on this sentence: ${density}.`;
   }
 
@@ -374,8 +374,8 @@
     at("text").lang = model.languages[0];
     at("text").maxLength = model.limits.characters;
     at("facts").textContent =
-      `${from} to ${to}, ${model.heads.length} heads (${count}), ${Data.number(model.parameters)} parameters, ` +
-      `step ${Data.number(model.step)}, entformer ${model.entformer}`;
+      `${from} to ${to}, ${model.heads.length} heads (${count}), ${Numbers.count(model.parameters)} parameters, ` +
+      `step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
     at("examples").replaceChildren(
       el("span", { class: "note" }, "Or try"),
       ...model.examples.map((text) =>

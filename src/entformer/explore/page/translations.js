@@ -55,7 +55,7 @@ const Translations = (() => {
     }
 
     const score = ({ score: value, finished }) =>
-      `${value === null ? "–" : value.toFixed(3).replace("-", "−")}${finished ? "" : ", cut"}`;
+      `${Numbers.fixed(value, 3).replace("-", "−")}${finished ? "" : ", cut"}`;
 
     return { element, show };
   }
