@@ -25,7 +25,7 @@ from torch import Tensor
 
 from entformer.errors import ArgumentError
 from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax, under_autocast
+from entformer.kernels.rows.api import dim_back, entmax, under_autocast
 
 __all__ = ["budget_bisect", "entmax", "entmax15", "entmax_bisect", "entmax_support", "log_entmax"]
 __all__ += ["normmax_bisect", "sparsemax", "sparsemax_bisect"]
@@ -148,7 +148,7 @@ def log_entmax(
     outside = ~allowed | (y <= -1.0) | ((weights == 0.0) & (y < edge))
     log_weights = torch.where(outside, -math.inf, _log1p_over(torch.where(outside, 0.0, above_c), e))
     log_weights = torch.where(top_weight.isnan(), math.nan, log_weights)
-    return log_weights.to(x.dtype).movedim(-1, dim)
+    return dim_back(log_weights.to(x.dtype), dim)
 
 
 # ---- normmax and budget --------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def normmax_bisect(
         return normmax_bisect(X.reshape(1), alpha, 0, n_iter, mask=mask).reshape(())
     scores = _scores("normmax_bisect", X, dim, mask)
     weights, _ = normmax_rows(scores, per_row("alpha", alpha, X, dim))
-    return weights.to(X.dtype).movedim(-1, dim)
+    return dim_back(weights.to(X.dtype), dim)
 
 
 def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -254,7 +254,7 @@ def budget_bisect(
     gap = weights.sum(-1, keepdim=True) - rest
     gap = torch.where(inside.any(-1, keepdim=True) | gap.isnan(), gap, 0.0)
     weights, _ = _clipped(z, tau + gap / moving)  # one recorded Newton step: exact, since all is linear here
-    return weights.to(X.dtype).movedim(-1, dim)
+    return dim_back(weights.to(X.dtype), dim)
 
 
 def _clipped(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
