@@ -67,7 +67,7 @@ __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("analysis", "explore"):  # a room by its name: entformer.analysis.collect(...)
+    if name in ("analysis", "compat", "explore"):  # a subpackage by its name: entformer.analysis.collect(...)
         return importlib.import_module(f"entformer.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'entformer' has no attribute {name!r}")

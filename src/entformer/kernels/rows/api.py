@@ -45,9 +45,7 @@ def entmax(
     A row that is masked throughout gives zeros and zero gradients. NaN stays in its row. Entries of +inf share the row's mass.
     """
     if has_torch_function((x, alpha, mask)):  # torch.fx proxies, tensor subclasses
-        return handle_torch_function(
-            entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl
-        )
+        return handle_torch_function(entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl)
     checks.check_strided_float("x", x, "of scores")
     if x.dim() == 0:
         return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
