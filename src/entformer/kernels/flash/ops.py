@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ImplUnavailable
+from entformer.kernels.flash import fallback
+from entformer.kernels.impl import resolve
 from entformer.kernels.rows.ops import plain_operator_suffices
 
 _COMMON = "Tensor? mask, Tensor? key_mask, Tensor? slopes"
@@ -64,6 +66,24 @@ def _support_shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(size, dtype=torch.int32), q.new_empty(size, dtype=torch.float32)
 
 
+def _until_kernels_load(operator: Any, dense: Any) -> Any:
+    """The operator before the C++ kernels are loaded, as in a process that runs a saved program: loads them, or goes on dense."""
+
+    def run(first: Tensor, *rest: Any) -> Any:
+        if resolve("auto", first.device.type) == "cpu":
+            return operator(first, *rest)
+        return tuple(t.contiguous() for t in dense(first, *rest))  # as the shape functions have it
+
+    return run
+
+
+# The C++ kernels register for the CPU, which takes precedence once they are loaded.
+for _operator, _dense in (
+    (flash_forward, fallback.forward),
+    (flash_backward, fallback.backward),
+    (flash_support, fallback.support),
+):
+    _library.impl(_operator, _until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
 torch.library.register_fake("entformer::flash_forward", _forward_shapes, lib=_library)
 torch.library.register_fake("entformer::flash_backward", _backward_shapes, lib=_library)
 torch.library.register_fake("entformer::flash_support", _support_shapes, lib=_library)

@@ -40,7 +40,7 @@ def _rows_without_kernel(scores: Tensor, alpha: Tensor) -> Tensor:
     if resolve("auto", scores.device.type) == "cpu":
         weights: Tensor = entmax_rows(scores, alpha)
         return weights
-    return reference.entmax_rows(scores, alpha)
+    return reference.entmax_rows(scores, alpha).contiguous()  # as the shape function has it
 
 
 def _backward_without_kernel(weights: Tensor, alpha: Tensor, grad_weights: Tensor, want_alpha: bool) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def _backward_without_kernel(weights: Tensor, alpha: Tensor, grad_weights: Tenso
         grads: tuple[Tensor, Tensor] = entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
         return grads
     grad_scores, grad_alpha = reference.entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
-    return grad_scores, grad_alpha.double()
+    return grad_scores.contiguous(), grad_alpha.double().contiguous()
 
 
 # The C++ kernels register for the CPU, which takes precedence once they are loaded.
