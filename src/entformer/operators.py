@@ -64,7 +64,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[method-assign]  # the instance's; the class has its own
+            del loader.exec_module  # the instance's; the class has its own
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

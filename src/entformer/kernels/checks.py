@@ -24,6 +24,21 @@ def traced_by_jit() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined,no-untyped-call]
 
 
+def transform_active() -> bool:
+    """Whether a transform of torch.func (grad, vmap, jvp, ...) or forward-mode differentiation is active in eager code."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def batched_by_vmap(*tensors: Tensor) -> bool:
+    """Whether torch.func.vmap maps over one of the tensors, below other transforms or not."""
+    if torch.compiler.is_compiling() or not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+        return False
+    vmap = torch._C._functorch.TransformType.Vmap
+    return any(interpreter.key() == vmap for interpreter in torch._C._functorch.get_interpreter_stack() or ())
+
+
 def any_true(condition: Tensor) -> bool:
     """Whether an element is True; False where the values cannot be read (`values_are_readable`, fake tensors, vmap)."""
     if not values_are_readable(condition):

@@ -150,7 +150,7 @@ def attention(
         stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
         support = None
         if return_support:
-            _check_support_can_be_sized(q)
+            _check_support_can_be_sized(q, k)
             crow = F.pad(count.flatten().cumsum(0), (1, 0))
             with torch.no_grad():
                 support = Support(crow, *ops.flash_support(q, k, row_alpha, *masks, state, crow, *how))
@@ -183,7 +183,7 @@ def attention(
             )
         stats = _dense_stats(weights.detach(), scores.detach(), row_alpha) if return_stats else None
         if return_support:
-            _check_support_can_be_sized(q)
+            _check_support_can_be_sized(q, k)
         support = _dense_support(weights.detach()) if return_support else None
     if drop_all:
         out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
@@ -217,9 +217,9 @@ def _why_dense(q: Tensor, bias: Tensor | None, slopes: Tensor | None, keys: int)
     return None
 
 
-def _check_support_can_be_sized(q: Tensor) -> None:
+def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
     """The number of nonzero weights depends on values, which neither vmap nor a meta tensor has."""
-    if q.is_meta or torch._C._functorch.is_batchedtensor(q):
+    if q.is_meta or checks.batched_by_vmap(q, k):
         where = "a meta tensor" if q.is_meta else "torch.func.vmap"
         raise ImplUnavailable(
             f"the support has no fixed size under {where}: use return_support=False (need_weights=False in a module)."

@@ -67,7 +67,7 @@ def _support_shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _until_kernels_load(operator: Any, dense: Any) -> Any:
-    """The operator before the C++ kernels are loaded, as in a process that runs a saved program: loads them, or goes on dense."""
+    """The operator before the C++ kernels are loaded, as when a saved program runs: loads them, or computes without them."""
 
     def run(first: Tensor, *rest: Any) -> Any:
         if resolve("auto", first.device.type) == "cpu":

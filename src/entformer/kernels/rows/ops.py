@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from entformer.kernels.checks import transform_active
 from entformer.kernels.impl import resolve
 from entformer.kernels.rows import reference
 
@@ -127,7 +128,7 @@ def entmax_rows_with_gradient(scores: Tensor, alpha: Tensor) -> Tensor:
 
 def plain_operator_suffices(*tensors: Tensor) -> bool:
     """Whether no gradient is recorded and no transform of torch.func is active."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or transform_active():
         return False
     return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
