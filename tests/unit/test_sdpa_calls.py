@@ -92,6 +92,17 @@ def test_the_default_device_changes_no_module_and_no_loss() -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("windowed", [True, False])
+def test_the_default_device_changes_no_decoding(windowed: bool) -> None:
+    torch.manual_seed(0)
+    config = ef.LMConfig(vocab_size=11, width=16, heads=2, hidden=16, layers=1, positions="alibi")
+    model, prompt = ef.CausalLM(config).eval(), torch.tensor([[1, 2, 3]])
+    right = model.generate(prompt, 5, windowed=windowed)
+    with torch.device("meta"):
+        inside = model.generate(prompt, 5, windowed=windowed)
+    assert torch.equal(inside, right)
+
+
 def test_meta_tensors_give_shapes() -> None:
     q, k, v = (torch.empty(2, 4, n, 8, device="meta", requires_grad=True) for n in (5, 7, 7))
     mask = torch.zeros(5, 7, device="meta")
