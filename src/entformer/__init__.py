@@ -3,11 +3,14 @@
     import entformer as ef
     weights = ef.entmax(scores, alpha=1.5, dim=-1)
 
-Names load on first use, so `import entformer` and `entformer --help` stay light.
+Names load on first use, so `import entformer` and `entformer --help` stay light. Operators are registered with torch as soon
+as both are imported, so saved programs load.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from entformer.operators import register_operators, register_with_torch
 
 __version__ = "0.1.0"
 
@@ -63,14 +66,16 @@ _HOMES = {
     ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__ = ["__version__", "register_operators", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("analysis", "explore"):  # a room by its name: entformer.analysis.collect(...)
+    if name in ("analysis", "compat", "explore"):  # a subpackage by its name: entformer.analysis.collect(...)
         return importlib.import_module(f"entformer.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'entformer' has no attribute {name!r}")
+    if _HOME_OF[name].startswith("entformer.kernels"):
+        register_operators()  # all of them: the hook leaves it to who imports a kernel before torch
     value = getattr(importlib.import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
@@ -79,6 +84,8 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return __all__
 
+
+register_with_torch()
 
 if TYPE_CHECKING:
     from entformer.errors import (

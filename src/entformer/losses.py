@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.kernels.checks import check_real
 from entformer.kernels.rows.api import entmax, under_autocast
 from entformer.mappings import deformed_log, normmax_rows, per_row
 
@@ -50,7 +51,7 @@ def entmax_loss(
         target: class indices of the shape of `x` without C, or class probabilities (floating point) of the shape of `x`.
         alpha: a positive number, or a tensor that broadcasts against `x` with C reduced to 1, e.g. (N, 1).
         weight: weight of each class, (C,).
-        ignore_index: targets of this value count for nothing.
+        ignore_index: targets of this value count for nothing; an error with class probabilities.
         reduction: "mean" ("elementwise_mean" is the same) over the weights of the targets that count, "sum" or "none".
         label_smoothing: share of the target spread evenly over all classes.
         dim: the dimension of the classes if not as above; -1 takes sequences as (N, L, C).
@@ -232,7 +233,7 @@ class Entmax15Loss(SparsemaxLoss):
 
 def _entmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options) -> tuple[Tensor, Tensor]:
     """The loss, and the weights (..., C) it rests on."""
-    if not isinstance(alpha, Tensor) and not 0.0 < alpha < math.inf:
+    if not isinstance(alpha, Tensor) and not 0.0 < check_real("alpha", alpha, one_of_many=True) < math.inf:
         raise ArgumentError(f"the entmax loss needs a positive, finite alpha, not {alpha}; 1 is cross entropy, 2 sparsemax.")
     scores = _class_last(x, options.dim)
     row_alpha = per_row("alpha", alpha, x, _class_dim(x, options.dim))  # (..., 1)
@@ -245,8 +246,8 @@ def _entmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Opt
 
 
 def _normmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options) -> Tensor:
-    if not isinstance(alpha, Tensor) and not alpha > 1.0:
-        raise ArgumentError(f"the normmax loss needs alpha > 1, not {alpha}.")
+    if not isinstance(alpha, Tensor) and not check_real("alpha", alpha, one_of_many=True) >= 1.0:
+        raise ArgumentError(f"the normmax loss needs alpha >= 1, not {alpha}.")
     scores = _class_last(x, options.dim)
     _, conjugate = normmax_rows(scores, per_row("alpha", alpha, x, _class_dim(x, options.dim)))
     return _reduced(x, scores, _finite(scores.amax(-1, keepdim=True)), conjugate, target, options)
@@ -351,6 +352,9 @@ def _losses_of_indices(
 def _losses_of_probabilities(
     x: Tensor, top: Tensor, conjugate: Tensor, target: Tensor, weight: Tensor | None, options: _Options
 ) -> tuple[Tensor, Tensor]:
+    if options.ignore_index >= 0:
+        given = f"ignore_index={options.ignore_index}"
+        raise ArgumentError(f"{given} names a class index, but the target has class probabilities; leave ignore_index out.")
     dim = _class_dim(x, options.dim)
     if target.shape != x.movedim(-1, dim).shape:
         shapes = f"{tuple(x.movedim(-1, dim).shape)}, not {tuple(target.shape)}"

@@ -16,21 +16,20 @@ higher precision and come back in the dtype they had (float32 under autocast).
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ArgumentError
+from entformer.kernels import checks
 from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax, under_autocast
+from entformer.kernels.rows.api import dim_back, entmax, under_autocast
+from entformer.thresholds import budget_threshold, clipped, normmax_sums, normmax_threshold
 
 __all__ = ["budget_bisect", "entmax", "entmax15", "entmax_bisect", "entmax_support", "log_entmax"]
 __all__ += ["normmax_bisect", "sparsemax", "sparsemax_bisect"]
-
-MOST_STEPS = 120  # each pair of steps at least halves a bracket no longer than 1; a handful is usual
 
 
 # ---- alpha-entmax under the package's names ------------------------------------------------------------------------------
@@ -128,10 +127,13 @@ def log_entmax(
     e = alpha - 1, not from the weight: so it stays right where the weight itself is too small for a float, e.g. at -1000 with
     alpha = 1. Gradients to `x` and `alpha` are finite everywhere; entries outside the support get and give none.
     """
+    if has_torch_function((x, alpha, mask)):
+        return handle_torch_function(log_entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl)
+    checks.check_strided_float("x", x, "of scores")
     x = under_autocast(x)
-    if isinstance(x, Tensor) and x.dim() == 0:
+    if x.dim() == 0:
         return log_entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
-    scores = _scores("log_entmax", x, dim, mask)  # (..., n)
+    scores = _scores(x, dim, mask)  # (..., n)
     weights = entmax(scores.movedim(-1, dim), alpha, dim, alpha_dim=alpha_dim, impl=impl).movedim(dim, -1)
     if weights.shape[-1] == 0:
         return x.clone()
@@ -148,7 +150,7 @@ def log_entmax(
     outside = ~allowed | (y <= -1.0) | ((weights == 0.0) & (y < edge))
     log_weights = torch.where(outside, -math.inf, _log1p_over(torch.where(outside, 0.0, above_c), e))
     log_weights = torch.where(top_weight.isnan(), math.nan, log_weights)
-    return log_weights.to(x.dtype).movedim(-1, dim)
+    return dim_back(log_weights.to(x.dtype), dim)
 
 
 # ---- normmax and budget --------------------------------------------------------------------------------------------------
@@ -159,17 +161,21 @@ def normmax_bisect(
 ) -> Tensor:
     """alpha-normmax: argmax_p <x, p> - ||p||_alpha over the simplex. Sparse; less peaked than entmax as alpha grows.
 
-    `alpha` > 1 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1; infinity gives equal weights on
-    the support; a tensor's values of 1 or less give NaN. Differentiable in `X` and `alpha`. `n_iter` changes nothing.
+    `alpha` >= 1 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. 1 gives the argmax, shared among
+    equal scores and without gradient; infinity gives equal weights on the support; a tensor's values below 1 give NaN.
+    Differentiable in `X` and `alpha`. `n_iter` changes nothing.
     """
-    if not isinstance(alpha, Tensor) and not alpha > 1.0:
-        raise ArgumentError(f"normmax needs alpha > 1, not {alpha}; at alpha = 1 it would pick the best score alone.")
+    if has_torch_function((X, alpha, mask)):
+        return handle_torch_function(normmax_bisect, (X, alpha, mask), X, alpha, dim, n_iter, mask=mask)
+    if not isinstance(alpha, Tensor) and not checks.check_real("alpha", alpha, one_of_many=True) >= 1.0:
+        raise ArgumentError(f"normmax needs alpha >= 1, not {alpha}; at alpha = 1 it picks the best score alone.")
+    checks.check_strided_float("X", X, "of scores")
     X = under_autocast(X)
-    if isinstance(X, Tensor) and X.dim() == 0:
+    if X.dim() == 0:
         return normmax_bisect(X.reshape(1), alpha, 0, n_iter, mask=mask).reshape(())
-    scores = _scores("normmax_bisect", X, dim, mask)
+    scores = _scores(X, dim, mask)
     weights, _ = normmax_rows(scores, per_row("alpha", alpha, X, dim))
-    return weights.to(X.dtype).movedim(-1, dim)
+    return dim_back(weights.to(X.dtype), dim)
 
 
 def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,44 +188,19 @@ def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     if scores.shape[-1] == 0:
         return scores, scores.new_zeros((*scores.shape[:-1], 1), dtype=work)
     u, allowed = _shifted(scores.to(work))
-    r = torch.where(alpha > 1.0, 1.0 / (alpha - 1.0), math.nan)  # (..., 1)
-    d = _normmax_threshold(u.detach(), allowed, r.detach())
+    at_one = alpha == 1.0
+    r = torch.where(at_one, 1.0, torch.where(alpha > 1.0, 1.0 / (alpha - 1.0), math.nan))  # (..., 1)
+    d = normmax_threshold(u.detach(), allowed, r.detach())
     for _ in range(2):
-        q, total, power = _normmax_sums(u, allowed, r, d)
+        q, total, power = normmax_sums(u, allowed, r, d)
         gap = torch.where(total == 0.0, 0.0, power - 1.0)
         d = d + gap / ((r + 1.0) * torch.where(total == 0.0, 1.0, total))
-    q, total, _ = _normmax_sums(u, allowed, r, d)
-    return q / torch.where(total == 0.0, 1.0, total), d
-
-
-def _normmax_sums(u: Tensor, allowed: Tensor, r: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q = [1 + u - d]_+^r, sum q and sum q^alpha = sum q (1 + u - d)."""
-    y = u - d
-    inside = allowed & ~(y <= -1.0)  # NaN stays in
-    y = torch.where(inside, y, 0.0)
-    q = torch.where(inside, (r * torch.log1p(y)).exp(), 0.0)
-    return q, q.sum(-1, keepdim=True), (q * (1.0 + y)).sum(-1, keepdim=True)
-
-
-def _solve_normmax(u: Tensor, allowed: Tensor, r: Tensor) -> Tensor:
-    """The root d in [0, 1 - n^(-1/b)], b = 1 + r, of sum [1 + u - d]_+^b = 1, for rows with maximum 0.
-
-    Newton on the b-norm, which is convex in d and close to straight, from the left: it does not overshoot.
-    """
-    count = allowed.sum(-1, keepdim=True).clamp(min=1).to(u.dtype)
-    low, high = torch.zeros_like(count), -torch.expm1(-count.log() / (r + 1.0))
-    d, last_gap = low, torch.full_like(low, math.inf)
-    for _ in range(MOST_STEPS):
-        _, total, power = _normmax_sums(u, allowed, r, d)
-        gap = power - 1.0
-        settled = (gap.abs() <= 2.0 * torch.finfo(u.dtype).eps) | (total == 0.0) | gap.isnan()
-        if settled.all():
-            break
-        log_power = power.log()
-        step = (log_power * r / (r + 1.0)).exp() * torch.expm1(log_power / (r + 1.0)) / total
-        d, low, high = _guarded(d, step, gap, last_gap, low, high, settled)
-        last_gap = gap.abs()
-    return d.clone()
+    q, total, _ = normmax_sums(u, allowed, r, d)
+    best = (allowed & ~(u < 0.0)).to(work)  # NaN stays in, as above
+    best = torch.where(u.isnan().any(-1, keepdim=True), math.nan, best)
+    q, total = torch.where(at_one, best, q), torch.where(at_one, best.sum(-1, keepdim=True), total)
+    weights = q / torch.where(total == 0.0, 1.0, total)
+    return weights, torch.where(at_one, (weights.detach() * u).sum(-1, keepdim=True), d)
 
 
 def budget_bisect(
@@ -230,12 +211,15 @@ def budget_bisect(
     `budget` >= 0 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. A row with no more allowed
     entries than `budget` gives them all the weight 1. Differentiable in `X` and `budget`. `n_iter` changes nothing.
     """
-    if not isinstance(budget, Tensor) and not 0.0 <= budget < math.inf:
+    if has_torch_function((X, budget, mask)):
+        return handle_torch_function(budget_bisect, (X, budget, mask), X, budget, dim, n_iter, mask=mask)
+    if not isinstance(budget, Tensor) and not 0.0 <= checks.check_real("budget", budget, one_of_many=True) < math.inf:
         raise ArgumentError(f"budget={budget} must be zero or a positive number: it is what the weights of a row sum to.")
+    checks.check_strided_float("X", X, "of scores")
     X = under_autocast(X)
-    if isinstance(X, Tensor) and X.dim() == 0:
+    if X.dim() == 0:
         return budget_bisect(X.reshape(1), budget, 0, n_iter, mask=mask).reshape(())
-    s = _scores("budget_bisect", X, dim, mask)
+    s = _scores(X, dim, mask)
     if s.shape[-1] == 0:
         return X.clone()
     rest = per_row("budget", budget, X, dim)  # (..., 1)
@@ -248,70 +232,13 @@ def budget_bisect(
     rank = (rest.detach().ceil().long() - 1).clamp(min=0)
     kth = s.detach().sort(-1, descending=True).values.gather(-1, rank)
     z = torch.where(allowed, s - torch.where(kth == -math.inf, 0.0, kth), -math.inf)
-    tau = _budget_threshold(z.detach(), rest.detach())
-    weights, inside = _clipped(z, tau)
+    tau = budget_threshold(z.detach(), rest.detach())
+    weights, inside = clipped(z, tau)
     moving = inside.sum(-1, keepdim=True).clamp(min=1)
     gap = weights.sum(-1, keepdim=True) - rest
     gap = torch.where(inside.any(-1, keepdim=True) | gap.isnan(), gap, 0.0)
-    weights, _ = _clipped(z, tau + gap / moving)  # one recorded Newton step: exact, since all is linear here
-    return weights.to(X.dtype).movedim(-1, dim)
-
-
-def _clipped(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """z - tau cut to [0, 1], and where it was not cut; entries exactly at 0 or 1 have no gradient."""
-    v = z - tau
-    inside = (v > 0.0) & (v < 1.0)
-    return torch.where(inside | v.isnan(), v, (v >= 1.0).to(v.dtype)), inside
-
-
-def _solve_budget(z: Tensor, budget: Tensor) -> Tensor:
-    """A root tau in [-1, 0] of sum clip(z - tau, 0, 1) = budget, z shifted so that the ceil(budget)-th largest is 0."""
-    tau = torch.full_like(budget, -1.0)
-    low, high, last_gap = tau, torch.zeros_like(tau), torch.full_like(tau, math.inf)
-    tolerance = 2.0 * torch.finfo(z.dtype).eps * budget.clamp(min=1.0)
-    for _ in range(MOST_STEPS):
-        weights, inside = _clipped(z, tau)
-        gap = weights.sum(-1, keepdim=True) - budget
-        settled = (gap.abs() <= tolerance) | gap.isnan() | (z == -math.inf).all(-1, keepdim=True)
-        if settled.all():
-            break
-        tau, low, high = _guarded(tau, gap / inside.sum(-1, keepdim=True), gap, last_gap, low, high, settled)
-        last_gap = gap.abs()
-    return tau.clone()
-
-
-def _guarded(
-    root: Tensor, step: Tensor, gap: Tensor, last_gap: Tensor, low: Tensor, high: Tensor, settled: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Next guess and bracket for a decreasing function with value `gap` at `root`: Newton where it helps, else the middle."""
-    low, high = torch.where(gap > 0, root, low), torch.where(gap > 0, high, root)
-    newton = root + step
-    halve = ~((newton >= low) & (newton <= high)) | (gap.abs() > 0.5 * last_gap)
-    return torch.where(settled, root, torch.where(halve, 0.5 * (low + high), newton)), low, high
-
-
-# The solvers as operators: a loop that looks at values to stop early is no business of the tracer, nor of autograd.
-_library = torch.library.Library("entformer", "FRAGMENT")
-_library.define("normmax_threshold(Tensor u, Tensor allowed, Tensor r) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-_library.define("budget_threshold(Tensor z, Tensor budget) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-_normmax_threshold = torch.ops.entformer.normmax_threshold.default
-_budget_threshold = torch.ops.entformer.budget_threshold.default
-
-
-def _threshold_shape(scores: Tensor, *_: Tensor) -> Tensor:
-    return scores.new_empty((*scores.shape[:-1], 1))
-
-
-def _batched(op: Callable[..., Tensor], info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
-    """vmap: a batch is only more rows."""
-    pairs = zip(tensors, in_dims, strict=True)
-    return op(*(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs)), 0
-
-
-for _op, _solver in ((_normmax_threshold, _solve_normmax), (_budget_threshold, _solve_budget)):
-    _library.impl(_op, _solver, "CompositeExplicitAutograd")
-    torch.library.register_fake(_op, _threshold_shape, lib=_library)
-    torch.library.register_vmap(_op, partial(_batched, _op), lib=_library)
+    weights, _ = clipped(z, tau + gap / moving)  # one recorded Newton step: exact, since all is linear here
+    return dim_back(weights.to(X.dtype), dim)
 
 
 # ---- shared --------------------------------------------------------------------------------------------------------------
@@ -345,11 +272,8 @@ def _work_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _scores(name: str, x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+def _scores(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """The scores in the working dtype, -inf where masked, with `dim` last."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentError(f"{name} takes a floating-point tensor of scores, not {kind}; convert it first, e.g. x.float().")
     if not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"dim={dim} is out of range for scores of shape {tuple(x.shape)}.")
     scores = x.to(_work_dtype(x.device))
@@ -368,8 +292,8 @@ def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, along: int | 
     work = _work_dtype(x.device)
     if not isinstance(value, Tensor):
         value = torch.full((), float(value), dtype=work, device=x.device)
-    if not value.is_floating_point():
-        raise ArgumentError(f"{name} must be a floating-point tensor or a number, not {value.dtype}.")
+    if value.dtype == torch.bool or value.is_complex():
+        raise ArgumentError(f"{name} must be a floating-point or integer tensor or a number, not {value.dtype}.")
     if along is not None:
         value = value.reshape([-1 if d == along % x.dim() else 1 for d in range(x.dim())])
     shape = [1 if d == dim % x.dim() else size for d, size in enumerate(x.shape)]

@@ -122,13 +122,13 @@ def _masks(case: Case, batch: int, seed: torch.Generator) -> dict[str, Any]:
         "over heads": {"attn_mask": full[:, :1]},
         "one row": {"attn_mask": full[0, 0, 0]},
         "one column": {"attn_mask": full[:, :, :, :1]},
-        "padding": {"key_padding_mask": padding},
+        "padding": {"key_mask": padding},
         "causal": {"is_causal": True},
         "causal, cached keys": {"is_causal": True, "causal_offset": max(keys - queries, 0)},
         "causal, negative offset": {"is_causal": True, "causal_offset": -2},
-        "causal, padding and full": {"is_causal": True, "causal_offset": 1, "key_padding_mask": padding, "attn_mask": full},
+        "causal, padding and full": {"is_causal": True, "causal_offset": 1, "key_mask": padding, "attn_mask": full},
         "some rows dead": {"attn_mask": dead_rows},
-        "a batch dead": {"key_padding_mask": dead_batch},
+        "a batch dead": {"key_mask": dead_batch},
     }
     return kinds[case.mask]
 
@@ -291,8 +291,8 @@ class Tolerance:
         slopes = how.get("alibi_slopes", torch.zeros(())).double().expand(q.shape[:2])
         distance = slopes[:, :, None, None] * (at - key_at).abs()
         allowed = how.get("attn_mask", torch.tensor(True)) & (key_at <= at if "is_causal" in how else torch.tensor(True))
-        if "key_padding_mask" in how:
-            allowed = allowed & how["key_padding_mask"][:, None, None, :]
+        if "key_mask" in how:
+            allowed = allowed & how["key_mask"][:, None, None, :]
         return torch.where(allowed, scale * (q @ k.mT) - distance, -INF), distance
 
     @staticmethod

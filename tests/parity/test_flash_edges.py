@@ -81,7 +81,7 @@ def test_what_a_masked_key_holds_does_not_matter(kind: str, garbage: float, how:
     q, k, v = problem(2, 2, 9, 70, 16)
     masked = torch.arange(70) >= 9
     masks: dict[str, dict[str, Any]] = {
-        "padding": {"key_padding_mask": ~masked.expand(2, -1)},
+        "padding": {"key_mask": ~masked.expand(2, -1)},
         "boolean": {"attn_mask": ~masked.expand(9, -1)},
         "causal": {"is_causal": True},
     }
@@ -104,7 +104,7 @@ def test_what_a_masked_value_holds_does_not_matter(keys: int, how: dict[str, Any
         if "alpha" in how:
             more["alpha"] = torch.full((2,), how["alpha"], requires_grad=True)
             leaves.append(more["alpha"])
-        out = output(*leaves[:3], **more, key_padding_mask=allowed, impl="cpu")
+        out = output(*leaves[:3], **more, key_mask=allowed, impl="cpu")
         answers.append((out.detach(), *torch.autograd.grad(out.sin().sum(), leaves)))
     for clean, dirty in zip(*answers, strict=True):
         torch.testing.assert_close(dirty, clean, **CLOSE)
@@ -121,7 +121,7 @@ def test_queries_that_see_nothing_give_zeros(how: dict[str, Any], dtype: torch.d
     mask[0, 0, 4], mask[0, 1, 10] = False, False
     padding = torch.ones(2, keys, dtype=torch.bool)
     padding[1] = False  # a batch without a key
-    out = output(q, k, v, **how, attn_mask=mask, key_padding_mask=padding, impl="cpu")
+    out = output(q, k, v, **how, attn_mask=mask, key_mask=padding, impl="cpu")
     grads = torch.autograd.grad(out, (q, k, v, *(t for t in how.values() if isinstance(t, Tensor))), torch.ones_like(out))
     for t in (out, *grads):
         assert (t[1] == 0.0).all()
@@ -281,9 +281,7 @@ def test_float_mask_has_a_gradient(shape: tuple[int, ...], how: dict[str, Any]) 
         if "alpha" in how:
             more["alpha"] = torch.full((2,), how["alpha"], requires_grad=True)
             leaves.append(more["alpha"])
-        out = output(
-            *leaves[:3], attn_mask=leaves[3], key_padding_mask=padding, is_causal=True, **more, causal_offset=9, impl=impl
-        )
+        out = output(*leaves[:3], attn_mask=leaves[3], key_mask=padding, is_causal=True, **more, causal_offset=9, impl=impl)
         return out.detach(), *torch.autograd.grad(out, leaves, grad)
 
     for ours, right in zip(run("auto"), run("reference"), strict=True):
@@ -302,7 +300,7 @@ def test_gradcheck_of_the_reference(how: dict[str, Any], extra: str) -> None:
         leaves.append(torch.full((1, 2), how["alpha"], dtype=torch.float64, requires_grad=True))
     more: dict[str, dict[str, Any]] = {
         "plain": {"scale": 0.7},
-        "masks": {"is_causal": True, "causal_offset": -1, "key_padding_mask": torch.tensor([True, True, False, True])},
+        "masks": {"is_causal": True, "causal_offset": -1, "key_mask": torch.tensor([True, True, False, True])},
         "alibi": {"alibi_slopes": torch.rand(1, 2, generator=seed, dtype=torch.float64)},
         "dropout": {"dropout_p": 0.4},
     }

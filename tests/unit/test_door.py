@@ -3,8 +3,10 @@
 import math
 import re
 import warnings
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError, EntformerError, ImplUnavailable
 from entformer.kernels import impl as choice
 from entformer.kernels import native
+from entformer.kernels.rows import reference
 from entformer.kernels.rows.api import entmax
 
 NAN, INF = math.nan, math.inf
@@ -27,17 +30,19 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "a list": (
         ([1.0, 2.0],),
         {},
-        "entmax takes a floating-point tensor of scores, not list; convert it first, e.g. x.float().",
+        "x must be a floating-point tensor of scores, not list.",
     ),
     "integers": (
         (torch.arange(3),),
         {},
-        "entmax takes a floating-point tensor of scores, not torch.int64; convert it first, e.g. x.float().",
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.int64; "
+        "convert it first, e.g. with .float().",
     ),
     "complex numbers": (
         (torch.ones(3, dtype=torch.complex64),),
         {},
-        "entmax takes a floating-point tensor of scores, not torch.complex64; convert it first, e.g. x.float().",
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.complex64; "
+        "convert it first, e.g. with .float().",
     ),
     "dim too large": ((scores(2, 3), 1.5, 2), {}, "dim=2 is out of range for scores of shape (2, 3)."),
     "dim too small": ((scores(2, 3), 1.5, -3), {}, "dim=-3 is out of range for scores of shape (2, 3)."),
@@ -71,10 +76,48 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         {},
         "alpha=nan is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices.",
     ),
-    "alpha of integers": (
-        (scores(2, 3), torch.tensor(2)),
+    "alpha of truth values": (
+        (scores(2, 3), torch.tensor(True)),
         {},
-        "alpha must be a floating-point tensor or a number, not torch.int64.",
+        "alpha must be a floating-point or integer tensor or a number, not torch.bool.",
+    ),
+    "alpha a truth value": ((scores(2, 3), True), {}, "alpha must be a number or a tensor, not bool."),
+    "alpha a string": (
+        (scores(2, 3), "1.5"),
+        {},
+        "alpha must be a number or a tensor, not str; write alpha=1.5 without quotes.",
+    ),
+    "alpha a list": (
+        (scores(2, 3), [1.5, 2.0]),
+        {},
+        "alpha must be a number or a tensor, not list; convert it with torch.as_tensor(alpha).",
+    ),
+    "alpha a tensor with infinity": (
+        (scores(2, 3), torch.tensor([[1.5], [-INF]])),
+        {},
+        "alpha must be finite, but the tensor given has infinite values.",
+    ),
+    "float8": (
+        (torch.ones(2, 3).to(torch.float8_e4m3fn),),
+        {},
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.float8_e4m3fn; "
+        "convert it first, e.g. with .float().",
+    ),
+    "sparse scores": (
+        (scores(2, 3).to_sparse(),),
+        {},
+        "x must be a dense tensor of scores, not torch.sparse_coo; convert it with .to_dense().",
+    ),
+    "jagged scores": (
+        (torch.nested.nested_tensor([scores(2, 3), scores(4, 3)], layout=torch.jagged),),
+        {},
+        "x must be a dense tensor of scores, not a nested one; convert it with torch.nested.to_padded_tensor and exclude the "
+        "padding with a mask.",
+    ),
+    "a mask elsewhere": (
+        (scores(2, 3),),
+        {"mask": torch.ones(2, 3, dtype=torch.bool, device="meta")},
+        "mask is on meta but the scores are on cpu; move one of them.",
     ),
     "alpha elsewhere": (
         (scores(2, 3), torch.ones(2, 1, device="meta")),
@@ -302,12 +345,47 @@ def test_triton_is_refused_until_it_is_there() -> None:
 
 def test_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_already_said", set())
-    x = torch.ones(2, 3, device="meta")
-    with pytest.raises(ImplUnavailable, match="impl='cpu' cannot run on a meta tensor; move it to the CPU or use impl='auto'"):
-        entmax(x, impl="cpu")
-    with pytest.warns(choice.SlowPathWarning, match="entformer has no fused kernel for meta tensors yet"):
-        weights = entmax(x)
-    assert weights.shape == (2, 3)
+    with pytest.raises(ImplUnavailable, match="impl='cpu' cannot run on a cuda tensor; move it to the CPU or use impl='auto'"):
+        choice.resolve("cpu", "cuda")
+    with pytest.warns(choice.SlowPathWarning, match="entformer has no fused kernel for cuda tensors yet; .* in float32"):
+        assert choice.resolve("auto", "cuda") == "reference"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        entmax(x)
+        assert choice.resolve("auto", "cuda") == "reference"
+
+
+def test_a_meta_tensor_gives_shapes_without_a_warning() -> None:
+    x = torch.ones(2, 3, device="meta", requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights = entmax(x, 1.3, 0)
+    assert weights.device.type == "meta"
+    assert weights.shape == (2, 3)
+    assert torch.autograd.grad(weights.sum(), x)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu", "cpu"])
+def test_plain_arithmetic_is_float32_unless_float64_is_meant(device: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert choice.dense_dtype(dtype, device, exact=False) == torch.float32
+        assert choice.dense_dtype(dtype, device, exact=True) == torch.float64
+    assert choice.dense_dtype(torch.float64, device, exact=False) == torch.float64
+    assert choice.dense_dtype(torch.float64, "mps", exact=True) == torch.float32  # which has no other
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.1, 1.5, 2.0, 3.0])
+def test_the_reference_is_accurate_in_float32(alpha: float) -> None:
+    """As a GPU without kernels computes it."""
+    x = 3.0 * scores(50, 40)
+    alphas = torch.full((50,), alpha, dtype=torch.float64)
+    right = reference.entmax_rows(x.double(), alphas)
+    torch.testing.assert_close(reference.entmax_rows(x, alphas, torch.float32).double(), right, rtol=1e-4, atol=3e-6)
+
+
+def test_numbers_of_any_kind_are_alphas() -> None:
+    x = scores(2, 3)
+    right = entmax(x, 1.5)
+    for alpha in (np.float32(1.5), np.float64(1.5), Fraction(3, 2)):
+        assert torch.equal(entmax(x, alpha), right)  # type: ignore[arg-type]
+    assert torch.equal(entmax(x, torch.tensor(2)), entmax(x, 2.0))
+    assert torch.equal(entmax(x, torch.tensor([[1], [2]])), entmax(x, torch.tensor([[1.0], [2.0]])))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -32,16 +33,25 @@ def call(**arguments: Any) -> Tensor:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"dropout_p": 1.0}, r"dropout_p=1.0 must be at least 0 and below 1\."),
-    ({"dropout_p": -0.1}, r"dropout_p=-0.1 must be at least 0 and below 1\."),
+    ({"dropout_p": 1.1}, r"dropout_p=1.1 must be at least 0 and at most 1\."),
+    ({"dropout_p": -0.1}, r"dropout_p=-0.1 must be at least 0 and at most 1\."),
+    ({"dropout_p": math.nan}, r"dropout_p=nan must be at least 0 and at most 1\."),
+    ({"causal_offset": 2**63 - 1, "is_causal": True}, r"causal_offset=9223372036854775807 is out of range"),
+    ({"causal_offset": -(2**63), "is_causal": True}, r"causal_offset=-9223372036854775808 is out of range"),
+    ({"causal_offset": 0.5}, r"causal_offset must be an integer, not float\."),
+    (
+        {"scale": torch.tensor(0.3)},
+        r"scale must be a number, not a tensor.*attention\(query \* scale, key, value, scale=1\.0\)\.",
+    ),
     (
         {"query": torch.ones(2, 4, 5, 8, dtype=torch.long)},
         r"query must be a floating-point tensor \(\.\.\., heads, length, size\)",
     ),
     ({"key": [1.0, 2.0]}, r"key must be a floating-point tensor"),
     ({"value": torch.ones(6)}, r"value must be a floating-point tensor"),
-    ({"key": torch.ones(4, 7, 8)}, r"query and key must agree in device and number of dimensions\."),
-    ({"value": torch.ones(2, 4, 7, 6, device="meta")}, r"query and value must agree in device and number of dimensions\."),
+    ({"key": torch.ones(3, 7, 8)}, r"shapes do not fit: .*key \(3, 7, 8\).*equally many heads\."),
+    ({"key": torch.ones(3, 7, 8), "value": torch.ones(3, 7, 6)}, r"4 heads and key 3: they must have equally many heads\."),
+    ({"value": torch.ones(2, 4, 7, 6, device="meta")}, r"query is on cpu and value on meta; move one of them\."),
     ({"key": normal(2, 4, 7, 8).double()}, r"must have one dtype, not torch.float32, torch.float64 and torch.float32\."),
     ({"key": normal(2, 4, 7, 9)}, r"shapes do not fit: query \(2, 4, 5, 8\), key \(2, 4, 7, 9\), value \(2, 4, 7, 6\)\."),
     ({"value": normal(2, 4, 8, 6)}, r"shapes do not fit: .*value \(2, 4, 8, 6\)\."),
@@ -56,7 +66,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"alpha": 0.9}, r"alpha=0.9 must be a finite number of at least 1 in attention; 1 is softmax\."),
     ({"alpha": math.nan}, r"alpha=nan must be a finite number"),
     ({"alpha": math.inf}, r"alpha=inf must be a finite number"),
-    ({"alpha": torch.tensor([1, 2, 1, 2])}, r"alpha must be a floating-point tensor or a number, not torch.int64\."),
+    ({"alpha": torch.tensor([True, True, True, True])}, r"alpha must be a floating-point or integer tensor or a number, not"),
+    ({"alpha": torch.tensor([1.5, 1.5, math.inf, 1.5])}, r"alpha must be finite, but the tensor given has infinite values\."),
+    ({"alpha": torch.tensor(-math.inf)}, r"alpha must be finite"),
+    ({"alpha": torch.full((4,), 1.5, device="meta")}, r"alpha is on meta but the scores are on cpu; move one of them\."),
     ({"alpha": torch.tensor([1.5, 1.5, 0.5, 1.5])}, r"alpha must be at least 1 in attention, the smallest given is 0\.5;"),
     ({"alpha": torch.full((3,), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(3,\)\."),
     ({"alpha": torch.full((4, 2), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(4, 2\)\."),
@@ -67,10 +80,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"attn_mask": torch.ones(5, 7, dtype=torch.uint8)},
         r"attn_mask must be boolean .* or floating point .*, not torch.uint8\.",
     ),
-    ({"key_padding_mask": torch.zeros(2, 7)}, r"key_padding_mask must be boolean, True = may attend\."),
+    ({"attn_mask": torch.ones(5, 7, dtype=torch.bool, device="meta")}, r"attn_mask is on meta but the query is on cpu;"),
+    ({"key_mask": torch.zeros(2, 7)}, r"key_mask must be a boolean tensor, True = may attend\."),
+    ({"key_mask": torch.ones(2, 5, dtype=torch.bool)}, r"key_mask must have shape \(2, 7\), not \(2, 5\)\."),
+    ({"key_mask": torch.ones(2, 7, dtype=torch.bool, device="meta")}, r"key_mask is on meta but the query is on cpu;"),
     (
-        {"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)},
-        r"key_padding_mask must have shape \(2, 7\), not \(2, 5\)\.",
+        {"key_mask": torch.ones(7, dtype=torch.bool), "key_padding_mask": torch.ones(7, dtype=torch.bool)},
+        r"key_mask and key_padding_mask are one argument under two names; give key_mask alone\.",
     ),
     ({"impl": "gpu"}, r"impl='gpu' is not known; choose one of auto, reference, cpu, triton\."),
 ]
@@ -87,9 +103,9 @@ def test_mistakes_get_one_sentence(change: dict[str, Any], sentence: str, impl: 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"attn_mask": torch.zeros(5, 7)}, r"a floating-point attn_mask needs the dense path; use impl='auto'\."),
-        ({name: t.double() for name, t in good().items()}, r"float64 is not fused; use impl='auto'\."),
-        ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"there are no keys; use impl='auto'\."),
+        ({"attn_mask": torch.ones(5, 7)}, r"impl='cpu' does not support a floating-point attn_mask; use"),
+        ({name: t.double() for name, t in good().items()}, r"impl='cpu' does not support float64; use impl='auto'"),
+        ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"does not support rows without keys; use impl='auto'"),
         ({name: t.to("meta") for name, t in good().items()}, r"impl='cpu' cannot run on a meta tensor"),
         ({"impl": "triton"}, r"impl='triton' is not built in this version; use impl='auto' or impl='reference'\."),
     ],
@@ -104,7 +120,7 @@ def test_forward_mode_takes_the_dense_path(kernels: None) -> None:
     tangent = normal(2, 4, 5, 8)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(primal["query"], tangent)
-        with pytest.raises(ImplUnavailable, match=r"forward-mode differentiation needs the dense path; use impl='auto'\."):
+        with pytest.raises(ImplUnavailable, match=r"does not support forward-mode differentiation; use impl='auto'"):
             attention(**primal | {"query": dual}, impl="cpu")
         out = call(**primal | {"query": dual})
         moved = torch.autograd.forward_ad.unpack_dual(out).tangent
@@ -291,10 +307,15 @@ def test_gradients_the_kernel_cannot_give_are_not_dropped(impl: Impl) -> None:
     ("wrong", "sentence"),
     [
         ({"attn_mask": [[True]]}, "attn_mask must be a tensor, not list"),
-        ({"key_padding_mask": [True]}, "key_padding_mask must be boolean"),
+        ({"key_mask": [True]}, "key_mask must be a boolean tensor"),
         ({"alibi_slopes": [0.5, 0.25]}, "alibi_slopes must be a tensor"),
-        ({"alpha": None}, "alpha=None must be a finite number of at least 1"),
-        ({"alpha": "1.5"}, "must be a finite number"),
+        ({"alpha": None}, "alpha must be a number or a tensor, not NoneType"),
+        ({"alpha": True}, "alpha must be a number or a tensor, not bool"),
+        ({"alpha": "1.5"}, r"alpha must be a number or a tensor, not str; write alpha=1\.5 without quotes"),
+        ({"alpha": [1.5, 2.0]}, r"alpha must be a number or a tensor, not list; convert it with torch\.as_tensor\(alpha\)"),
+        ({"alpha": np.array([1.5, 2.0])}, r"alpha must be .*, not ndarray; convert it with torch\.as_tensor\(alpha\)"),
+        ({"scale": "0.5"}, r"scale must be a number, not str; write scale=0\.5 without quotes"),
+        ({"dropout_p": None}, "dropout_p must be a number, not NoneType"),
     ],
 )
 def test_what_is_no_tensor_or_number_gets_a_sentence(wrong: dict[str, Any], sentence: str) -> None:

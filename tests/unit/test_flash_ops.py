@@ -43,7 +43,7 @@ HOW: dict[str, dict[str, Any]] = {
     "plain": {},
     "masked": {
         "attn_mask": (torch.arange(9) != 4).expand(5, 9),
-        "key_padding_mask": torch.arange(9) < torch.tensor([[9], [6]]),
+        "key_mask": torch.arange(9) < torch.tensor([[9], [6]]),
         "is_causal": True,
         "causal_offset": 3,
         "alibi_slopes": torch.tensor([0.1, 0.2, 0.3, 0.4]),
@@ -57,7 +57,7 @@ def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ..
     if how == "masked":
         given = HOW[how]
         slopes = given["alibi_slopes"].expand(2, 4).contiguous()
-        masks = (given["attn_mask"].expand(2, 4, 5, 9), given["key_padding_mask"].expand(2, 9), slopes)
+        masks = (given["attn_mask"].expand(2, 4, 5, 9), given["key_mask"].expand(2, 9), slopes)
     row_alpha = alpha.detach().double().expand(2, 4).clone().requires_grad_()
     causal = (how == "masked", 3)
     return (
@@ -141,7 +141,7 @@ class Heads(nn.Module):
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:  # x (B, L, 16)
         q, k, v = self.project(x).unflatten(-1, (12, 4)).transpose(1, 2).chunk(3, 1)
         alpha = 1.0 + torch.sigmoid(self.raw_alpha)
-        out = attention(q, k, v, alpha=alpha, key_padding_mask=padding, is_causal=True, impl="cpu")
+        out = attention(q, k, v, alpha=alpha, key_mask=padding, is_causal=True, impl="cpu")
         assert isinstance(out, Tensor)
         return out.transpose(1, 2).flatten(-2)
 

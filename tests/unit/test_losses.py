@@ -359,11 +359,22 @@ def test_mistakes_are_named() -> None:
         entmax_loss(x, target, weight=torch.ones(4))
     with pytest.raises(ArgumentError, match="positive, finite alpha"):
         entmax_loss(x, target, 0.0)
-    with pytest.raises(ArgumentError, match="alpha > 1"):
-        normmax_bisect_loss(x, target, 1.0)
+    with pytest.raises(ArgumentError, match="alpha >= 1"):
+        normmax_bisect_loss(x, target, 0.9)
     with pytest.raises(ArgumentError, match="no classes"):
         entmax_loss(torch.zeros(2, 0), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ArgumentError, match="floating-point tensor of scores"):
         entmax_loss(target, target)
     with pytest.raises(ArgumentError, match="does not broadcast"):
         entmax_loss(x, target, torch.tensor([1.5, 1.6]))
+
+
+def test_ignore_index_with_probabilities_is_refused_as_by_torch() -> None:
+    x, target = torch.randn(3, 5), torch.rand(3, 5).softmax(1)
+    with pytest.raises(RuntimeError, match="ignore_index"):
+        F.cross_entropy(x, target, ignore_index=2)
+    with pytest.raises(ArgumentError, match="ignore_index=2 names a class index, but the target has class probabilities"):
+        entmax_loss(x, target, ignore_index=2)
+    with pytest.raises(ArgumentError, match="ignore_index=2"):
+        NormmaxBisectLoss(ignore_index=2)(x, target)
+    assert entmax_loss(x, target, ignore_index=-1).isfinite()  # as there

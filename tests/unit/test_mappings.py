@@ -195,13 +195,13 @@ def test_normmax_alpha_per_row() -> None:
 def test_normmax_at_the_ends_of_alpha() -> None:
     x = torch.tensor([0.3, 0.0, -2.0, 0.2])
     assert normmax_bisect(x, INF).tolist() == pytest.approx([1 / 3, 1 / 3, 0.0, 1 / 3])
-    with pytest.raises(ArgumentError, match="alpha > 1"):
-        normmax_bisect(x, 1.0)
+    with pytest.raises(ArgumentError, match="alpha >= 1"):
+        normmax_bisect(x, 0.9)
     assert normmax_bisect(x, torch.tensor(0.9)).isnan().all()
     with pytest.raises(ArgumentError, match="does not broadcast"):
         normmax_bisect(x, torch.tensor([1.5, 2.0]))
-    with pytest.raises(ArgumentError, match="floating-point"):
-        normmax_bisect(x, torch.tensor(2))
+    with pytest.raises(ArgumentError, match=r"alpha must be a floating-point or integer tensor or a number, not torch\.bool"):
+        normmax_bisect(x, torch.tensor(True))
 
 
 # ---- budget --------------------------------------------------------------------------------------------------------------

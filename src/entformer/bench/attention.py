@@ -234,7 +234,7 @@ def _attend(inputs: Inputs, options: dict[str, Any], *, return_stats: bool) -> A
         inputs.q,
         inputs.k,
         inputs.v,
-        key_padding_mask=inputs.key_mask,
+        key_mask=inputs.key_mask,
         is_causal=is_causal,
         causal_offset=offset,
         return_stats=return_stats,

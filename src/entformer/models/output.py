@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from entformer.kernels.checks import transform_active
 from entformer.kernels.training.api import cross_entropy_
 from entformer.losses import entmax_loss
 
@@ -41,6 +42,8 @@ def output_loss(
 
     Under autocast the products take its dtype; losses and their sums are float32 (float64 if the states are).
     """
+    if transform_active():
+        return _composed(hidden, weight, target, label_smoothing, alpha)
     differentiate = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     narrow = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):
@@ -48,6 +51,16 @@ def output_loss(
     with torch.autocast(hidden.device.type, enabled=False):
         sums = _OutputLoss.apply(hidden, weight, target, label_smoothing, alpha, narrow, differentiate)  # type: ignore[no-untyped-call]
     return OutputSums(*sums)
+
+
+def _composed(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, alpha: float) -> OutputSums:
+    """The same by operations that torch.func transforms; holds all scores at once."""
+    scores = (hidden @ weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))  # autocast narrows the product
+    loss = entmax_loss(scores, target, alpha, reduction="sum", label_smoothing=smoothing)
+    with torch.no_grad():
+        nll = entmax_loss(scores, target, alpha, reduction="sum")
+        correct = (scores.gather(1, target[:, None]).squeeze(1) == scores.amax(1)).sum()
+    return OutputSums(loss, nll.detach(), correct)
 
 
 class _OutputLoss(torch.autograd.Function):

@@ -360,7 +360,7 @@ class MultiheadAttention(nn.Module):
             alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
             normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
             attn_mask=masks.one_mask(),
-            key_padding_mask=masks.keys,
+            key_mask=masks.keys,
             dropout_p=dropout,
             is_causal=causal,
             causal_offset=offset,

@@ -78,4 +78,6 @@ class CausalLayer(nn.Module):
     def windows(self) -> list[int | None]:
         """How many keys each head can give weight to, from its weights as they are now; None: any number."""
         gain = self.before_attention.weight
-        return alibi_windows(self.attention, torch.ones(self.attention.embed_dim) if gain is None else gain)
+        if gain is None:
+            gain = torch.ones(self.attention.embed_dim, device=self.attention.out_proj.weight.device)
+        return alibi_windows(self.attention, gain)

@@ -66,7 +66,7 @@ def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = No
         if alphas is None:  # ReLA
             reach = tops
         else:
-            e = torch.as_tensor(alphas, dtype=torch.float64).expand(attention.num_heads) - 1.0
+            e = torch.as_tensor(alphas, dtype=torch.float64, device=spreads.device).expand(attention.num_heads) - 1.0
             reach = spreads + 1.0 / e  # inf for softmax
     windows = nothing
     for head, slope in enumerate(attention.slopes.tolist()):
@@ -120,13 +120,15 @@ class WindowedCache:
         self._groups: list[tuple[Tensor, _Tail | KeyValueCache]] = []
         kept = [head for head, window in enumerate(windows) if window is None]
         if kept:
-            self._groups.append((torch.tensor(kept), KeyValueCache()))
+            self._groups.append((torch.tensor(kept, device="cpu"), KeyValueCache()))
         rest = sorted((window, head) for head, window in enumerate(windows) if window is not None)
         while rest:
             largest = rest[-1][0]
             together = [head for window, head in rest if 2 * window >= largest]
             rest = rest[: -len(together)]
-            self._groups.append((torch.tensor(sorted(together)), _Tail(max(LEAST, math.ceil(ROOM * largest)) + 1)))
+            self._groups.append(
+                (torch.tensor(sorted(together), device="cpu"), _Tail(max(LEAST, math.ceil(ROOM * largest)) + 1))
+            )
 
     @property
     def length(self) -> int:

@@ -1,30 +1,30 @@
-"""The door to attention. In: query, key, value as for scaled_dot_product_attention, and how scores become weights.
-
-Here shapes and wishes are checked once and brought to the form the kernels take: four dimensions, alpha per (batch, head),
-one boolean mask. Out: the output; on request the statistics of every row and the exact support.
-"""
+"""Attention whose weights are alpha-entmax of the scores: `attention`, for the users of scaled_dot_product_attention."""
 
 import math
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
 
-from entformer.errors import ArgumentError, ImplUnavailable
-from entformer.kernels.flash import ops, reference
-from entformer.kernels.impl import Impl, resolve
+from entformer.errors import ImplUnavailable
+from entformer.kernels import checks
+from entformer.kernels.flash import arguments, ops, reference
+from entformer.kernels.impl import Impl, dense_dtype, exporting_to_onnx, resolve, warn_once
 from entformer.kernels.rows import api as rows
 
-NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None}
+NORMALIZERS = arguments.NORMALIZERS
 
 
 class RowStats(NamedTuple):
-    """What each row of attention did, (..., H, Lq) each."""
+    """Statistics of each row of attention, (..., H, Lq) each."""
 
-    support_size: Tensor  # how many keys have weight, int32
+    support_size: Tensor  # how many keys have nonzero weight, int32
     entropy: Tensor  # -sum p ln p
-    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, else its generalisation; NaN for rela
+    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, its generalization else; NaN for rela
 
 
 class Support(NamedTuple):
@@ -36,7 +36,7 @@ class Support(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """What `attention` returns when statistics or the support are asked for."""
+    """The result of `attention` with `return_stats` or `return_support`."""
 
     output: Tensor
     stats: RowStats | None
@@ -47,79 +47,131 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
     *,
     alpha: float | Tensor = 1.5,
     normalizer: str = "entmax",
-    attn_mask: Tensor | None = None,
-    key_padding_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    key_mask: Tensor | None = None,
     causal_offset: int = 0,
-    scale: float | None = None,
-    enable_gqa: bool = False,
     alibi_slopes: Tensor | None = None,
     return_stats: bool = False,
     return_support: bool = False,
     impl: Impl = "auto",
+    key_padding_mask: Tensor | None = None,
 ) -> Tensor | Attention:
-    """Attention whose weights are alpha-entmax of the scores: exact zeros, alpha learnable per head, no L x L matrix in memory.
+    """Computes attention with alpha-entmax weights: exact zeros, alpha learnable per head, no L x L matrix in memory.
 
-    Arguments shared with `torch.nn.functional.scaled_dot_product_attention` mean what they mean there.
+    The first eight arguments are those of `torch.nn.functional.scaled_dot_product_attention`, in its order, and mean what
+    they mean there: batch, heads and rank are broadcast, and the output has the memory layout of the query.
 
     Args:
-        query, key, value: (..., H, L, E); with `enable_gqa`, key and value may have fewer heads.
+        query, key, value: (..., H, L, E), float16, bfloat16, float32 or float64.
+        attn_mask: boolean, True = may attend; or floating point, added to the scores (with gradient; materializes them); or
+            `torch.nn.attention.bias.causal_upper_left` / `causal_lower_right`. Elements of a float mask that are -inf or
+            the lowest number of a dtype (`torch.finfo(dtype).min`) exclude the pair; a float mask of nothing but those and
+            zeros is as fast as a boolean one.
+        dropout_p: probability that a weight is dropped, from 0 to 1. There is no training flag: pass 0 in evaluation.
+        is_causal: query i attends to keys j <= i + causal_offset. Unlike there, it may be combined with a mask.
+        scale: a number; 1 / sqrt(E) by default. For a learned scale multiply the query and pass 1.0.
+        enable_gqa: key and value may have fewer heads, which groups of query heads share.
         alpha: a number >= 1, a tensor (H,) or (B, H) or a scalar tensor; gradients flow to it.
         normalizer: "entmax" (reads `alpha`), "softmax", "entmax15", "sparsemax", or "rela" (weights max(score, 0)).
-        attn_mask: boolean, True = may attend, or floating point, added to the scores (with gradient; takes the dense path).
-        key_padding_mask: (B, Lk) boolean, True = may attend.
-        is_causal: query i sees keys j <= i + causal_offset. With a cache of n earlier keys, causal_offset = n.
+        key_mask: (B, Lk) or (Lk,) boolean, True = may attend.
+        causal_offset: with a cache of n earlier keys, causal_offset = n.
         alibi_slopes: (H,) or (B, H): adds -slope * |i + causal_offset - j| to the scores.
         return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR.
+        impl: "auto", "reference" or "cpu".
+        key_padding_mask: the old name of `key_mask`. Here True = may attend, the opposite of
+            `torch.nn.MultiheadAttention`'s argument of this name, so it emits a FutureWarning.
 
-    A query that may attend to nothing gives zeros and zero gradients.
+    Returns:
+        The output (..., H, Lq, Ev), or an `Attention`. A query that may attend to nothing gets zeros and zero gradients.
+
+    Raises:
+        ArgumentError: for arguments that do not fit.
+        ImplUnavailable: where `impl` names an implementation that does not support the call.
     """
-    if dropout_p < 0.0 or dropout_p >= 1.0:
-        raise ArgumentError(f"dropout_p={dropout_p} must be at least 0 and below 1.")
-    q, k, v = _four_dimensions(query, key, value, enable_gqa)
-    batch, heads, queries, _ = q.shape
+    offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset)
+    if offset is not None:
+        attn_mask, is_causal, causal_offset = None, True, offset
+    tensors = (query, key, value, attn_mask, key_mask, key_padding_mask, alpha, alibi_slopes)
+    if has_torch_function(tensors):  # torch.fx proxies, tensor subclasses
+        return handle_torch_function(
+            attention,
+            tensors,
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale,
+            enable_gqa,
+            alpha=alpha,
+            normalizer=normalizer,
+            key_mask=key_mask,
+            causal_offset=causal_offset,
+            alibi_slopes=alibi_slopes,
+            return_stats=return_stats,
+            return_support=return_support,
+            impl=impl,
+            key_padding_mask=key_padding_mask,
+        )
+    dropout_p = checks.check_probability("dropout_p", dropout_p)
+    causal_offset = checks.check_offset("causal_offset", causal_offset)
+    q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)
     keys = k.shape[2]
-    row_alpha = _alpha_per_head(alpha, normalizer, q)
-    mask, bias = _masks(attn_mask, query, batch, heads, queries, keys)
-    key_mask = _key_mask(key_padding_mask, batch, keys)
-    slopes = None if alibi_slopes is None else _per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
-    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
-    seed = _draw_seed(dropout_p)
+    used_alpha = arguments.alpha_of(normalizer, alpha)
+    row_alpha = arguments.alpha_per_head(used_alpha, q)
+    mask, bias = arguments.mask_and_bias(attn_mask, lead, q, keys)
+    allowed_keys = arguments.key_mask_of(key_mask, key_padding_mask, q, keys)
+    slopes = None if alibi_slopes is None else arguments.per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
+    scale = arguments.scale_of(scale, q.shape[-1])
+    drop_all = dropout_p == 1.0
+    dropout_p = 0.0 if drop_all else dropout_p
+    seed = _draw_seed(dropout_p, q.device)
 
-    why_dense = _why_dense(q, bias, slopes, keys)
     chosen = resolve(impl, q.device.type)
-    if impl == "cpu" and why_dense:
-        raise ImplUnavailable(f"impl='cpu' cannot serve this attention: {why_dense}; use impl='auto'.")
+    dense = _why_dense(q, bias, slopes, keys)
+    if impl == "cpu" and dense:
+        raise ImplUnavailable(f"impl='cpu' does not support {dense}; use impl='auto', which materializes the scores.")
     rela = normalizer == "rela"
-    if chosen == "cpu" and not why_dense:
+    if chosen == "cpu" and not dense and not exporting_to_onnx():
         how = (scale, rela, is_causal, causal_offset)
-        masks = (mask, key_mask, slopes)
-        room = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4  # bytes a row: half the keys, or 85, with weights
+        masks = (mask, allowed_keys, slopes)
+        kept_bytes = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4  # a row: half the keys, or 85, with weights
         out, state, count, entropy, _kept = ops.forward_with_gradient(
-            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, room
+            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept_bytes
         )
         stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
         support = None
         if return_support:
-            crow = torch.zeros(count.numel() + 1, dtype=torch.int64, device=q.device)
-            torch.cumsum(count.flatten(), 0, out=crow[1:])
+            _check_support_can_be_sized(q, k)
+            crow = F.pad(count.flatten().cumsum(0), (1, 0))
             with torch.no_grad():
                 support = Support(crow, *ops.flash_support(q, k, row_alpha, *masks, state, crow, *how))
     else:
-        exact = impl == "reference" or chosen == "reference"
-        row_map = reference.rela if rela else partial(_entmax_rows, alpha=row_alpha, exact=exact)
-        with torch.autocast(q.device.type, enabled=False):  # the dtype was settled above
+        if chosen == "cpu" and dense and keys > 0:
+            message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {dense}."
+            warn_once(message, stacklevel=3)
+        exact = impl == "reference"
+        if rela:
+            row_map = reference.rela
+        else:
+            row_map = partial(_entmax_rows, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
+        has_autocast = torch.amp.is_autocast_available(q.device.type)
+        with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():  # the dtype was chosen above
             out, weights, scores = reference.attention(
                 q,
                 k,
                 v,
                 row_map,
                 mask=mask,
-                key_mask=key_mask,
+                key_mask=allowed_keys,
                 bias=bias,
                 slopes=slopes,
                 scale=scale,
@@ -127,149 +179,65 @@ def attention(
                 causal_offset=causal_offset,
                 dropout=dropout_p,
                 seed=seed,
-                dtype=torch.float64 if (exact and q.device.type != "mps") or q.dtype == torch.float64 else torch.float32,
+                dtype=dense_dtype(q.dtype, q.device.type, exact=exact),
             )
         stats = _dense_stats(weights.detach(), scores.detach(), row_alpha) if return_stats else None
+        if return_support:
+            _check_support_can_be_sized(q, k)
         support = _dense_support(weights.detach()) if return_support else None
-    out = torch.reshape(out, (*query.shape[:-1], value.shape[-1]))
+    if drop_all:
+        out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
+    out = _laid_out_like(query, torch.reshape(out, (*lead, *out.shape[-2:])))
     if not (return_stats or return_support):
         return out
     if stats is not None:
         if rela:  # its weights are no exponential of anything
             stats = stats._replace(logsumexp=torch.full_like(stats.logsumexp, math.nan))
-        stats = RowStats(*(t.reshape(query.shape[:-1]) for t in stats))
+        stats = RowStats(*(t.reshape(out.shape[:-1]) for t in stats))
     return Attention(out, stats, support)
 
 
-def _entmax_rows(scores: Tensor, alpha: Tensor, exact: bool) -> Tensor:
-    return rows.entmax(scores, alpha[:, :, None, None], impl="reference" if exact else "auto")
+def _entmax_rows(scores: Tensor, alpha: float | Tensor, row_alpha: Tensor, impl: Impl) -> Tensor:
+    """A number is passed on as one: exporters specialize on it."""
+    return rows.entmax(scores, alpha if isinstance(alpha, float) else row_alpha[:, :, None, None], impl=impl)
 
 
 def _why_dense(q: Tensor, bias: Tensor | None, slopes: Tensor | None, keys: int) -> str | None:
-    """Why the fused kernel cannot serve, or None."""
+    """What the fused kernel does not support in this call, or None."""
     if bias is not None:
-        return "a floating-point attn_mask needs the dense path"
+        return "a floating-point attn_mask"
     if slopes is not None and slopes.requires_grad:
-        return "alibi_slopes that want a gradient need the dense path"
+        return "a gradient to alibi_slopes"
     if q.dtype == torch.float64:
-        return "float64 is not fused"
+        return "float64"
     if keys == 0:
-        return "there are no keys"
-    if rows._forward_mode_active():
-        return "forward-mode differentiation needs the dense path"
+        return "rows without keys"
+    if rows.forward_mode_active():
+        return "forward-mode differentiation"
     return None
 
 
-def _four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    for name, t in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(t, Tensor) or not t.is_floating_point() or t.dim() < 2:
-            raise ArgumentError(f"{name} must be a floating-point tensor (..., heads, length, size).")
-        if t.device != query.device or t.dim() != query.dim():
-            raise ArgumentError(f"query and {name} must agree in device and number of dimensions.")
-    if query.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(query.device.type):
-        narrow = torch.get_autocast_dtype(query.device.type)  # as scaled_dot_product_attention does
-        query, key, value = (t if t.dtype == torch.float64 else t.to(narrow) for t in (query, key, value))
-    if not query.dtype == key.dtype == value.dtype:
-        raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
-    q, k, v = (_with_batch(t) for t in (query, key, value))
-    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        raise ArgumentError(
-            f"shapes do not fit: query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}."
+def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
+    """The number of nonzero weights depends on values, which neither vmap nor a meta tensor has."""
+    if q.is_meta or checks.batched_by_vmap(q, k):
+        where = "a meta tensor" if q.is_meta else "torch.func.vmap"
+        raise ImplUnavailable(
+            f"the support has no fixed size under {where}: use return_support=False (need_weights=False in a module)."
         )
-    if q.shape[1] != k.shape[1] and not (enable_gqa and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0):
-        advice = "the first must be a multiple of the second" if enable_gqa else "set enable_gqa=True to share key heads"
-        raise ArgumentError(f"query has {q.shape[1]} heads and key {k.shape[1]}: {advice}.")
-    return q, k, v
 
 
-def _with_batch(t: Tensor) -> Tensor:
-    """(L, E), (H, L, E) or (..., H, L, E) -> (B, H, L, E)."""
-    if t.dim() < 4:
-        return t[(None,) * (4 - t.dim())]
-    return t.flatten(0, -4)
+def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
+    """`out` in the memory order of a (B, L, H, E) query seen as (B, H, L, E), so that merging its heads copies nothing."""
+    if query.dim() == 4 and query.shape[:3] == out.shape[:3] and query.stride(1) < query.stride(2):
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out
 
 
-def _per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
-    batch, heads = q.shape[:2]
-    if not isinstance(values, Tensor):
-        raise ArgumentError(f"{name} must be a tensor, one value per head, not {type(values).__name__}.")
-    if (
-        values.dim() > 2
-        or (values.dim() >= 1 and values.shape[-1] not in (1, heads))
-        or (values.dim() == 2 and values.shape[0] not in (1, batch))
-    ):
-        raise ArgumentError(
-            f"{name} must have shape ({heads},) or ({batch}, {heads}), one value per head; it has {tuple(values.shape)}."
-        )
-    return values.to(q.device).expand(batch, heads)
-
-
-def _alpha_per_head(alpha: float | Tensor, normalizer: str, q: Tensor) -> Tensor:
-    if normalizer not in NORMALIZERS:
-        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
-    fixed = 1.0 if normalizer == "rela" else NORMALIZERS[normalizer]
-    dtype = torch.float64 if q.device.type != "mps" else torch.float32
-    if fixed is not None:
-        return torch.full(q.shape[:2], fixed, dtype=dtype, device=q.device)
-    if not isinstance(alpha, Tensor):
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 1.0 <= alpha < math.inf:
-            raise ArgumentError(f"alpha={alpha} must be a finite number of at least 1 in attention; 1 is softmax.")
-        return torch.full(q.shape[:2], float(alpha), dtype=dtype, device=q.device)
-    if not alpha.is_floating_point():
-        raise ArgumentError(f"alpha must be a floating-point tensor or a number, not {alpha.dtype}.")
-    if _surely_below_one(alpha):
-        raise ArgumentError(
-            f"alpha must be at least 1 in attention, the smallest given is {float(alpha.detach().min()):g}; use 1 + sigmoid(a)."
-        )
-    return _per_head(alpha, q, "alpha").to(dtype)
-
-
-def _surely_below_one(alpha: Tensor) -> bool:
-    """Looked at only where that is possible and cheap: not while tracing, not under vmap, not on a GPU it would stall."""
-    if torch.compiler.is_compiling() or alpha.device.type != "cpu":
-        return False
-    try:
-        return bool((alpha < 1.0).any())
-    except RuntimeError:  # a batched tensor of torch.func.vmap has no single truth value
-        return False
-
-
-def _masks(
-    attn_mask: Tensor | None, query: Tensor, batch: int, heads: int, queries: int, keys: int
-) -> tuple[Tensor | None, Tensor | None]:
-    """attn_mask as (boolean mask, additive bias), each (B, H, Lq, Lk), expanded, or None."""
-    if attn_mask is None:
-        return None, None
-    if not isinstance(attn_mask, Tensor):
-        raise ArgumentError(f"attn_mask must be a tensor, not {type(attn_mask).__name__}.")
-    full = (*query.shape[:-2], queries, keys)
-    try:
-        expanded = attn_mask.expand(full)
-    except RuntimeError:
-        raise ArgumentError(f"attn_mask of shape {tuple(attn_mask.shape)} does not broadcast to {full}.") from None
-    expanded = expanded if len(full) == 4 else expanded.reshape(batch, heads, queries, keys)
-    if attn_mask.dtype == torch.bool:
-        return expanded, None
-    if not attn_mask.is_floating_point():
-        raise ArgumentError(f"attn_mask must be boolean (True = may attend) or floating point (added), not {attn_mask.dtype}.")
-    return None, expanded
-
-
-def _key_mask(mask: Tensor | None, batch: int, keys: int) -> Tensor | None:
-    if mask is None:
-        return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise ArgumentError("key_padding_mask must be boolean, True = may attend.")
-    if mask.shape not in ((batch, keys), (1, keys), (keys,)):
-        raise ArgumentError(f"key_padding_mask must have shape ({batch}, {keys}), not {tuple(mask.shape)}.")
-    return mask.expand(batch, keys)
-
-
-def _draw_seed(dropout_p: float) -> Tensor:
+def _draw_seed(dropout_p: float, device: torch.device) -> Tensor:
     """A fresh number from torch's generator, so that torch.manual_seed makes dropout repeatable."""
     if dropout_p == 0.0:
-        return torch.zeros((), dtype=torch.int64)
-    return torch.randint(2**62, (), dtype=torch.int64)
+        return torch.zeros((), dtype=torch.int64, device=device)
+    return torch.randint(2**62, (), dtype=torch.int64, device=device)
 
 
 def _dense_stats(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowStats:
@@ -291,6 +259,5 @@ def _dense_stats(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowStats:
 def _dense_support(weights: Tensor) -> Support:
     flat = weights.flatten(0, -2)
     inside = flat > 0
-    crow = torch.zeros(flat.shape[0] + 1, dtype=torch.int64, device=flat.device)
-    torch.cumsum(inside.sum(-1), 0, out=crow[1:])
+    crow = F.pad(inside.sum(-1).cumsum(0), (1, 0))
     return Support(crow, inside.nonzero()[:, 1].to(torch.int32), flat[inside].to(torch.float32))

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ImplUnavailable
+from entformer.kernels.flash import fallback
+from entformer.kernels.impl import resolve
+from entformer.kernels.rows.ops import plain_operator_suffices
 
 _COMMON = "Tensor? mask, Tensor? key_mask, Tensor? slopes"
 _HOW = "float scale, bool rela, bool causal, SymInt causal_offset"
@@ -63,6 +66,24 @@ def _support_shapes(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(size, dtype=torch.int32), q.new_empty(size, dtype=torch.float32)
 
 
+def _until_kernels_load(operator: Any, dense: Any) -> Any:
+    """The operator before the C++ kernels are loaded, as when a saved program runs: loads them, or computes without them."""
+
+    def run(first: Tensor, *rest: Any) -> Any:
+        if resolve("auto", first.device.type) == "cpu":
+            return operator(first, *rest)
+        return tuple(t.contiguous() for t in dense(first, *rest))  # as the shape functions have it
+
+    return run
+
+
+# The C++ kernels register for the CPU, which takes precedence once they are loaded.
+for _operator, _dense in (
+    (flash_forward, fallback.forward),
+    (flash_backward, fallback.backward),
+    (flash_support, fallback.support),
+):
+    _library.impl(_operator, _until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
 torch.library.register_fake("entformer::flash_forward", _forward_shapes, lib=_library)
 torch.library.register_fake("entformer::flash_backward", _backward_shapes, lib=_library)
 torch.library.register_fake("entformer::flash_support", _support_shapes, lib=_library)
@@ -74,8 +95,25 @@ class FlashFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = flash_forward(*inputs)
+    def forward(  # named one by one: torch.compile takes the first of *inputs for a context
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        alpha: Tensor,
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        slopes: Tensor | None,
+        scale: float,
+        rela: bool,
+        causal: bool,
+        causal_offset: int,
+        dropout: float,
+        seed: Tensor,
+        want_entropy: bool,
+        room: int,
+    ) -> tuple[Tensor, ...]:
+        how = (scale, rela, causal, causal_offset, dropout, seed, want_entropy, room)
+        outputs: tuple[Tensor, ...] = flash_forward(q, k, v, alpha, mask, key_mask, slopes, *how)
         return outputs
 
     @staticmethod
@@ -103,8 +141,29 @@ class FlashBackwardFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        grads: tuple[Tensor, ...] = flash_backward(*inputs)
+    def forward(
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        alpha: Tensor,
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        slopes: Tensor | None,
+        state: Tensor,
+        count: Tensor,
+        kept: Tensor,
+        scale: float,
+        rela: bool,
+        causal: bool,
+        causal_offset: int,
+        dropout: float,
+        seed: Tensor,
+        want_alpha: bool,
+    ) -> tuple[Tensor, ...]:
+        saved = (alpha, mask, key_mask, slopes, state, count, kept)
+        how = (scale, rela, causal, causal_offset, dropout, seed, want_alpha)
+        grads: tuple[Tensor, ...] = flash_backward(grad_out, q, k, v, *saved, *how)
         return grads
 
     @staticmethod
@@ -121,9 +180,12 @@ for _name, _rule in (("flash_forward", FlashFunction), ("flash_backward", FlashB
 
 
 def forward_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
-    """flash_forward as the door calls it: torch.func needs the Function, the tracer the operator."""
-    outputs = flash_forward(*inputs) if torch.compiler.is_compiling() else FlashFunction.apply(*inputs)  # type: ignore[no-untyped-call]
-    return tuple(outputs)
+    """flash_forward as callers use it: the Function, which torch.func needs, or where nothing differentiates the operator."""
+    if torch.compiler.is_compiling():
+        # The tracer records requires_grad when a tensor is made; torch.func.grad marks its inputs afterwards. Views are made.
+        inputs = tuple(value.view_as(value) if isinstance(value, Tensor) else value for value in inputs)
+    plain = plain_operator_suffices(*(value for value in inputs if isinstance(value, Tensor)))
+    return tuple(flash_forward(*inputs) if plain else FlashFunction.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
 # ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------

@@ -73,7 +73,7 @@ def survivors(shape: torch.Size, dropout: float, seed: Tensor) -> Tensor:
     x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
     x = x ^ _shift(x, 31)
     uniform = _shift(x, 40).to(torch.float32) * 5.9604645e-8
-    return (uniform >= torch.tensor(dropout, dtype=torch.float32)).reshape(shape)
+    return (uniform >= torch.tensor(dropout, dtype=torch.float32, device=seed.device)).reshape(shape)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

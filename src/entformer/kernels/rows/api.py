@@ -1,20 +1,21 @@
-"""The door to alpha-entmax. In: any tensor of scores, an alpha, a dimension, a mask. Out: weights of the same shape.
+"""alpha-entmax of rows: `entmax`, for the users of softmax.
 
-Here shapes, dtypes and wishes are checked once and brought to the form the kernels take: rows in the last dimension, alpha
-in float64 with one value per row, a mask turned into -inf scores.
+Arguments are checked here and brought to the form the kernels take: rows in the last dimension, alpha in float64 with one
+value per row, a mask turned into -inf scores.
 """
 
 import math
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ArgumentError
-from entformer.kernels.impl import Impl, resolve
-from entformer.kernels.rows import ops, reference
+from entformer.kernels import checks
+from entformer.kernels.impl import Impl, dense_dtype, exporting_to_onnx, resolve
+from entformer.kernels.rows import closed_form, ops, reference
 
 _NARROW = (torch.float16, torch.bfloat16)
-_DTYPES = (*_NARROW, torch.float32, torch.float64)
 
 
 def entmax(
@@ -43,9 +44,9 @@ def entmax(
 
     A row that is masked throughout gives zeros and zero gradients. NaN stays in its row. Entries of +inf share the row's mass.
     """
-    if not isinstance(x, Tensor) or x.dtype not in _DTYPES:
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentError(f"entmax takes a floating-point tensor of scores, not {kind}; convert it first, e.g. x.float().")
+    if has_torch_function((x, alpha, mask)):  # torch.fx proxies, tensor subclasses
+        return handle_torch_function(entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl)
+    checks.check_strided_float("x", x, "of scores")
     if x.dim() == 0:
         return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
     x = under_autocast(x)
@@ -53,11 +54,21 @@ def entmax(
     row_alpha = _alpha_per_row(alpha, x, dim, alpha_dim)  # shape of x with `dim` removed
     scores = x if mask is None else torch.where(_checked_mask(mask, x), x, -math.inf)
     scores = scores.movedim(dim, -1)
-    if resolve(impl, x.device.type) == "reference" or _forward_mode_active():
-        weights = reference.entmax_rows(scores, row_alpha)
+    chosen = resolve(impl, x.device.type)
+    if exporting_to_onnx():
+        weights = closed_form.entmax_rows(scores, row_alpha if isinstance(alpha, Tensor) else float(alpha))
+    elif chosen == "reference" or forward_mode_active():
+        # Without kernels a CPU still has float64 at half the speed of float32.
+        exact = impl == "reference" or x.device.type == "cpu"
+        weights = reference.entmax_rows(scores, row_alpha, dense_dtype(x.dtype, x.device.type, exact=exact))
     else:
-        weights = ops.RowsFunction.apply(scores, row_alpha)  # type: ignore[no-untyped-call]
-    return weights.movedim(-1, dim)
+        weights = ops.entmax_rows_with_gradient(scores, row_alpha)
+    return dim_back(weights, dim)
+
+
+def dim_back(weights: Tensor, dim: int) -> Tensor:
+    """The last dimension moved back to `dim`, contiguous: callers may use `.view`, as on the result of softmax."""
+    return weights if dim in (-1, weights.dim() - 1) else weights.movedim(-1, dim).contiguous()
 
 
 def under_autocast(x: Tensor) -> Tensor:
@@ -66,7 +77,8 @@ def under_autocast(x: Tensor) -> Tensor:
     return x.float() if narrow and torch.is_autocast_enabled(x.device.type) else x
 
 
-def _forward_mode_active() -> bool:
+def forward_mode_active() -> bool:
+    """Whether a forward-mode derivative is being computed."""
     # Library operators have no forward-mode rule; the reference is made of operations that do.
     return torch.autograd.forward_ad._current_level >= 0
 
@@ -80,6 +92,8 @@ def _checked_dim(dim: int, x: Tensor, name: str) -> int:
 def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise ArgumentError("mask must be a boolean tensor, True = may have weight; add a float mask to the scores instead.")
+    if mask.device != x.device:
+        raise ArgumentError(f"mask is on {mask.device} but the scores are on {x.device}; move one of them.")
     try:
         return mask.expand_as(x)
     except RuntimeError:
@@ -92,15 +106,13 @@ def _alpha_per_row(alpha: float | Tensor, x: Tensor, dim: int, alpha_dim: int | 
     work = reference.work_dtype(x.device)
     rows = x.shape[:dim] + x.shape[dim + 1 :]
     if not isinstance(alpha, Tensor):
+        alpha = checks.check_real("alpha", alpha, one_of_many=True)
         if not -math.inf < alpha < math.inf:
             raise ArgumentError(
                 f"alpha={alpha} is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices."
             )
-        return torch.full((), float(alpha), dtype=work, device=x.device).expand(rows)
-    if not alpha.is_floating_point():
-        raise ArgumentError(f"alpha must be a floating-point tensor or a number, not {alpha.dtype}.")
-    if alpha.device != x.device and alpha.dim() > 0:
-        raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {x.device}; move one of them.")
+        return torch.full((), alpha, dtype=work, device=x.device).expand(rows)
+    checks.check_alpha_tensor(alpha, x.device)
     alpha = alpha.to(device=x.device, dtype=work)
     expected = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
     if alpha_dim is not None:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from entformer.kernels.checks import transform_active
+from entformer.kernels.impl import resolve
 from entformer.kernels.rows import reference
 
 _library = torch.library.Library("entformer", "FRAGMENT")
@@ -34,6 +36,25 @@ def _backward_shape(weights: Tensor, alpha: Tensor, grad_weights: Tensor, want_a
     return weights.new_empty(weights.shape), weights.new_empty(rows, dtype=torch.float64)
 
 
+def _rows_without_kernel(scores: Tensor, alpha: Tensor) -> Tensor:
+    """entmax_rows before the C++ kernels are loaded, as in a process that runs a saved program; loads them."""
+    if resolve("auto", scores.device.type) == "cpu":
+        weights: Tensor = entmax_rows(scores, alpha)
+        return weights
+    return reference.entmax_rows(scores, alpha).contiguous()  # as the shape function has it
+
+
+def _backward_without_kernel(weights: Tensor, alpha: Tensor, grad_weights: Tensor, want_alpha: bool) -> tuple[Tensor, Tensor]:
+    if resolve("auto", weights.device.type) == "cpu":
+        grads: tuple[Tensor, Tensor] = entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
+        return grads
+    grad_scores, grad_alpha = reference.entmax_rows_backward(weights, alpha, grad_weights, want_alpha)
+    return grad_scores.contiguous(), grad_alpha.double().contiguous()
+
+
+# The C++ kernels register for the CPU, which takes precedence once they are loaded.
+_library.impl("entmax_rows", _rows_without_kernel, "CompositeExplicitAutograd")
+_library.impl("entmax_rows_backward", _backward_without_kernel, "CompositeExplicitAutograd")
 torch.library.register_fake("entformer::entmax_rows", _rows_shape, lib=_library)
 torch.library.register_fake("entformer::entmax_rows_backward", _backward_shape, lib=_library)
 
@@ -93,6 +114,23 @@ class RowsBackwardFunction(torch.autograd.Function):
 
 for _name, _rule in (("entmax_rows", RowsFunction), ("entmax_rows_backward", RowsBackwardFunction)):
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
+
+
+def entmax_rows_with_gradient(scores: Tensor, alpha: Tensor) -> Tensor:
+    """entmax_rows as callers use it: the Function, which torch.func needs, or where nothing differentiates the operator.
+
+    The operator can be saved by torch.jit; a Python Function cannot.
+    """
+    rows = entmax_rows if plain_operator_suffices(scores, alpha) else RowsFunction.apply
+    weights: Tensor = rows(scores, alpha)  # type: ignore[no-untyped-call]
+    return weights
+
+
+def plain_operator_suffices(*tensors: Tensor) -> bool:
+    """Whether no gradient is recorded and no transform of torch.func is active."""
+    if torch.compiler.is_compiling() or transform_active():
+        return False
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
 
 # ---- vmap: a batch is only more rows -----------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ SERIES_TERMS = 14  # of log1p(y)/y for |y| < 1/16: the rest is below 1e-17
 MOST_STEPS = 60
 
 
-def entmax_rows(scores: Tensor, alpha: Tensor) -> Tensor:
-    """Weights (..., n) for scores (..., n); `alpha` broadcasts against scores.shape[:-1]."""
+def entmax_rows(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Weights (..., n) for scores (..., n); `alpha` broadcasts against scores.shape[:-1]. `dtype`: of the arithmetic."""
     if scores.shape[-1] == 0:
         return scores * alpha.unsqueeze(-1).to(scores.dtype)  # nothing, but a function of both
-    work = work_dtype(scores.device)
+    work = dtype or work_dtype(scores.device)
     s = scores.to(work)
     e = alpha.to(work).unsqueeze(-1) - 1.0  # (..., 1)
 

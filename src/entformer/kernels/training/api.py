@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
+from entformer.kernels.checks import transform_active
 from entformer.kernels.impl import resolve
 from entformer.kernels.training import ops, reference
 
@@ -22,7 +23,7 @@ def cross_entropy_(scores: Tensor, target: Tensor, smoothing: float, differentia
 
     Out: (rows, 3): the smoothed loss, -ln p of the target, and 1 where the target has the best score.
     """
-    served = scores.dtype in _DTYPES and resolve("auto", scores.device.type) == "cpu"
+    served = scores.dtype in _DTYPES and scores.is_cpu and resolve("auto", scores.device.type) == "cpu"
     sums: Tensor = (ops if served else reference).cross_entropy_(scores, target, smoothing, differentiate)
     return sums
 
@@ -34,9 +35,9 @@ def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
     if residual is not None and residual.shape != x.shape:
         raise ArgumentError(f"the residual has shape {tuple(residual.shape)}, what is added to it {tuple(x.shape)}.")
     dtypes = (x.dtype, x.dtype if residual is None else residual.dtype)
-    served = p > 0.0 and all(dtype in _DTYPES for dtype in dtypes) and not torch.compiler.is_compiling()
-    if served and resolve("auto", x.device.type) == "cpu":
-        seed = torch.randint(2**62, (), dtype=torch.int64)
+    eager = not torch.compiler.is_compiling() and not transform_active()  # torch's own dropout has rules for transforms
+    if p > 0.0 and eager and all(dtype in _DTYPES for dtype in dtypes) and resolve("auto", x.device.type) == "cpu" and x.is_cpu:
+        seed = torch.randint(2**62, (), dtype=torch.int64, device=x.device)
         return _Dropout.apply(x, residual, seed, p)  # type: ignore[no-any-return,no-untyped-call]
     dropped = torch.nn.functional.dropout(x, p)
     return dropped if residual is None else residual + dropped

@@ -1,0 +1,125 @@
+"""Checks of arguments that several functions share, each with its error message."""
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MOST_OFFSET = 2**62  # position + offset then fits in int64 for every length a tensor can have
+
+
+def values_are_readable(tensor: Tensor) -> bool:
+    """Whether a look at the values is possible and cheap: not while tracing, and not on a GPU, which it would stall."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not traced_by_jit()
+
+
+def traced_by_jit() -> bool:
+    """Whether torch.jit.trace records: it would take values it is shown for constants."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined,no-untyped-call]
+
+
+def transform_active() -> bool:
+    """Whether a transform of torch.func (grad, vmap, jvp, ...) or forward-mode differentiation is active in eager code."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+def batched_by_vmap(*tensors: Tensor) -> bool:
+    """Whether torch.func.vmap maps over one of the tensors, below other transforms or not."""
+    if torch.compiler.is_compiling() or not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+        return False
+    vmap = torch._C._functorch.TransformType.Vmap
+    return any(interpreter.key() == vmap for interpreter in torch._C._functorch.get_interpreter_stack() or ())
+
+
+def any_true(condition: Tensor) -> bool:
+    """Whether an element is True; False where the values cannot be read (`values_are_readable`, fake tensors, vmap)."""
+    if not values_are_readable(condition):
+        return False
+    try:
+        return bool(condition.any())
+    except RuntimeError:  # a batched tensor of torch.func.vmap and a fake tensor have no truth value
+        return False
+
+
+def check_strided_float(name: str, tensor: Any, form: str) -> None:
+    """Raises ArgumentError unless `tensor` is a dense tensor of a dtype in `DTYPES`; `form` describes what is expected."""
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(f"{name} must be a floating-point tensor {form}, not {type(tensor).__name__}.")
+    if tensor.is_nested:
+        raise ArgumentError(
+            f"{name} must be a dense tensor {form}, not a nested one; convert it with torch.nested.to_padded_tensor and "
+            "exclude the padding with a mask."
+        )
+    if tensor.layout != torch.strided:
+        raise ArgumentError(f"{name} must be a dense tensor {form}, not {tensor.layout}; convert it with .to_dense().")
+    if tensor.dtype not in DTYPES:
+        raise ArgumentError(
+            f"{name} must be a floating-point tensor {form} of float16, bfloat16, float32 or float64, not {tensor.dtype}; "
+            "convert it first, e.g. with .float()."
+        )
+
+
+def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
+    """`value` as a float if it is a real number (not a bool), NaN and infinity included; else ArgumentError.
+
+    Args:
+        name: the argument, for the message.
+        value: what the caller passed.
+        one_of_many: whether a tensor would be accepted too, which the message then says.
+    """
+    if isinstance(value, numbers.Real | torch.SymFloat | torch.SymInt) and not isinstance(value, bool):
+        return value if isinstance(value, torch.SymFloat) else float(value)  # type: ignore[return-value]
+    wanted = "a number or a tensor" if one_of_many else "a number"
+    kind = type(value).__name__
+    advice = ""
+    if isinstance(value, str):
+        advice = f"; write {name}={value} without quotes" if _is_number(value) else ""
+    elif isinstance(value, list | tuple) or hasattr(value, "__array__"):
+        advice = f"; convert it with torch.as_tensor({name})" if one_of_many else ""
+    raise ArgumentError(f"{name} must be {wanted}, not {kind}{advice}.")
+
+
+def check_alpha_tensor(alpha: Tensor, device: torch.device) -> None:
+    """Raises ArgumentError for an alpha that is boolean, complex, infinite or on another device; a scalar may be anywhere."""
+    if alpha.dtype == torch.bool or alpha.is_complex():
+        raise ArgumentError(f"alpha must be a floating-point or integer tensor or a number, not {alpha.dtype}.")
+    if alpha.device != device and (alpha.dim() > 0 or alpha.is_meta):
+        raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {device}; move one of them.")
+    if alpha.is_floating_point() and any_true(alpha.detach().isinf()):
+        raise ArgumentError("alpha must be finite, but the tensor given has infinite values.")
+
+
+def check_probability(name: str, value: Any) -> float:
+    """A number from 0 to 1."""
+    number = check_real(name, value)
+    if not 0.0 <= number <= 1.0:
+        raise ArgumentError(f"{name}={value} must be at least 0 and at most 1.")
+    return number
+
+
+def check_offset(name: str, value: Any) -> int:
+    """An integer small enough that adding a position does not overflow."""
+    if isinstance(value, torch.SymInt):
+        return value  # type: ignore[return-value]
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} must be an integer, not {type(value).__name__}.") from None
+    if abs(number) > MOST_OFFSET:
+        raise ArgumentError(f"{name}={number} is out of range; it must lie between -2**62 and 2**62.")
+    return number
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,236 @@
+"""The arguments of `attention`, checked and brought to the form the kernels take.
+
+query, key, value  ->  q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, E), G dividing H
+alpha, slopes      ->  (B, H)
+attn_mask          ->  a boolean mask (B, H, Lq, Lk), True = may attend, and what is added to the scores, or None each
+"""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError
+from entformer.kernels import checks
+
+NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None}
+FORM = "(..., heads, length, size)"
+
+
+class Inputs(NamedTuple):
+    """Query, key and value in four dimensions, and the leading dimensions of the output as the caller knows them."""
+
+    q: Tensor  # (B, H, Lq, D)
+    k: Tensor  # (B, G, Lk, D)
+    v: Tensor  # (B, G, Lk, E)
+    lead: tuple[int, ...]  # (..., H); () when all inputs are matrices
+
+
+def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Inputs:
+    """Checks the inputs and broadcasts batch, heads and rank as scaled_dot_product_attention does."""
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        checks.check_strided_float(name, t, FORM)
+        if t.dim() < 2:
+            raise ArgumentError(f"{name} must be a floating-point tensor {FORM}; it has shape {tuple(t.shape)}.")
+        if t.device != query.device:
+            raise ArgumentError(f"query is on {query.device} and {name} on {t.device}; move one of them.")
+    if query.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(query.device.type):
+        narrow = torch.get_autocast_dtype(query.device.type)  # as scaled_dot_product_attention does
+        query, key, value = (t if t.dtype == torch.float64 else t.to(narrow) for t in (query, key, value))
+    if not query.dtype == key.dtype == value.dtype:
+        raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
+    given = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if key.shape[-2] != value.shape[-2] or query.shape[-1] != key.shape[-1]:
+        raise ArgumentError(f"shapes do not fit: {given}.")
+    q, k, v = (t[None] if t.dim() == 2 else t for t in (query, key, value))  # (..., H, L, E)
+    heads, k, v = _share_heads(q, k, v, enable_gqa, given)
+    batch = q.shape[:-3]
+    if not batch == k.shape[:-3] == v.shape[:-3]:
+        try:
+            batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])
+        except RuntimeError:
+            raise ArgumentError(f"shapes do not fit: {given}.") from None
+        k, v = (t.expand(*batch, *t.shape[-3:]) for t in (k, v))
+    if q.shape[:-2] != (*batch, heads):
+        q = q.expand(*batch, heads, *q.shape[-2:])
+    matrices = max(query.dim(), key.dim(), value.dim()) == 2
+    return Inputs(_with_batch(q), _with_batch(k), _with_batch(v), () if matrices else (*batch, heads))
+
+
+def _share_heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, given: str) -> tuple[int, Tensor, Tensor]:
+    """The number of heads, and key and value with one number of heads that divides it."""
+    heads, of_k, of_v = q.shape[-3], k.shape[-3], v.shape[-3]
+    if heads == of_k == of_v:
+        return heads, k, v
+    if enable_gqa:
+        for name, shared in (("key", of_k), ("value", of_v)):
+            if shared == 0 or heads % shared != 0:
+                raise ArgumentError(f"query has {heads} heads and {name} {shared}: the first must be a multiple of the second.")
+        if of_k != of_v:
+            k, v = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (k, v))
+        return heads, k, v
+    most = max((n for n in (heads, of_k, of_v) if n != 1), default=1)
+    if any(n not in (1, most) for n in (heads, of_k, of_v)):
+        if of_k != of_v:
+            raise ArgumentError(f"shapes do not fit: {given}; key and value must have equally many heads.")
+        multiple = of_k > 0 and heads % of_k == 0
+        advice = "set enable_gqa=True to share key heads" if multiple else "they must have equally many heads"
+        raise ArgumentError(f"query has {heads} heads and key {of_k}: {advice}.")
+    if of_k != of_v:
+        k, v = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (k, v))
+    return most, k, v
+
+
+def _with_batch(t: Tensor) -> Tensor:
+    """(H, L, E) or (..., H, L, E) -> (B, H, L, E)."""
+    return t[None] if t.dim() == 3 else t if t.dim() == 4 else t.flatten(0, -4)
+
+
+def per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
+    """A tensor (), (H,) or (B, H) as (B, H)."""
+    batch, heads = q.shape[:2]
+    if not isinstance(values, Tensor):
+        raise ArgumentError(f"{name} must be a tensor, one value per head, not {type(values).__name__}.")
+    if (
+        values.dim() > 2
+        or (values.dim() >= 1 and values.shape[-1] not in (1, heads))
+        or (values.dim() == 2 and values.shape[0] not in (1, batch))
+    ):
+        raise ArgumentError(
+            f"{name} must have shape ({heads},) or ({batch}, {heads}), one value per head; it has {tuple(values.shape)}."
+        )
+    if values.is_meta and not q.is_meta:
+        raise ArgumentError(f"{name} is on meta but the query is on {q.device}; move one of them.")
+    return values.to(q.device).expand(batch, heads)
+
+
+def alpha_of(normalizer: str, alpha: float | Tensor) -> float | Tensor:
+    """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
+    if normalizer not in NORMALIZERS:
+        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
+    fixed = 1.0 if normalizer == "rela" else NORMALIZERS[normalizer]
+    if fixed is not None or isinstance(alpha, Tensor):
+        return alpha if fixed is None else fixed
+    number = checks.check_real("alpha", alpha, one_of_many=True)
+    if not 1.0 <= number < math.inf:
+        raise ArgumentError(f"alpha={alpha} must be a finite number of at least 1 in attention; 1 is softmax.")
+    return number
+
+
+def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
+    """alpha (B, H) in float64 (float32 on a device without it)."""
+    dtype = torch.float64 if q.device.type != "mps" else torch.float32
+    if not isinstance(alpha, Tensor):
+        return torch.full(q.shape[:2], alpha, dtype=dtype, device=q.device)
+    checks.check_alpha_tensor(alpha, q.device)
+    if checks.any_true(alpha.detach() < 1):
+        raise ArgumentError(
+            f"alpha must be at least 1 in attention, the smallest given is {float(alpha.detach().min()):g}; use 1 + sigmoid(a)."
+        )
+    return per_head(alpha, q, "alpha").to(dtype)
+
+
+def causal_bias(attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, causal_offset: int) -> int | None:
+    """The causal offset that a mask of `torch.nn.attention.bias` stands for; None for any other mask.
+
+    Such a mask is a tensor subclass without elements: read as a plain tensor it would be memory that nobody wrote.
+    """
+    if attn_mask is None or type(attn_mask) is Tensor or not hasattr(attn_mask, "variant"):
+        return None
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if not isinstance(attn_mask, CausalBias):
+        return None
+    if is_causal or causal_offset != 0:
+        raise ArgumentError("attn_mask is already causal: leave out is_causal and causal_offset, or the mask.")
+    queries, keys = query.shape[-2], key.shape[-2]
+    if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (queries, keys):
+        made_for = f"{attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys"
+        raise ArgumentError(f"attn_mask was made for {made_for}, but there are {queries} and {keys}.")
+    return keys - queries if attn_mask.variant == CausalVariant.LOWER_RIGHT else 0
+
+
+def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """attn_mask as (boolean mask, additive bias), each (B, H, Lq, Lk), expanded, or None.
+
+    A float mask of zeros and -inf is turned into a boolean one, which needs no dense scores. The lowest number of a dtype
+    stands for -inf, as models write it.
+    """
+    if attn_mask is None:
+        return None, None
+    if not isinstance(attn_mask, Tensor):
+        raise ArgumentError(f"attn_mask must be a tensor, not {type(attn_mask).__name__}.")
+    if attn_mask.is_nested or attn_mask.layout != torch.strided:
+        raise ArgumentError(f"attn_mask must be a dense tensor, not {attn_mask.layout}; convert it with .to_dense().")
+    if attn_mask.device != q.device:
+        raise ArgumentError(f"attn_mask is on {attn_mask.device} but the query is on {q.device}; move one of them.")
+    if attn_mask.dtype == torch.bool:
+        return _expanded(attn_mask, lead, q, keys), None
+    if attn_mask.dtype not in checks.DTYPES:
+        raise ArgumentError(f"attn_mask must be boolean (True = may attend) or floating point (added), not {attn_mask.dtype}.")
+    half = torch.float16 in (attn_mask.dtype, q.dtype)
+    hidden = attn_mask.detach() <= torch.finfo(torch.float16 if half else torch.bfloat16).min
+    if not attn_mask.requires_grad and _is_zero_where_not(hidden, attn_mask):
+        return _expanded(~hidden, lead, q, keys), None
+    bias = attn_mask.masked_fill(hidden, 0.0)
+    return _expanded(~hidden, lead, q, keys), _expanded(bias, lead, q, keys)
+
+
+def _is_zero_where_not(hidden: Tensor, mask: Tensor) -> bool:
+    """Whether all elements outside `hidden` are zero, as far as that can be read."""
+    if not checks.values_are_readable(mask) or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    try:
+        return bool(hidden.count_nonzero() == mask.count_nonzero())  # hidden elements are not zero, so none is left
+    except RuntimeError:  # a batched tensor of torch.func.vmap and a fake tensor have no value
+        return False
+
+
+def _expanded(mask: Tensor, lead: tuple[int, ...], q: Tensor, keys: int) -> Tensor:
+    batch, heads, queries, _ = q.shape
+    full = (*lead, queries, keys)
+    try:
+        expanded = mask.expand(full)
+    except RuntimeError:
+        raise ArgumentError(f"attn_mask of shape {tuple(mask.shape)} does not broadcast to {full}.") from None
+    return expanded if len(full) == 4 else expanded.reshape(batch, heads, queries, keys)
+
+
+def key_mask_of(key_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+    """The mask of keys (B, Lk), under its name or its old one."""
+    name = "key_mask"
+    if key_padding_mask is not None:
+        if key_mask is not None:
+            raise ArgumentError("key_mask and key_padding_mask are one argument under two names; give key_mask alone.")
+        if not torch.compiler.is_compiling():
+            warnings.warn(
+                "attention(key_padding_mask=...) is now key_mask=...: True = may attend, the opposite of "
+                "torch.nn.MultiheadAttention's key_padding_mask. Use key_mask; the old name will be removed.",
+                FutureWarning,
+                stacklevel=3,
+            )
+        name, key_mask = "key_padding_mask", key_padding_mask
+    if key_mask is None:
+        return None
+    batch = q.shape[0]
+    if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
+        raise ArgumentError(f"{name} must be a boolean tensor, True = may attend.")
+    if key_mask.shape not in ((batch, keys), (1, keys), (keys,)):
+        raise ArgumentError(f"{name} must have shape ({batch}, {keys}), not {tuple(key_mask.shape)}.")
+    if key_mask.device != q.device:
+        raise ArgumentError(f"{name} is on {key_mask.device} but the query is on {q.device}; move one of them.")
+    return key_mask.expand(batch, keys)
+
+
+def scale_of(scale: float | None, size: int) -> float:
+    """What the products are multiplied by; 1/sqrt(size) by default."""
+    if scale is None:
+        return 1.0 / math.sqrt(max(size, 1))
+    if isinstance(scale, Tensor):
+        raise ArgumentError(
+            "scale must be a number, not a tensor, which would get no gradient; for a learned scale pass "
+            "attention(query * scale, key, value, scale=1.0)."
+        )
+    return checks.check_real("scale", scale)

@@ -1,0 +1,322 @@
+"""Calls written for scaled_dot_product_attention with the function exchanged: same shapes, layouts, masks and devices."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+import entformer as ef
+from entformer.kernels import impl as choice
+from entformer.kernels.flash import api, ops
+
+sdpa = F.scaled_dot_product_attention
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}  # sums of a few products of size 1 to 4 in float32
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def softmax(*args: Any, **how: Any) -> Tensor:
+    out = ef.attention(*args, normalizer="softmax", **how)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def entmax(*args: Any, **how: Any) -> Tensor:
+    out = ef.attention(*args, **how)
+    assert isinstance(out, Tensor)
+    return out
+
+
+@pytest.fixture
+def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
+    """Counts the calls of the fused kernel."""
+    calls: list[int] = []
+    forward = ops.forward_with_gradient
+
+    def counted(*inputs: Any) -> tuple[Tensor, ...]:
+        calls.append(1)
+        return forward(*inputs)
+
+    monkeypatch.setattr(api.ops, "forward_with_gradient", counted)
+    return calls
+
+
+# ---- the default device ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{}, {"dropout_p": 0.3}, {"impl": "reference", "dropout_p": 0.3}, {"return_support": True}])
+def test_the_default_device_changes_nothing(how: dict[str, Any]) -> None:
+    q, k, v = (normal(1, 2, n, 8) for n in (5, 6, 6))
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        return ef.attention(q, k, v, **how)
+
+    right = run()
+    with torch.device("meta"):
+        inside = run()
+    for ours, theirs in zip(flat(inside), flat(right), strict=True):
+        assert ours.device.type == "cpu"
+        assert torch.equal(ours, theirs)
+
+
+def flat(found: Any) -> list[Tensor]:
+    return [found] if isinstance(found, Tensor) else [found.output, *found.support]
+
+
+def test_the_default_device_changes_no_module_and_no_loss() -> None:
+    torch.manual_seed(0)
+    layer = ef.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
+    x, scores, target = normal(2, 5, 16), normal(3, 7), torch.tensor([1, 2, 3])
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(1)
+        out, weights = layer(x, x, x)
+        return [out, weights, ef.entmax_loss(scores, target), ef.log_entmax(scores), ef.budget_bisect(scores)]
+
+    right = run()
+    torch.set_default_device("meta")
+    try:
+        inside = run()
+    finally:
+        torch.set_default_device(None)
+    for ours, theirs in zip(inside, right, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_the_default_device_changes_no_decoding(windowed: bool) -> None:
+    torch.manual_seed(0)
+    config = ef.LMConfig(vocab_size=11, width=16, heads=2, hidden=16, layers=1, positions="alibi")
+    model, prompt = ef.CausalLM(config).eval(), torch.tensor([[1, 2, 3]])
+    right = model.generate(prompt, 5, windowed=windowed)
+    with torch.device("meta"):
+        inside = model.generate(prompt, 5, windowed=windowed)
+    assert torch.equal(inside, right)
+
+
+def test_meta_tensors_give_shapes() -> None:
+    q, k, v = (torch.empty(2, 4, n, 8, device="meta", requires_grad=True) for n in (5, 7, 7))
+    mask = torch.zeros(5, 7, device="meta")
+    for how in ({}, {"attn_mask": mask}, {"attn_mask": mask == 0, "dropout_p": 0.1}, {"alpha": torch.ones(4, device="meta")}):
+        out = entmax(q, k, v, **how)
+        assert out.shape == (2, 4, 5, 8)
+        assert out.device.type == "meta"
+        assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+    with pytest.raises(ef.ImplUnavailable, match=r"no fixed size under a meta tensor: use return_support=False"):
+        ef.attention(q, k, v, return_support=True)
+
+
+# ---- masks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [causal_upper_left, causal_lower_right])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (4, 7)])
+def test_causal_biases_of_torch(bias: Any, queries: int, keys: int) -> None:
+    q, k, v = normal(2, 3, queries, 8), normal(2, 3, keys, 8), normal(2, 3, keys, 6)
+    mask = bias(queries, keys)
+    torch.testing.assert_close(softmax(q, k, v, mask), sdpa(q, k, v, mask), **CLOSE)
+    torch.testing.assert_close(softmax(q, k, v, attn_mask=mask, impl="reference"), sdpa(q, k, v, attn_mask=mask), **CLOSE)
+    with pytest.raises(ef.ArgumentError, match="attn_mask is already causal: leave out is_causal"):
+        entmax(q, k, v, mask, is_causal=True)
+    with pytest.raises(ef.ArgumentError, match=f"made for {queries} queries and {keys} keys, but there are 3 and {keys}"):
+        entmax(q[:, :, :3], k, v, mask)
+
+
+def test_a_causal_bias_with_more_queries_than_keys_gives_rows_of_zeros() -> None:
+    q, k, v = normal(1, 1, 5, 8), normal(1, 1, 3, 8), normal(1, 1, 3, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of NaN
+        mask = causal_lower_right(5, 3)
+    out = entmax(q, k, v, mask)
+    assert (out[:, :, :2] == 0.0).all()
+    assert out.isfinite().all()
+
+
+class Opaque(Tensor):
+    """A tensor subclass that only its own function can read."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+def test_a_mask_that_refuses_to_be_read_is_refused() -> None:
+    q = normal(1, 1, 3, 4)
+    with pytest.raises(TypeError, match="attention"):
+        entmax(q, q, q, torch.zeros(3, 3).as_subclass(Opaque))
+
+
+HIDDEN = {
+    "-inf": (torch.float32, -math.inf),
+    "lowest float32": (torch.float32, torch.finfo(torch.float32).min),
+    "lowest bfloat16 in float32": (torch.float32, torch.finfo(torch.bfloat16).min),
+    "lowest bfloat16": (torch.bfloat16, torch.finfo(torch.bfloat16).min),
+    "lowest float16": (torch.float16, torch.finfo(torch.float16).min),
+    "lowest float64": (torch.float64, torch.finfo(torch.float64).min),
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[int]) -> None:
+    dtype, value = HIDDEN[hidden]
+    q, k, v = normal(2, 3, 9, 8), normal(2, 3, 13, 8), normal(2, 3, 13, 8)
+    allowed = (normal(2, 1, 9, 13) > -0.3).index_fill(2, torch.tensor([4]), False)  # one row has no key
+    mask = torch.zeros(2, 1, 9, 13, dtype=dtype).masked_fill(~allowed, value)
+    right = entmax(q, k, v, allowed)
+    assert torch.equal(entmax(q, k, v, mask), right)
+    assert len(fused_calls) == 2
+    assert (right[:, :, 4] == 0.0).all()
+    # A mask that is learned keeps its gradient and takes the dense path to the same numbers.
+    torch.testing.assert_close(entmax(q, k, v, mask.requires_grad_()), right, **CLOSE)
+    assert len(fused_calls) == 2
+
+
+def test_half_precision_masks_of_a_half_precision_model(fused_calls: list[int]) -> None:
+    q = normal(1, 2, 4, 8).half()
+    allowed = torch.ones(4, 4, dtype=torch.bool).tril()
+    mask = torch.zeros(4, 4).masked_fill(~allowed, torch.finfo(torch.float16).min)  # float32, with float16's lowest number
+    assert torch.equal(entmax(q, q, q, mask), entmax(q, q, q, is_causal=True))
+    assert len(fused_calls) == 2
+
+
+@pytest.mark.parametrize("other", [1e-3, -65504.0, -1e9, math.nan])
+def test_other_float_masks_are_added(other: float, fused_calls: list[int]) -> None:
+    q = normal(1, 2, 4, 8)
+    mask = torch.zeros(4, 4)
+    mask[0, 1], mask[0, 2] = other, -math.inf
+    torch.testing.assert_close(softmax(q, q, q, mask), sdpa(q, q, q, mask), equal_nan=True, **CLOSE)
+    assert fused_calls == []
+
+
+def test_the_dense_path_warns_once_with_the_reason(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_already_said", set())
+    q, mask = normal(1, 1, 3, 4), torch.ones(3, 3)
+    with pytest.warns(ef.SlowPathWarning, match=r"materializes the scores \(L x L\): .* a floating-point attn_mask") as caught:
+        entmax(q, q, q, mask)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        entmax(q, q, q, mask)
+        entmax(q, q[:, :, :0], q[:, :, :0])  # nothing to hold in memory
+    with pytest.warns(ef.SlowPathWarning, match="float64"):
+        entmax(q.double(), q.double(), q.double())
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_come_in_torchs_order() -> None:
+    q, k, v = normal(2, 4, 5, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 8)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    right = sdpa(q, k, v, mask, 0.0, False, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(softmax(q, k, v, mask, 0.0, False, 0.3, True), right, **CLOSE)
+    right = sdpa(q, k, v, None, 0.0, True, enable_gqa=True)
+    torch.testing.assert_close(softmax(q, k, v, None, 0.0, True, enable_gqa=True), right, **CLOSE)
+
+
+def test_key_padding_mask_is_the_old_name_of_key_mask() -> None:
+    q = normal(2, 3, 5, 8)
+    allowed = torch.arange(5) < torch.tensor([[5], [3]])
+    right = entmax(q, q, q, key_mask=allowed)
+    torch.testing.assert_close(right, entmax(q, q, q, allowed[:, None, None, :]))
+    with pytest.warns(FutureWarning, match=r"True = may attend, the opposite of torch\.nn\.MultiheadAttention") as caught:
+        assert torch.equal(entmax(q, q, q, key_padding_mask=allowed), right)
+    assert caught[0].filename == __file__
+
+
+def test_everything_may_be_dropped() -> None:
+    q, k, v = (normal(2, 3, n, 8).requires_grad_() for n in (5, 6, 7))
+    k, v = k, v[:, :, :6]
+    torch.manual_seed(0)
+    assert torch.equal(entmax(q, k, v, dropout_p=1.0), sdpa(q, k, v, dropout_p=1.0))
+    for grad in torch.autograd.grad(entmax(q, k, v, dropout_p=1.0).sum(), (q, k, v)):
+        assert (grad == 0.0).all()
+
+
+def test_alphas_of_any_kind() -> None:
+    q = normal(1, 2, 4, 8)
+    assert torch.equal(entmax(q, q, q, alpha=np.float32(1.5)), entmax(q, q, q, alpha=1.5))
+    assert torch.equal(entmax(q, q, q, alpha=torch.tensor([1, 2])), entmax(q, q, q, alpha=torch.tensor([1.0, 2.0])))
+    out = entmax(q, q, q, alpha=torch.tensor([1.5, math.nan]))
+    assert out[:, 0].isfinite().all()
+    assert out[:, 1].isnan().all()
+
+
+def test_the_largest_offsets_are_right() -> None:
+    q = normal(1, 2, 4, 8)
+    assert torch.equal(entmax(q, q, q, is_causal=True, causal_offset=2**62), entmax(q, q, q))
+    assert (entmax(q, q, q, is_causal=True, causal_offset=-(2**62)) == 0.0).all()
+
+
+# ---- shapes and layouts ---------------------------------------------------------------------------------------------------
+
+BROADCAST: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "batch of key": ((3, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 6)),
+    "batch of query": ((1, 2, 5, 8), (3, 2, 7, 8), (3, 2, 7, 6)),
+    "batch of value alone": ((3, 2, 5, 8), (3, 2, 7, 8), (1, 2, 7, 6)),
+    "heads of key": ((3, 4, 5, 8), (3, 1, 7, 8), (3, 1, 7, 6)),
+    "heads of query": ((3, 1, 5, 8), (3, 4, 7, 8), (3, 4, 7, 6)),
+    "heads of value alone": ((3, 4, 5, 8), (3, 4, 7, 8), (3, 1, 7, 6)),
+    "batch and heads": ((3, 1, 5, 8), (1, 4, 7, 8), (1, 4, 7, 6)),
+    "rank of key": ((3, 2, 5, 8), (2, 7, 8), (2, 7, 6)),
+    "rank of query": ((2, 5, 8), (3, 2, 7, 8), (3, 2, 7, 6)),
+    "matrices": ((3, 2, 5, 8), (7, 8), (7, 6)),
+    "five dimensions": ((3, 1, 2, 5, 8), (1, 4, 2, 7, 8), (4, 2, 7, 6)),
+}
+
+
+@pytest.mark.parametrize("shapes", BROADCAST)
+def test_batch_heads_and_rank_broadcast(shapes: str) -> None:
+    ours, theirs = ([normal(*shape).requires_grad_() for shape in BROADCAST[shapes]] for _ in range(2))
+    out, right = softmax(*ours), sdpa(*theirs)
+    assert out.shape == right.shape
+    torch.testing.assert_close(out, right, **CLOSE)
+    grad = normal(*out.shape)
+    for one, other in zip(torch.autograd.grad(out, ours, grad), torch.autograd.grad(right, theirs, grad), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5)
+
+
+def test_grouped_heads_of_key_and_value_may_differ() -> None:
+    q, k, v = normal(2, 8, 5, 8), normal(2, 4, 7, 8), normal(2, 2, 7, 6)
+    torch.testing.assert_close(softmax(q, k, v, enable_gqa=True), sdpa(q, k, v, enable_gqa=True), **CLOSE)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_the_output_lies_in_memory_as_the_query_does(impl: Any) -> None:
+    """Merging heads after attention is a view, as models that call scaled_dot_product_attention expect."""
+    q, k, v = (normal(2, 5, 4, 8).transpose(1, 2) for _ in range(3))
+    assert sdpa(q, k, v).transpose(1, 2).is_contiguous()
+    out = entmax(q, k, v, impl=impl)
+    assert out.transpose(1, 2).is_contiguous()
+    assert out.transpose(1, 2).view(2, 5, 32).shape == (2, 5, 32)
+    assert torch.equal(out, entmax(q.contiguous(), k, v, impl=impl))
+    assert entmax(q.contiguous(), k, v, impl=impl).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("convert", "sentence"),
+    [
+        (
+            lambda t: t.to(torch.float8_e4m3fn),
+            r"query must be .* float16, bfloat16, float32 or float64, not torch\.float8_e4m3fn",
+        ),
+        (lambda t: t.to_sparse(), r"query must be a dense tensor .*, not torch\.sparse_coo; convert it with \.to_dense\(\)"),
+        (
+            lambda t: torch.nested.nested_tensor([t[0], t[0]], layout=torch.jagged),
+            r"query must be a dense tensor .*, not a nested one; convert it with torch\.nested\.to_padded_tensor",
+        ),
+    ],
+)
+def test_unusual_tensors_are_refused_in_one_sentence(convert: Any, sentence: str) -> None:
+    t = convert(normal(1, 2, 3, 4))
+    with pytest.raises(ef.ArgumentError, match=sentence):
+        entmax(t, t, t)

@@ -1,0 +1,164 @@
+"""torch.func, torch.fx and torch.jit over attention, entmax, dropout and the output loss, as over torch's own functions."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import entformer as ef
+from entformer.kernels.training.api import dropout
+from entformer.models.output import output_loss
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+# ---- torch.func -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev], ids=["grad", "jacrev"])
+@pytest.mark.parametrize("argument", [0, 1, 2, 3])
+def test_transforms_of_attention_compile(transform: Any, argument: int) -> None:
+    q, k, v, alpha = normal(2, 2, 4, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 3), torch.tensor([1.3, 1.7])
+
+    def loss(*tensors: Tensor) -> Tensor:
+        out = ef.attention(*tensors[:3], alpha=tensors[3])  # type: ignore[arg-type]
+        assert isinstance(out, Tensor)
+        return out.square().sum()
+
+    function = transform(loss, argnums=argument)
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="aot_eager")(q, k, v, alpha)
+    torch.testing.assert_close(compiled, function(q, k, v, alpha), rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_of_a_model_with_dropout() -> None:
+    config = ef.Seq2SeqConfig(vocab_size=17, width=16, heads=2, hidden=16, dropout=0.1)
+    model = ef.Seq2Seq(config).train()
+    tokens = torch.full((2, 5), 4)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        total: Tensor = torch.func.functional_call(model, parameters, (tokens, tokens)).square().sum()
+        return total
+
+    parameters = dict(model.named_parameters())
+    torch.manual_seed(0)
+    ours = torch.func.grad(loss)(parameters)
+    assert any((grad != 0.0).any() for grad in ours.values())
+
+
+def test_transforms_of_dropout() -> None:
+    x = normal(3, 4, 1000)
+    torch.manual_seed(0)
+    grad = torch.func.grad(lambda t: dropout(t, 0.5, t).sum())(x)
+    assert set(grad.unique().tolist()) == {1.0, 3.0}  # dropped or doubled, and the residual
+    out, tangent = torch.func.jvp(lambda t: dropout(t, 0.5), (torch.ones(100),), (torch.ones(100),))
+    assert torch.equal(out, tangent)
+    mapped = torch.func.vmap(lambda t: dropout(t, 0.5), randomness="different")(torch.ones(8, 200))
+    assert not torch.equal(mapped[0], mapped[1])
+    mapped = torch.func.vmap(lambda t: dropout(t, 0.5), randomness="same")(torch.ones(8, 200))
+    assert torch.equal(mapped[0], mapped[1])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_transforms_of_the_output_loss(alpha: float) -> None:
+    hidden, weight = normal(6, 8).requires_grad_(), normal(11, 8).requires_grad_()
+    target = torch.arange(6)
+    sums = output_loss(hidden, weight, target, label_smoothing=0.1, alpha=alpha)
+    right = torch.autograd.grad(sums.loss, (hidden, weight))
+
+    def loss(h: Tensor, w: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        found = output_loss(h, w, target, label_smoothing=0.1, alpha=alpha)
+        return found.loss, (found.nll, found.correct)
+
+    grads, (nll, correct) = torch.func.grad(loss, argnums=(0, 1), has_aux=True)(hidden.detach(), weight.detach())
+    torch.testing.assert_close(grads, right, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(nll, sums.nll)
+    assert correct == sums.correct
+
+    def of_one(w: Tensor, h: Tensor, y: Tensor) -> Tensor:
+        return output_loss(h[None], w, y[None], label_smoothing=0.1, alpha=alpha).loss
+
+    per_sample = torch.func.vmap(torch.func.grad(of_one), in_dims=(None, 0, 0))(weight.detach(), hidden.detach(), target)
+    torch.testing.assert_close(per_sample.sum(0), right[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_support_under_vmap_gets_a_sentence() -> None:
+    layer, x = ef.MultiheadAttention(16, 2, batch_first=True), normal(3, 2, 4, 16)
+    q = normal(3, 1, 2, 4, 8)
+    with pytest.raises(ef.ImplUnavailable, match=r"no fixed size under torch\.func\.vmap: use return_support=False"):
+        torch.func.vmap(lambda t: ef.attention(t, t, t, return_support=True)[0])(q)  # type: ignore[index]
+    mapped = torch.func.vmap(lambda t: layer(t, t, t, need_weights=False)[0])(x)
+    torch.testing.assert_close(mapped, torch.stack([layer(t, t, t, need_weights=False)[0] for t in x]))
+
+
+# ---- torch.fx ---------------------------------------------------------------------------------------------------------------
+
+
+class Scores(nn.Module):
+    """Calls the functions as a user's module does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = ef.attention(x, x, x, is_causal=True)
+        assert not isinstance(y, tuple)
+        return ef.entmax15(y, dim=1) + ef.normmax_bisect(y) + ef.log_entmax(y, 1.0).exp()
+
+
+def test_functions_are_traced_as_calls() -> None:
+    x = normal(2, 3, 4, 8)
+    module = Scores()
+    traced = torch.fx.symbolic_trace(module)
+    assert torch.equal(traced(x), module(x))
+    assert "attention" in traced.code
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [ef.Entmax15(dim=1), ef.Sparsemax(), ef.EntmaxBisect(1.3), ef.Entmax(1.7, dim=0), ef.NormmaxBisect(), ef.BudgetBisect()],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_modules_are_traced(layer: nn.Module) -> None:
+    x = normal(4, 5)
+    assert torch.equal(torch.fx.symbolic_trace(nn.Sequential(layer))(x), layer(x))
+
+
+def test_attention_modules_are_leaves_of_a_tracer_that_names_them() -> None:
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+            return isinstance(m, ef.MultiheadAttention) or super().is_leaf_module(m, qualified_name)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = ef.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.attention(x, x, x, need_weights=False)[0]
+            return out + x
+
+    block, x = Block(), normal(2, 3, 16)
+    traced = torch.fx.GraphModule(block, Tracer().trace(block))
+    assert torch.equal(traced(x), block(x))
+
+
+# ---- torch.jit --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_traced_functions_can_be_saved() -> None:
+    x = normal(1, 2, 4, 8)
+    functions = [lambda t: ef.entmax(t), lambda t: ef.attention(t, t, t, torch.ones(4, 4, dtype=torch.bool).tril())]
+    for function in functions:
+        with torch.no_grad():
+            traced = torch.jit.trace(function, (x,), check_trace=False)
+            file = io.BytesIO()
+            torch.jit.save(traced, file)
+            file.seek(0)
+            other = normal(1, 2, 4, 8) * 0.5
+            torch.testing.assert_close(torch.jit.load(file)(other), function(other))
