@@ -18,7 +18,7 @@ from entformer.errors import ArgumentError
 from entformer.kernels.flash.api import Attention, RowStats, Support
 from entformer.nn.masks import Masks
 
-__all__ = ["RowMap", "mapped_attention"]
+__all__ = ["RowMap", "mapped_attention", "mapped_weights"]
 
 RowMap = Callable[[Tensor], Tensor]
 BLOCK = 1 << 24  # scores held at a time where no gradient is wanted
@@ -57,6 +57,13 @@ def mapped_attention(
     support = Support(crow, weights.nonzero()[:, -1].to(torch.int32), weights[weights != 0.0])
     entropy = torch.special.entr(weights.clamp(min=0.0)).sum(-1)
     return Attention(out, RowStats(count, entropy, torch.full_like(entropy, math.nan)), support)
+
+
+def mapped_weights(
+    q: Tensor, k: Tensor, row_map: RowMap, masks: Masks, *, is_causal: bool, offset: int, slopes: Tensor | None = None
+) -> Tensor:
+    """The weights alone, (B, H, Lq, Lk), differentiable in q, k, the bias and whatever the mapping learns."""
+    return _weights(q, k, row_map, masks, 0, offset, is_causal, slopes)
 
 
 def _weights(
