@@ -122,10 +122,9 @@ class CausalLM(nn.Module):
             before = state.mask if state.mask is not None else ids.new_ones(ids.shape[0], start, dtype=torch.bool)
             now = mask if mask is not None else torch.ones_like(ids, dtype=torch.bool)
             mask = torch.cat([before, now], 1)
-        with unchanged_on_error(state.caches):
-            out = self._hidden(ids, mask, None, state, start)
-        state.mask = mask
-        return out
+        with unchanged_on_error(state):
+            state.mask = mask
+            return self._hidden(ids, mask, None, state, start)
 
     def _hidden(self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, state: LMState | None, start: int) -> Tensor:
         """`hidden`, all checked; `mask` (B, start + L) is of all tokens so far."""
@@ -181,7 +180,7 @@ class CausalLM(nn.Module):
         tokens = tokens[:, None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[1] == 0:
             raise ArgumentError(f"tokens must be (B,) or (B, n), not {tuple(tokens.shape)}.")
-        with torch.no_grad():
+        with torch.no_grad(), unchanged_on_error(state):
             return self.logits(self.hidden(tokens, mask, state=state)[:, -1])
 
     @torch.no_grad()

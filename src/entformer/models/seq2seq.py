@@ -213,7 +213,7 @@ class Seq2Seq(nn.Module):
             raise ArgumentError(f"tokens must be ({state.batch},) or ({state.batch}, n), not {tuple(tokens.shape)}.")
         if len(state.caches) != len(self.decoder):
             raise ArgumentError(f"the state has {len(state.caches)} layers, this model's decoder {len(self.decoder)}.")
-        with torch.no_grad(), unchanged_on_error(state.caches):
+        with torch.no_grad(), unchanged_on_error(state):
             x = self._embed(self._target_weight, tokens, state.length)
             for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
                 x = layer(x, None, state.ignored, cache=cache, memory_cache=memory)

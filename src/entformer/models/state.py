@@ -1,5 +1,7 @@
 """What decoding remembers between two tokens: caches, kept in step as beams are reordered, cropped, or a call is refused."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -43,10 +45,21 @@ class LMState:
 
     def crop(self, length: int) -> None:
         """Forget all tokens after the first `length`, padding included. Heads with a window can go back a little only."""
-        with unchanged_on_error(self.caches):  # layers were fed the same, but one may hold less of it than another
+        with unchanged_on_error(self):  # layers were fed the same, but one may hold less of it than another
             for cache in self.caches:
                 cache.crop(length)
-        self.mask = None if self.mask is None else self.mask[:, :length]
+        self.mask = None if self.mask is None or length == 0 else self.mask[:, :length]
+
+    def mark(self) -> tuple[list[Any], Tensor | None]:
+        """What `restore` needs to make the state what it is now, whatever is fed to it later."""
+        return [cache.mark() for cache in self.caches], self.mask
+
+    def restore(self, mark: tuple[list[Any], Tensor | None]) -> None:
+        """Make the state what it was when `mark` was taken."""
+        marks, self.mask = mark
+        caches: list[Any] = [*self.caches]  # of either class
+        for cache, its in zip(caches, marks, strict=True):
+            cache.restore(its)
 
 
 class DecoderState:
@@ -91,3 +104,12 @@ class DecoderState:
                 cache.reorder(index)
 
     select = reorder
+
+    def mark(self) -> list[Any]:
+        """What `restore` needs to make the state what it is now, whatever is fed to it later."""
+        return [cache.mark() for cache in self.caches]
+
+    def restore(self, mark: list[Any]) -> None:
+        """Make the state what it was when `mark` was taken."""
+        for cache, its in zip(self.caches, mark, strict=True):
+            cache.restore(its)

@@ -4,7 +4,7 @@ Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, n
 cache as it was: `append` checks before it writes, and `mark` and `restore` undo what came before an error elsewhere.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,14 +26,13 @@ def check_batch_index(index: Tensor, batch: int) -> None:
 
 
 @contextmanager
-def unchanged_on_error(caches: Iterable[Any]) -> Iterator[None]:
-    """If what happens inside raises, nothing has been appended to any of these caches."""
-    marks = [(cache, cache.mark()) for cache in caches]
+def unchanged_on_error(held: Any) -> Iterator[None]:
+    """If what happens inside raises, nothing has been appended to this cache, or to this state of several caches."""
+    mark = held.mark()
     try:
         yield
     except BaseException:
-        for cache, mark in marks:
-            cache.restore(mark)
+        held.restore(mark)
         raise
 
 
