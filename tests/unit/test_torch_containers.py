@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError, EntformerError
+from entformer.nn.alpha import EntmaxAlpha, LearnedAlpha
 from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.dropout import Dropout
 from entformer.nn.gated import CausalLayer
+from entformer.nn.layers import EncoderLayer
+from entformer.nn.positions import Rotary
+from entformer.nn.rela import RelaNorm
+from entformer.nn.rowmaps import TopK
+from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
 
 WIDTH, HEADS, BATCH, LENGTH = 16, 4, 3, 7
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
@@ -247,6 +255,35 @@ def test_symbolic_trace_goes_through_layers() -> None:
     torch.testing.assert_close(traced(x), layer(x))
 
 
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        (Dropout(0.5), lambda m, x: m(x, x)),
+        (EntmaxAlpha(BATCH), lambda m, x: m(x[None])),
+        (LearnedAlpha(WIDTH), lambda m, x: x * m()),
+        (TopK(3), lambda m, x: m(x)),
+        (SSMaxScaling(HEADS), lambda m, x: m(x, torch.ones(BATCH, LENGTH))),
+        (ASEntmaxScaling(WIDTH, HEADS), lambda m, x: m(x, torch.ones(BATCH, LENGTH))),
+        (RelaNorm(WIDTH), lambda m, x: m(x)),
+        (Rotary(WIDTH), lambda m, x: m(x[None])),
+        (EncoderLayer(MultiheadAttention(WIDTH, HEADS, batch_first=True), 32), lambda m, x: m(x)),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_symbolic_trace_of_other_modules(module: nn.Module, call: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = call(self.inner, x)
+            return out
+
+    traced, x = torch.fx.symbolic_trace(Model()), random(BATCH, LENGTH, WIDTH)
+    torch.testing.assert_close(traced.eval()(x), call(module.eval(), x))
+
+
 def test_script_says_what_to_use() -> None:
     for module in (MultiheadAttention(WIDTH, HEADS), nn.Sequential(MultiheadAttention(WIDTH, HEADS))):
         with pytest.raises(EntformerError, match=r"torch\.jit\.script cannot compile MultiheadAttention; use torch\.export"):
@@ -267,3 +304,30 @@ def test_dynamic_quantization_leaves_what_torch_leaves(normalizer: str) -> None:
         assert quantized.alphas is None
     else:
         torch.testing.assert_close(quantized.alphas, module.alphas)
+
+
+# ---- compiled ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_weights_compile_without_a_break(kernels: None) -> None:
+    """Also where lengths change: weights come from the dense computation, whose sizes do not depend on numbers."""
+    torch._dynamo.reset()
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="rotary")
+    compiled = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+    for length in (3, 70):
+        x = random(BATCH, length, WIDTH)
+        for found, expected in zip(compiled(x, x, x), module(x, x, x), strict=True):
+            torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_decoding_compiles_without_a_break(kernels: None) -> None:
+    torch._dynamo.reset()
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="rotary").eval()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    caches = KeyValueCache(), KeyValueCache()
+    for token in random(BATCH, 20, WIDTH).split(1, 1):
+        options: dict[str, Any] = {"need_weights": False, "is_causal": True}
+        found = compiled(token, token, token, cache=caches[0], **options)[0]
+        torch.testing.assert_close(found, module(token, token, token, cache=caches[1], **options)[0], **CLOSE)

@@ -23,7 +23,7 @@ from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.dense import RowMap, mapped_attention, mapped_weights
 from entformer.nn.inputs import check_inputs
-from entformer.nn.interop import TorchAttention, from_nested, to_nested, traced_as_leaf
+from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, dense_weights, masks_of_torch
 from entformer.nn.normalizers import alpha_of, normalizer_of
 from entformer.nn.positions import Positions, Rotary, slopes_of
@@ -31,6 +31,7 @@ from entformer.nn.rela import RelaNorm
 from entformer.nn.scaling import row_length, scale_queries, scaling_of
 from entformer.nn.sdpa import softmax_attention
 from entformer.nn.tables import is_plain
+from entformer.nn.tracing import traced_as_leaf
 from entformer.nn.watch import Watched, Watcher
 from entformer.nn.window import HeadPart, WindowedCache, attend_in_parts
 

@@ -4,40 +4,20 @@
 its subclass, nn/attention.py.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
 
-__all__ = ["TorchAttention", "from_nested", "to_nested", "traced_as_leaf"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["TorchAttention", "from_nested", "to_nested"]
 
 
 def _block_fast_path(module: nn.Module, arguments: tuple[Any, ...]) -> None:
     """A forward pre-hook that does nothing. TransformerEncoderLayer computes softmax by itself unless it finds a hook."""
-
-
-def traced_as_leaf(forward: Callable[P, R]) -> Callable[P, R]:
-    """Make torch.fx record a call of the module, as it does for torch's own modules, in place of tracing through forward."""
-
-    @functools.wraps(forward)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        for given in (*args, *kwargs.values()):
-            if isinstance(given, Proxy):
-                tracer: Any = given.tracer
-                return tracer.create_proxy("call_module", tracer.path_of_module(args[0]), args[1:], kwargs)  # type: ignore[no-any-return]
-        return forward(*args, **kwargs)
-
-    return wrapper
 
 
 def from_nested(

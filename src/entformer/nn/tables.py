@@ -32,7 +32,9 @@ def is_plain(t: Tensor) -> bool:
 
 def normal_tensors() -> AbstractContextManager[object]:
     """A context in which tensors that outlive the call are made: in inference mode too they can be used later in training."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # a compiler cannot ask for the mode
+        return contextlib.nullcontext()
+    return torch.inference_mode(False)
 
 
 def rows_of_table(key: Hashable, start: int, end: int, make: Callable[[int, int], Tables], like: Tensor) -> Tables:
