@@ -178,7 +178,16 @@ NO_MODULES = {
     "WindowedCache",
     "Positions",
 }
-NO_MODULES |= {"NORMALIZERS", "Normalizer", "alibi_windows", "ArgumentError", "DataError", "EntformerError", "ImplUnavailable"}
+NO_MODULES |= {
+    "project_alphas",
+    "NORMALIZERS",
+    "Normalizer",
+    "alibi_windows",
+    "ArgumentError",
+    "DataError",
+    "EntformerError",
+    "ImplUnavailable",
+}
 
 
 class Holder(nn.Module):

@@ -39,10 +39,11 @@ def mapped_attention(
 ) -> Attention:
     """Query i stands at i + offset; `watched`: return the statistics and the support too (c, which a mapping lacks, is NaN)."""
     batch, heads, queries, _ = q.shape
-    free = not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-    rows = max(1, BLOCK // max(batch * heads * k.shape[2], 1)) if free else max(queries, 1)
+    free = not torch.compiler.is_compiling()  # a compiled graph has all rows in one block, whatever their number
+    free = free and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+    rows = max(1, BLOCK // max(batch * heads * k.shape[2], 1)) if free else queries
     blocks = []
-    for start in range(0, max(queries, 1), rows):
+    for start in range(0, max(queries, 1), rows) if free else (0,):
         end = min(start + rows, queries)
         weights = _weights(q[:, :, start:end], k, row_map, masks, start, offset, is_causal, slopes)
         blocks.append((torch.matmul(F.dropout(weights, dropout), v.to(weights.dtype)).to(v.dtype), weights.detach()))
