@@ -259,32 +259,36 @@ class MultiheadAttention(TorchAttention):
         """Attention of all heads, or of the heads `some`, by whichever way computes this normalizer."""
         dropout = self.dropout if self.training else 0.0
         watched = self.watcher is not None or (need_weights and not self._needs_dense_weights(q, k, masks))
-        override, alpha = self.alpha_override, self._alpha()
-        if slopes is not None and some is not None:
-            slopes = slopes[some]
+        slopes = slopes if slopes is None or some is None else slopes[some]
         if self.row_map is not None:
             how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
-            found = mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
-        elif self.backend == "sdpa" and not watched and override is None:
+            mapped = mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
+            return self._recorded(mapped, q, k, masks, causal, offset)
+        override = self.alpha_override
+        if self.backend == "sdpa" and not watched and override is None:
             return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
-        else:
-            out = attention(
-                q,
-                k,
-                v,
-                alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
-                normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
-                attn_mask=masks.one_mask(),
-                key_padding_mask=masks.keys,
-                dropout_p=dropout,
-                is_causal=causal,
-                causal_offset=offset,
-                alibi_slopes=slopes,
-                return_stats=self.watcher is not None,
-                return_support=watched,
-                impl=self.impl,
-            )
-            found = out if isinstance(out, Attention) else Attention(out, None, None)
+        alpha = self._alpha()
+        found = attention(
+            q,
+            k,
+            v,
+            alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
+            normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
+            attn_mask=masks.one_mask(),
+            key_padding_mask=masks.keys,
+            dropout_p=dropout,
+            is_causal=causal,
+            causal_offset=offset,
+            alibi_slopes=slopes,
+            return_stats=watched and self.watcher is not None,
+            return_support=watched,
+            impl=self.impl,
+        )
+        found = found if isinstance(found, Attention) else Attention(found, None, None)
+        return self._recorded(found, q, k, masks, causal, offset)
+
+    def _recorded(self, found: Attention, q: Tensor, k: Tensor, masks: Masks, causal: bool, offset: int) -> Attention:
+        """`found`, after whoever is interested has seen it."""
         if self.watcher is not None and found.support is not None and found.stats is not None:
             self.watcher(Watched(found.support, found.stats, q.detach(), k.detach(), masks, causal, offset))
         return found
