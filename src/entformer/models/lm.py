@@ -72,13 +72,6 @@ class CausalLM(nn.Module):
             attention.row_map.k = chosen.top_k
         return attention
 
-    def reset_parameters(self) -> None:
-        """Start again, all layers included."""
-        for child in self.modules():
-            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
-                reset()
-        self._start_values()
-
     def _start_values(self) -> None:
         """Embeddings and matrices from normal distributions; what normalisers and scalings own starts as they say."""
         std = self.config.init_std
@@ -90,6 +83,13 @@ class CausalLM(nn.Module):
                 for name, weight in layer.named_parameters():
                     if name in ("attention.in_proj_weight", "attention.out_proj.weight") or name.startswith("feed_forward."):
                         weight.normal_(0.0, std or weight.shape[1] ** -0.5)
+
+    def reset_parameters(self) -> None:
+        """Start again, all layers included."""
+        for child in self.modules():
+            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+        self._start_values()
 
     # ---- all at once -----------------------------------------------------------------------------------------------------
 

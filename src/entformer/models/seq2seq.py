@@ -103,13 +103,6 @@ class Seq2Seq(nn.Module):
             backend=chosen.backend,
         )
 
-    def reset_parameters(self) -> None:
-        """Start again, all layers included."""
-        for child in self.modules():
-            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
-                reset()
-        self._start_values()
-
     def _start_values(self) -> None:
         """Embeddings of variance 1 / d, so that scaled inputs have variance 1 and tied scores too; Xavier elsewhere."""
         with torch.no_grad():
@@ -119,6 +112,13 @@ class Seq2Seq(nn.Module):
                     weight[PAD] = 0.0
             for _, _, attention in self.attention_layers():
                 nn.init.xavier_uniform_(attention.out_proj.weight)
+
+    def reset_parameters(self) -> None:
+        """Start again, all layers included."""
+        for child in self.modules():
+            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+        self._start_values()
 
     # ---- teacher-forced --------------------------------------------------------------------------------------------------
 
