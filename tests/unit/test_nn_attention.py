@@ -177,12 +177,45 @@ def test_every_normalizer_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_torch_state_lacks_only_what_the_normalizer_owns(name: str) -> None:
+def test_torch_state_loads_strictly_and_leaves_what_the_normalizer_owns(name: str) -> None:
     theirs, _ = pair()
     ours = MultiheadAttention(EMBED, HEADS, normalizer=name)
-    result = ours.load_state_dict(theirs.state_dict(), strict=False)
-    assert set(result.missing_keys) == OWN_KEYS[name]
-    assert result.unexpected_keys == []
+    before = copy.deepcopy(ours.state_dict())
+    given = theirs.state_dict()
+    assert set(before) - set(given) == OWN_KEYS[name]
+    ours.load_state_dict(given, strict=True)
+    assert set(given) == set(theirs.state_dict())  # the caller's dictionary is not changed
+    for key, value in ours.state_dict().items():
+        assert torch.equal(value, before[key] if key in OWN_KEYS[name] else given[key]), key
+    model = nn.Sequential(MultiheadAttention(EMBED, HEADS, normalizer=name), nn.Linear(2, 2))
+    model.load_state_dict({"0." + k: v for k, v in given.items()} | {"1." + k: v for k, v in model[1].state_dict().items()})
+    assert torch.equal(model[0].out_proj.weight, theirs.out_proj.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("out_proj.bias"), r"Missing key.*out_proj\.bias"),
+        (
+            lambda state: state.update({"norm.gain": torch.ones(EMBED)}),
+            r"Missing key.*alpha\.pre_alpha.*Unexpected key.*norm\.gain",
+        ),
+        (lambda state: state.update({"stray": torch.ones(1)}), r"Unexpected key.*stray"),
+        (lambda state: state.update({"in_proj_bias": torch.ones(1)}), "size mismatch for in_proj_bias"),
+    ],
+)
+def test_any_other_difference_is_still_an_error(change: Any, message: str) -> None:
+    state = dict(pair()[0].state_dict())
+    change(state)
+    with pytest.raises(RuntimeError, match=f"(?s){message}"):
+        MultiheadAttention(EMBED, HEADS).load_state_dict(state)
+
+
+def test_what_is_on_the_meta_device_has_no_value_to_keep() -> None:
+    with torch.device("meta"):
+        ours = MultiheadAttention(EMBED, HEADS)
+    with pytest.raises(RuntimeError, match=r"Missing key.*alpha\.pre_alpha"):
+        ours.load_state_dict(pair()[0].state_dict(), assign=True)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
@@ -221,22 +254,6 @@ def test_torch_encoder_layer_uses_our_forward(inference: bool) -> None:
     expected = encoder(x, causal, torch.zeros(2, 6).masked_fill(padding, -torch.inf))
     with torch.inference_mode(inference):
         torch.testing.assert_close(encoder.eval()(x, causal.isinf(), padding), expected, **CLOSE)
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_torch_encoder_changed_after_it_was_built() -> None:
-    """Without gradients it packs padded batches into nested tensors; that ends with advice, and the advice works."""
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True), 1)
-    layer: Any = encoder.layers[0]
-    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")
-    x, padding = random(2, 6, 16), torch.arange(6) >= torch.tensor([[6], [4]])
-    expected = encoder(x, src_key_padding_mask=padding)
-    encoder.eval()
-    with torch.no_grad(), pytest.raises(ArgumentError, match="use_nested_tensor to False"):
-        encoder(x, src_key_padding_mask=padding)
-    encoder.use_nested_tensor = False
-    with torch.no_grad():
-        torch.testing.assert_close(encoder(x, src_key_padding_mask=padding), expected, **CLOSE)
 
 
 # ---- costs and mistakes --------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.impl import resolve
+from entformer.nn import window
 from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.positions import Positions
 from entformer.nn.scaling import ASEntmaxScaling
-from entformer.nn.window import WindowedCache, alibi_windows
+from entformer.nn.window import WindowedCache, _score_bounds, alibi_windows
 
 WIDTH, HEADS = 16, 4
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
@@ -99,16 +101,14 @@ def test_heads_without_a_proven_end_have_no_window() -> None:
 
 @torch.no_grad()
 def test_memory_of_windowed_heads_stops_growing() -> None:
-    module = layer(normalizer="entmax15", positions="alibi")
-    with torch.no_grad():
-        module.slopes = torch.ones(HEADS)
+    module = layer(normalizer="entmax15", positions=Positions("nape", share=1.0))
     cache, sizes = WindowedCache(alibi_windows(module, GAIN)), []
-    for piece in normed(1, 4000, GAIN).split(100, 1):
+    for piece in normed(1, 12000, GAIN).split(300, 1):
         module(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)
         sizes.append(cache.bytes)
-    assert cache.length == 4000
+    assert cache.length == 12000
     assert sizes[-1] == max(sizes[10:20])
-    assert sizes[-1] < 4000 * WIDTH * 2 * 4 / 4
+    assert sizes[-1] < 12000 * WIDTH * 2 * 4 / 4
 
 
 @torch.no_grad()
@@ -140,3 +140,39 @@ def test_what_it_cannot_serve_is_refused() -> None:
         module(x, x, x, is_causal=True, cache=cache)
     with torch.no_grad(), pytest.raises(ArgumentError, match="causal"):
         module(x, x, x, need_weights=False, cache=cache)
+
+
+def test_bounds_through_small_matrices_equal_those_of_the_large_ones() -> None:
+    module = layer(normalizer="rela", bias=True)
+    with torch.no_grad():
+        module.in_proj_bias.normal_()  # type: ignore[union-attr]
+    spreads, _ = _score_bounds(module, GAIN.double(), None)
+    w_q, w_k, _ = module.state_dict()["in_proj_weight"].double().chunk(3)
+    c_q = module.state_dict()["in_proj_bias"].double().chunk(3)[0].unflatten(0, (HEADS, -1))
+    a, k = ((w * GAIN).unflatten(0, (HEADS, -1)) for w in (w_q, w_k))
+    whole = torch.linalg.matrix_norm(a.mT @ k, ord=2) * WIDTH
+    shift = torch.linalg.vector_norm(k.mT @ c_q[..., None], dim=(-2, -1)) * WIDTH**0.5
+    torch.testing.assert_close(spreads, 2.0 * (whole + shift) / module.head_dim**0.5, rtol=1e-12, atol=0.0)
+
+
+def test_bounds_are_computed_once_until_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    computed = window._score_bounds
+    monkeypatch.setattr(window, "_score_bounds", lambda *given: calls.append(1) or computed(*given))  # type: ignore[func-returns-value]
+    module = layer(normalizer="entmax15")
+    first = alibi_windows(module, GAIN)
+    with torch.inference_mode():
+        assert alibi_windows(module, GAIN) == first
+    assert len(calls) == 1
+    other = alibi_windows(module, GAIN * 2)
+    assert len(calls) == 2
+    assert other != first
+    assert module.in_proj_weight is not None
+    module.in_proj_weight.data.mul_(2.0)  # no version counter sees this
+    assert alibi_windows(module, GAIN) == other  # q and k twice as large: scores as with twice the gain
+    assert len(calls) == 3
+    torch.optim.SGD([module.in_proj_weight], lr=0.1).step()  # no gradient, no change
+    alibi_windows(module, GAIN)
+    assert len(calls) == 3
+    module.load_state_dict(layer(normalizer="entmax15").state_dict())
+    assert alibi_windows(module, GAIN) == first

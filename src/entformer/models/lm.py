@@ -18,9 +18,10 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.models.lm_config import LMConfig
+from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.attention import MultiheadAttention
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import KeyValueCache, unchanged_on_error
 from entformer.nn.gated import EPS, CausalLayer
 from entformer.nn.positions import Positions, Sinusoidal
 from entformer.nn.rowmaps import TopK
@@ -28,24 +29,6 @@ from entformer.nn.scaling import scaling_of
 from entformer.nn.window import WindowedCache
 
 __all__ = ["CausalLM", "LMState"]
-
-
-class LMState:
-    """What decoding remembers: per layer the keys and values so far, and which of the tokens fed were padding."""
-
-    def __init__(self, caches: list[KeyValueCache] | list[WindowedCache], mask: Tensor | None = None) -> None:
-        self.caches = caches
-        self.mask = mask  # (B, length) True = a token; None: all are
-
-    @property
-    def length(self) -> int:
-        """How many tokens each row has been fed, padding included."""
-        return self.caches[0].length
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all caches."""
-        return sum(cache.bytes for cache in self.caches)
 
 
 class CausalLM(nn.Module):
@@ -101,6 +84,13 @@ class CausalLM(nn.Module):
                     if name in ("attention.in_proj_weight", "attention.out_proj.weight") or name.startswith("feed_forward."):
                         weight.normal_(0.0, std or weight.shape[1] ** -0.5)
 
+    def reset_parameters(self) -> None:
+        """Start again, all layers included."""
+        for child in self.modules():
+            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+        self._start_values()
+
     # ---- all at once -----------------------------------------------------------------------------------------------------
 
     def hidden(
@@ -115,14 +105,32 @@ class CausalLM(nn.Module):
         """
         if segments is not None and (state is not None or mask is not None):
             raise ArgumentError("segments say what is seen; they go with neither a mask nor a state.")
-        start = 0 if state is None else state.length
-        if state is not None and (mask is not None or state.mask is not None):
+        for name, given in (("mask", mask), ("segments", segments)):
+            if given is not None and given.shape != ids.shape:
+                raise ArgumentError(f"{name} has shape {tuple(given.shape)}; it must be that of ids, {tuple(ids.shape)}.")
+        if mask is not None and mask.dtype != torch.bool:
+            raise ArgumentError(f"mask must be boolean, True = a token, not {mask.dtype}.")
+        if state is None:
+            return self._hidden(ids, mask, segments, None, 0)
+        if len(state.caches) != len(self.layers) or state.batch not in (None, ids.shape[0]):
+            raise ArgumentError(
+                f"the state has {len(state.caches)} layers and {state.batch} rows; this model has {len(self.layers)} layers, "
+                f"and ids have {ids.shape[0]} rows."
+            )
+        start = state.length
+        if mask is not None or state.mask is not None:
             before = state.mask if state.mask is not None else ids.new_ones(ids.shape[0], start, dtype=torch.bool)
             now = mask if mask is not None else torch.ones_like(ids, dtype=torch.bool)
-            mask = state.mask = torch.cat([before, now], 1)
+            mask = torch.cat([before, now], 1)
+        with unchanged_on_error(state):
+            state.mask = mask
+            return self._hidden(ids, mask, None, state, start)
+
+    def _hidden(self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, state: LMState | None, start: int) -> Tensor:
+        """`hidden`, all checked; `mask` (B, start + L) is of all tokens so far."""
         x = F.embedding(ids, self.embedding)
         if self.positions is not None:
-            x = x + self._places(ids, start, mask, segments)
+            x = (x + self._places(ids, x, start, mask, segments)).to(x.dtype)
         ignored = None if mask is None else ~mask
         apart = None if segments is None else self._apart(segments)
         caches = [None] * len(self.layers) if state is None else state.caches
@@ -139,9 +147,9 @@ class CausalLM(nn.Module):
         """Scores (B, L, V) of the token after each of ids (B, L)."""
         return self.logits(self.hidden(ids, mask, segments=segments))
 
-    def _places(self, ids: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+    def _places(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
         """Sinusoidal positions (L, d) or (B, L, d), counted from the first token that is not padding, or of the segment."""
-        table: Tensor = self.positions(start + ids.shape[1])  # type: ignore[misc]  # called only where there is one
+        table: Tensor = self.positions(start + ids.shape[1], like=x)  # type: ignore[misc]  # called only where there is one
         if segments is not None:
             same = segments[:, :, None] == segments[:, None, :]  # (B, L, L)
             return table[same.tril().sum(-1) - 1]
@@ -172,7 +180,7 @@ class CausalLM(nn.Module):
         tokens = tokens[:, None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[1] == 0:
             raise ArgumentError(f"tokens must be (B,) or (B, n), not {tuple(tokens.shape)}.")
-        with torch.no_grad():
+        with torch.no_grad(), unchanged_on_error(state):
             return self.logits(self.hidden(tokens, mask, state=state)[:, -1])
 
     @torch.no_grad()

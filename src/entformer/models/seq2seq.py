@@ -24,6 +24,7 @@ from entformer.models.output import output_loss
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import unchanged_on_error
 from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
 from entformer.nn.positions import Sinusoidal
@@ -112,6 +113,13 @@ class Seq2Seq(nn.Module):
             for _, _, attention in self.attention_layers():
                 nn.init.xavier_uniform_(attention.out_proj.weight)
 
+    def reset_parameters(self) -> None:
+        """Start again, all layers included."""
+        for child in self.modules():
+            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+        self._start_values()
+
     # ---- teacher-forced --------------------------------------------------------------------------------------------------
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
@@ -173,7 +181,10 @@ class Seq2Seq(nn.Module):
         """ids (B, L) -> (B, L, d); the first stands at position `start`."""
         scale = math.sqrt(self.config.width)
         x = F.embedding(ids, weight, padding_idx=PAD)
-        x = x * scale if self.positions is None else torch.add(self.positions(ids.shape[1], start), x, alpha=scale)
+        if self.positions is None:
+            x = x * scale
+        else:  # the table has float32 or better; the sum is rounded once
+            x = torch.add(self.positions(ids.shape[1], start, like=x), x, alpha=scale).to(x.dtype)
         dropped: Tensor = self.dropout(x)
         return dropped
 
@@ -200,7 +211,9 @@ class Seq2Seq(nn.Module):
         tokens = tokens[:, None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[0] != state.batch or tokens.shape[1] == 0:
             raise ArgumentError(f"tokens must be ({state.batch},) or ({state.batch}, n), not {tuple(tokens.shape)}.")
-        with torch.no_grad():
+        if len(state.caches) != len(self.decoder):
+            raise ArgumentError(f"the state has {len(state.caches)} layers, this model's decoder {len(self.decoder)}.")
+        with torch.no_grad(), unchanged_on_error(state):
             x = self._embed(self._target_weight, tokens, state.length)
             for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
                 x = layer(x, None, state.ignored, cache=cache, memory_cache=memory)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.rows.api import entmax
+from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"]
 
@@ -75,7 +76,9 @@ class LearnedAlpha(nn.Module):
     @property
     def parameter(self) -> nn.Parameter:
         """The trained tensor, (num_heads,) or (1,)."""
-        return self.get_parameter("pre_alpha" if self.parametrization == "sigmoid" else "value")
+        # Not `get_parameter`, which refuses the plain tensors that torch.func puts in place of parameters.
+        found: nn.Parameter = getattr(self, "pre_alpha" if self.parametrization == "sigmoid" else "value")
+        return found
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Initializes the alphas again as `init` says."""
@@ -91,8 +94,7 @@ class LearnedAlpha(nn.Module):
 
     def forward(self) -> Tensor:
         stored: Tensor = self.parameter
-        if stored.dtype in (torch.float16, torch.bfloat16):  # alpha near 1 needs more digits than they have
-            stored = stored.float()
+        stored = stored.to(torch.promote_types(stored.dtype, torch.float32))  # alpha near 1 needs more digits than half has
         if self.parametrization == "sigmoid":
             return (self.low + (self.high - self.low) * torch.sigmoid(stored)).expand(self.num_heads)
         inside = stored.detach().clamp(self.low, self.high)
@@ -157,6 +159,7 @@ class EntmaxAlpha(nn.Module):
         self.dim = dim
         self.alpha_chooser = AlphaChooser(head_count)
 
+    @traced_as_leaf
     def forward(self, att_scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return entmax(att_scores, self.alpha_chooser(), self.dim, mask, alpha_dim=1)
 

@@ -10,37 +10,41 @@ MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this k
 scaled_dot_product_attention, True = may attend. A floating-point mask is added to the scores.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.kernels.flash.api import Attention, attention
 from entformer.kernels.impl import Impl
+from entformer.kernels.rows.api import entmax
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dense import RowMap, mapped_attention
+from entformer.nn.dense import RowMap, mapped_attention, mapped_weights
 from entformer.nn.inputs import check_inputs
+from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, dense_weights, masks_of_torch
 from entformer.nn.normalizers import alpha_of, normalizer_of
 from entformer.nn.positions import Positions, Rotary, slopes_of
 from entformer.nn.rela import RelaNorm
 from entformer.nn.scaling import row_length, scale_queries, scaling_of
 from entformer.nn.sdpa import softmax_attention
+from entformer.nn.tables import is_plain
+from entformer.nn.tracing import traced_as_leaf
 from entformer.nn.watch import Watched, Watcher
 from entformer.nn.window import HeadPart, WindowedCache, attend_in_parts
 
 __all__ = ["MultiheadAttention"]
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(TorchAttention):
     """torch.nn.MultiheadAttention whose heads may be sparse, each with its own learned alpha.
 
-    The positional arguments, `forward` and the state_dict keys are torch's. With `normalizer="softmax"` its state dicts load
-    strictly and outputs agree; other normalisers may own more parameters (`alpha.pre_alpha`, `norm.*`, `scaling.*`), so use
-    `from_torch`, or `load_state_dict(..., strict=False)`, which reports exactly these as missing.
+    The positional arguments, `forward` and the state_dict keys are torch's, and so are the outputs with `normalizer="softmax"`.
+    Other normalizers may own more parameters (`alpha.pre_alpha`, `norm.*`, `scaling.*`). A state dict of torch's module loads
+    strictly all the same: these keep their values if nothing else is missing. `from_torch` copies one module, `convert`
+    replaces every torch.nn.MultiheadAttention inside a model.
 
     Args:
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
@@ -62,13 +66,6 @@ class MultiheadAttention(nn.Module):
 
     watcher: Watcher | None
     alpha_override: Tensor | None
-    in_proj_weight: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
-    bias_k: nn.Parameter | None
-    bias_v: nn.Parameter | None
 
     def __init__(
         self,
@@ -95,7 +92,6 @@ class MultiheadAttention(nn.Module):
         backend: str = "entformer",
         impl: Impl = "auto",
     ) -> None:
-        super().__init__()
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             raise ArgumentError(f"embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}.")
         if not 0.0 <= dropout < 1.0:
@@ -110,36 +106,13 @@ class MultiheadAttention(nn.Module):
             raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
         if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
             raise ArgumentError('backend="sdpa" computes softmax without ALiBi only; use backend="entformer".')
-        self.embed_dim = embed_dim
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.dropout = dropout
-        self.batch_first = batch_first
-        self.add_zero_attn = add_zero_attn
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        )
         self.normalizer = normalizer
         self.backend = backend
         self.impl: Impl = impl
         self.watcher = self.alpha_override = None
-        # torch.nn.TransformerEncoderLayer reads this to see whether it may skip our forward and compute softmax by itself.
-        self._qkv_same_embed_dim = False
-
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
-        packed = self.kdim == embed_dim and self.vdim == embed_dim
-        shapes = {
-            "in_proj_weight": (3 * embed_dim, embed_dim) if packed else None,
-            "q_proj_weight": None if packed else (embed_dim, embed_dim),
-            "k_proj_weight": None if packed else (embed_dim, self.kdim),
-            "v_proj_weight": None if packed else (embed_dim, self.vdim),
-            "in_proj_bias": (3 * embed_dim,) if bias else None,
-            "bias_k": (1, 1, embed_dim) if add_bias_kv else None,
-            "bias_v": (1, 1, embed_dim) if add_bias_kv else None,
-        }
-        for name, shape in shapes.items():
-            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape, **place)))
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
-        self._reset_projections()
 
         traits = normalizer_of(normalizer)
         self.alpha: LearnedAlpha | float | None
@@ -155,56 +128,20 @@ class MultiheadAttention(nn.Module):
             scaling = traits.scaling(embed_dim, num_heads)
         self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
         self.positions = kind
+        self._places = places
         self.rotary = Rotary(self.head_dim, places.base) if kind == "rotary" else None
-        self.register_buffer("slopes", slopes_of(places, num_heads), persistent=False)  # (H,) or None
-        self.slopes: Tensor | None
         for own in self.children():
             if own is not self.out_proj:
                 own.to(device=device, dtype=dtype)
-        if self.slopes is not None:
-            self.slopes = self.slopes.to(device)
 
-    def reset_parameters(self) -> None:
-        """Start again: projections as torch does, then what the normaliser owns."""
-        self.out_proj.reset_parameters()
-        self._reset_projections()
-        for own in self.children():
-            if own is not self.out_proj and callable(reset := getattr(own, "reset_parameters", None)):
-                reset()
+    @property
+    def slopes(self) -> Tensor | None:
+        """The ALiBi slopes of the heads, (H,) in float32; None without ALiBi and NAPE. Computed, so always right."""
+        slopes = self._slopes(next(self.parameters()))
+        return None if slopes is None else slopes.clone()
 
-    def _reset_projections(self) -> None:
-        """torch's starting values, drawn in its order: one seed gives both modules the same weights."""
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            nn.init.zeros_(self.in_proj_bias)
-            nn.init.zeros_(self.out_proj.bias)
-        for extra in (self.bias_k, self.bias_v):
-            if extra is not None:
-                nn.init.xavier_normal_(extra)
-
-    @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
-        """A copy of a torch module with our options: `MultiheadAttention.from_torch(layer.self_attn, normalizer="entmax")`."""
-        ours = cls(
-            module.embed_dim,
-            module.num_heads,
-            module.dropout,
-            module.in_proj_bias is not None,
-            module.bias_k is not None,
-            module.add_zero_attn,
-            module.kdim,
-            module.vdim,
-            module.batch_first,
-            module.out_proj.weight.device,
-            module.out_proj.weight.dtype,
-            **options,
-        )
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                ours.get_parameter(name).copy_(parameter).requires_grad_(parameter.requires_grad)
-        return ours.train(module.training)
+    def _slopes(self, like: Tensor) -> Tensor | None:
+        return slopes_of(self._places, self.num_heads, like)
 
     @property
     def alphas(self) -> Tensor | None:
@@ -213,8 +150,9 @@ class MultiheadAttention(nn.Module):
             return self.alpha_override
         if isinstance(self.alpha, LearnedAlpha):
             return self.alpha.alpha
-        return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=self.out_proj.weight.device)
+        return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=next(self.parameters()).device)
 
+    @traced_as_leaf
     def forward(
         self,
         query: Tensor,
@@ -233,103 +171,78 @@ class MultiheadAttention(nn.Module):
         Args:
             query, key, value: (Lq, B, E) and (Lk, B, E), (B, L, E) with `batch_first`, (L, E) for one sequence.
             key_padding_mask: (B, Lk) or (Lk,). **True = ignore this key**; floating point is added to the scores.
-            need_weights: return the weights too, as numbers: before dropout, and no gradient flows through them.
+            need_weights: return the weights too, before dropout (torch's are after it). Where gradients are enabled they are
+                differentiable, so they can be supervised; they then take memory for all Lq x Lk pairs until backward.
             attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
                 unless it holds nothing but 0 and -inf).
             average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
-            is_causal: query i sees keys j <= i. As in torch this says what `attn_mask` is, which is then not looked at;
-                unlike torch, `attn_mask` may be left out.
+            is_causal: query i sees keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read; where
+                torch refuses a hint without `attn_mask`, this module needs none.
             cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries see all it holds
                 (masks must be as long), and with `is_causal` query i is at position i + its length before. With key and
                 value None, attend to what it holds: a memory projected once. A `WindowedCache` forgets keys that can have
                 no weight; it serves causal self-attention, without weights, watchers or `attn_mask`.
 
-        A query that may attend to nothing gets zeros before the output map, where torch gives NaN.
+        A query that may attend to nothing gets zeros before the output map, where torch gives NaN. Nested tensors (B, lengths,
+        size), as nn.TransformerEncoder makes of padded batches, give a nested output. If a call raises, `cache` is unchanged.
         """
+        if query.is_nested:
+            plain = attn_mask is None and key_padding_mask is None and cache is None
+            query_, key_, value_, ignored = from_nested(query, key, value, self.batch_first, plain)
+            result, weights = MultiheadAttention.forward(
+                self, query_, key_, value_, ignored, need_weights, None, average_attn_weights, is_causal
+            )
+            return to_nested(result, query), weights
         sizes = (self.embed_dim, self.kdim, self.vdim)
         batched = check_inputs(
             query, key, value, is_causal, sizes=sizes, positions=self.positions, batch_first=self.batch_first
         )
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
-        offset = 0 if cache is None else cache.length
+        held = 0 if cache is None else cache.length
         if self.rotary is not None and k is not None:
-            q, k = self.rotary(q, offset), self.rotary(k, offset)
-        parts: list[HeadPart] | None = None
-        if isinstance(cache, WindowedCache):
-            looked_at = need_weights or self.watcher is not None
-            if k is None or v is None or not is_causal or looked_at or self.alpha_override is not None:
-                raise ArgumentError("a WindowedCache serves causal self-attention without weights, watchers and overrides.")
-            parts = cache.append(k, v)
-        elif cache is not None:
-            k, v = cache.views() if k is None or v is None else cache.append(k, v)
-        if k is None or v is None:
+            q, k = self.rotary(q, held), self.rotary(k, held)
+        windowed = isinstance(cache, WindowedCache)
+        looked_at = need_weights or self.watcher is not None or self.alpha_override is not None
+        if windowed and (k is None or not is_causal or looked_at):
+            raise ArgumentError("a WindowedCache serves causal self-attention without weights, watchers and overrides.")
+        if k is None and cache is None:
             raise ArgumentError("key and value may be None only with a cache that holds a memory.")
         extra = (self.bias_k is not None) + self.add_zero_attn
-        if extra:  # at the front, where causal rows of any offset see them
-            k, v = self._with_extra_keys(k, v)
-            offset += extra
         batch, heads, queries, _ = q.shape
-        keys = k.shape[2] if parts is None else offset + k.shape[2]
+        keys = held + extra + (0 if k is None else k.shape[2])
         sizes_of_masks = {"batch": batch, "heads": heads, "queries": queries, "keys": keys - extra, "extra": extra}
         masks = masks_of_torch(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
+        slopes = self._slopes(q)
         if self.scaling is not None:
-            sight = {"causal_offset": offset if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
+            sight = {"causal_offset": held + extra if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
             length = row_length(queries, keys, device=q.device, **sight)  # type: ignore[arg-type]
-            q = scale_queries(q, self.scaling(x, length), self.slopes if self.positions == "nape" else None)
-        weights = None
-        if parts is not None:
-            out = attend_in_parts(q, parts, lambda some, part: self._attend_part(some, part, masks))
-        else:
-            found = self._attend(q, k, v, masks, is_causal, offset, need_weights or self.watcher is not None)
-            out = found.output
-            if found.support is not None:
-                if self.watcher is not None and found.stats is not None:
-                    self.watcher(Watched(found.support, found.stats, q.detach(), k.detach(), masks, is_causal, offset))
+            q = scale_queries(q, self.scaling(x, length), slopes if self.positions == "nape" else None)
+        mark: Any = None if cache is None else cache.mark()
+        try:
+            weights = None
+            if isinstance(cache, WindowedCache) and k is not None and v is not None:
+                parts = cache.append(k, v)
+                out = attend_in_parts(q, parts, lambda some, part: self._attend_part(some, part, masks, slopes))
+            else:
+                if isinstance(cache, KeyValueCache):
+                    k, v = cache.views() if k is None or v is None else cache.append(k, v)
+                if k is None or v is None:
+                    raise ArgumentError("key and value may be None only with a cache that holds a memory.")
+                k, v = self._with_extra_keys(k, v) if extra else (k, v)  # in front, where causal rows of any offset see them
+                found = self._attend(q, k, v, masks, slopes, is_causal, held + extra, need_weights)
+                out = found.output
                 if need_weights:
-                    shape = (batch, heads, queries, keys)
-                    weights = dense_weights(found.support, shape, extra, average_attn_weights).to(q.dtype)
-        joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
-        result = self.out_proj(joined if self.norm is None else self.norm(joined))
+                    weights = self._weights(found, q, k, masks, slopes, is_causal, held + extra, average_attn_weights, extra)
+            joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
+            result = self.out_proj(joined if self.norm is None else self.norm(joined))
+        except BaseException:
+            if cache is not None:
+                cache.restore(mark)
+            raise
         if not batched:
             return result[0], None if weights is None else weights[0]
         return result if self.batch_first else result.transpose(0, 1), weights
-
-    def _batch_first(self, t: Tensor) -> Tensor:
-        """(B, L, size) of an input in any layout."""
-        return t[None] if t.dim() == 2 else t if self.batch_first else t.transpose(0, 1)
-
-    def _project(
-        self, x: Tensor, query: Tensor, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Heads of q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
-        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
-        if packed is not None and query is key and key is value:
-            q, k, v = F.linear(x, packed, bias).chunk(3, -1)
-            return self._heads(q), self._heads(k), self._heads(v)
-        weight = self.q_proj_weight if packed is None else packed[:size]
-        q = self._heads(F.linear(x, weight, None if bias is None else bias[:size]))  # type: ignore[arg-type]  # one is there
-        if key is None or value is None:
-            return q, None, None
-        return q, *self._project_memory(key, value)
-
-    def _project_memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
-        if packed is not None and key is value:
-            k, v = F.linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
-        else:
-            w_k, w_v = (self.k_proj_weight, self.v_proj_weight) if packed is None else packed[size:].chunk(2)
-            b_k, b_v = (None, None) if bias is None else bias[size:].chunk(2)
-            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]  # either packed or all weights are there
-            v = F.linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
-        return self._heads(k), self._heads(v)
-
-    def memory_cache(self, memory: Tensor) -> KeyValueCache:
-        """The keys and values of a memory, projected once: call forward with key and value None and this cache."""
-        k, v = self._project_memory(memory, memory)
-        cache = KeyValueCache(max(k.shape[2], 1))
-        cache.append(k, v)
-        return cache
 
     def _attend(
         self,
@@ -337,22 +250,24 @@ class MultiheadAttention(nn.Module):
         k: Tensor,
         v: Tensor,
         masks: Masks,
+        slopes: Tensor | None,
         causal: bool,
         offset: int,
-        watched: bool,
+        need_weights: bool = False,
         some: Tensor | None = None,
     ) -> Attention:
-        """Attention of all heads, or of the heads `some`, by whichever way computes this normaliser."""
+        """Attention of all heads, or of the heads `some`, by whichever way computes this normalizer."""
         dropout = self.dropout if self.training else 0.0
-        slopes = self.slopes if self.slopes is None or some is None else self.slopes[some]
+        watched = self.watcher is not None or (need_weights and not self._needs_dense_weights(q, k, masks))
+        slopes = slopes if slopes is None or some is None else slopes[some]
         if self.row_map is not None:
             how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
-            return mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
+            mapped = mapped_attention(q, k, v, self.row_map, masks, dropout=dropout, watched=watched, **how)
+            return self._recorded(mapped, q, k, masks, causal, offset)
         override = self.alpha_override
         if self.backend == "sdpa" and not watched and override is None:
             return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
-        alpha: Any = self.alpha if override is None else override  # a number, or (H,)
-        alpha = alpha() if isinstance(alpha, LearnedAlpha) else 1.5 if alpha is None else alpha
+        alpha = self._alpha()
         found = attention(
             q,
             k,
@@ -369,29 +284,55 @@ class MultiheadAttention(nn.Module):
             return_support=watched,
             impl=self.impl,
         )
-        return found if isinstance(found, Attention) else Attention(found, None, None)
+        found = found if isinstance(found, Attention) else Attention(found, None, None)
+        return self._recorded(found, q, k, masks, causal, offset)
 
-    def _attend_part(self, q: Tensor, part: HeadPart, masks: Masks) -> Tensor:
+    def _recorded(self, found: Attention, q: Tensor, k: Tensor, masks: Masks, causal: bool, offset: int) -> Attention:
+        """`found`, after whoever is interested has seen it."""
+        if self.watcher is not None and found.support is not None and found.stats is not None:
+            self.watcher(Watched(found.support, found.stats, q.detach(), k.detach(), masks, causal, offset))
+        return found
+
+    def _alpha(self) -> float | Tensor:
+        """What `attention` takes: a number, or (H,)."""
+        alpha = self.alpha if self.alpha_override is None else self.alpha_override
+        return alpha() if isinstance(alpha, LearnedAlpha) else 1.5 if alpha is None else alpha
+
+    def _needs_dense_weights(self, q: Tensor, k: Tensor, masks: Masks) -> bool:
+        """Whether weights come from the dense computation: a support has no gradient, and a size only numbers tell."""
+        bias, learned = masks.bias, isinstance(self.alpha, LearnedAlpha) or self.row_map is not None
+        wants = q.requires_grad or k.requires_grad or learned or (bias is not None and bias.requires_grad)
+        return (torch.is_grad_enabled() and wants) or not is_plain(q)
+
+    def _weights(
+        self,
+        found: Attention,
+        q: Tensor,
+        k: Tensor,
+        masks: Masks,
+        slopes: Tensor | None,
+        causal: bool,
+        offset: int,
+        average: bool,
+        extra: int,
+    ) -> Tensor:
+        """The weights (B, Lq, Lk), or (B, H, Lq, Lk); extra keys at the end, as torch has them."""
+        if found.support is not None and not self._needs_dense_weights(q, k, masks):
+            shape = (*q.shape[:3], k.shape[2])
+            return dense_weights(found.support, shape, extra, average).to(q.dtype)
+        alpha, rows = self._alpha(), self.row_map
+        if rows is None:
+            is_rela = self.alpha_override is None and normalizer_of(self.normalizer).kernel == "rela"
+            rows = torch.relu if is_rela else lambda s: entmax(s, alpha, alpha_dim=1 if isinstance(alpha, Tensor) else None)
+        weights = mapped_weights(q, k, rows, masks, is_causal=causal, offset=offset, slopes=slopes).to(q.dtype)
+        weights = weights.roll(-extra, -1) if extra else weights
+        return weights.mean(1) if average else weights
+
+    def _attend_part(self, q: Tensor, part: HeadPart, masks: Masks, slopes: Tensor | None) -> Tensor:
         """Causal attention of some heads to the end of the past."""
         seen = part.keys.shape[2]
         last = Masks(None, None if masks.keys is None else masks.keys[:, -seen:], None)
-        return self._attend(q, part.keys, part.values, last, True, seen - q.shape[2], False, part.heads).output
-
-    def _heads(self, t: Tensor) -> Tensor:
-        """(B, L, E) -> (B, H, L, head size), a view."""
-        heads: Tensor = t.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-        return heads
-
-    def _with_extra_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The learned key and value (add_bias_kv) and the zero ones (add_zero_attn), before the others."""
-        parts: list[list[Tensor]] = [[], []]
-        for part, learned, t in zip(parts, (self.bias_k, self.bias_v), (k, v), strict=True):
-            if learned is not None:
-                part.append(self._heads(learned).to(t.dtype).expand(t.shape[0], -1, -1, -1))
-            if self.add_zero_attn:
-                part.append(t.new_zeros((*t.shape[:2], 1, t.shape[3])))
-            part.append(t)
-        return torch.cat(parts[0], 2), torch.cat(parts[1], 2)
+        return self._attend(q, part.keys, part.values, last, slopes, True, seen - q.shape[2], some=part.heads).output
 
     def extra_repr(self) -> str:
         alpha = "" if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else f", alpha={self.alpha}"

@@ -1,20 +1,53 @@
 """Keys and values of the tokens seen so far, for decoding. In: new keys and values. Out: views of all of them, (B, G, L, D).
 
-Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, not O(L^2).
+Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, not O(L^2). A call that raises an error leaves a
+cache as it was: `append` checks before it writes, and `mark` and `restore` undo what came before an error elsewhere.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
+from entformer.nn.tables import normal_tensors
 
-__all__ = ["KeyValueCache"]
+__all__ = ["KeyValueCache", "check_batch_index", "unchanged_on_error"]
+
+
+def check_batch_index(index: Tensor, batch: int) -> None:
+    """Raise unless `index` is a vector of batch entries. Values are looked at on the CPU only, where that is cheap."""
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        raise ArgumentError("index must be a vector of batch positions (int32 or int64).")
+    if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
+        raise ArgumentError(f"index holds {index.tolist()}; batch positions must be from 0 to {batch - 1}.")
+
+
+@contextmanager
+def unchanged_on_error(held: Any) -> Iterator[None]:
+    """If what happens inside raises, nothing has been appended to this cache, or to this state of several caches."""
+    mark = held.mark()
+    try:
+        yield
+    except BaseException:
+        held.restore(mark)
+        raise
+
+
+class CacheMark(NamedTuple):
+    """A cache as it was: appending writes only behind `length`, so these references are all there is to keep."""
+
+    keys: Tensor | None
+    values: Tensor | None
+    length: int
 
 
 class KeyValueCache:
     """One layer's keys and values: batch B, key heads G, length L, head sizes D and E.
 
-    It holds numbers, not gradients: decode under `torch.no_grad()` or `torch.inference_mode()`.
+    It holds numbers, not gradients: decode under `torch.no_grad()` or `torch.inference_mode()`, or first one, then the other.
 
     Args:
         capacity: room for so many tokens from the start.
@@ -37,6 +70,11 @@ class KeyValueCache:
         return self._length
 
     @property
+    def batch(self) -> int | None:
+        """How many sequences; None before the first token."""
+        return None if self._keys is None else self._keys.shape[0]
+
+    @property
     def bytes(self) -> int:
         """Memory of the buffers, room for tokens to come included."""
         return sum(t.numel() * t.element_size() for t in (self._keys, self._values) if t is not None)
@@ -53,37 +91,57 @@ class KeyValueCache:
             raise ArgumentError(f"keys {tuple(k.shape)} and values {tuple(v.shape)} must be (B, heads, length, size) alike.")
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ArgumentError("a KeyValueCache keeps no gradients; decode under torch.no_grad().")
+        for buffer, new in ((self._keys, k), (self._values, v)):
+            self._check(buffer, new)
         length = self._length + k.shape[2]
-        self._keys = self._with_room(self._keys, k, length)
-        self._values = self._with_room(self._values, v, length)
-        self._keys[:, :, self._length : length] = k
-        self._values[:, :, self._length : length] = v
-        self._length = length
+        keys, values = self._with_capacity(self._keys, k, length), self._with_capacity(self._values, v, length)
+        keys[:, :, self._length : length] = k
+        values[:, :, self._length : length] = v
+        self._keys, self._values, self._length = keys, values, length
         return self.views()
 
     def reorder(self, index: Tensor) -> None:
         """Beam search: batch entry b becomes what entry index[b] was. The batch may change its size."""
-        if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
-            raise ArgumentError("index must be a vector of batch positions (int32 or int64).")
         if self._keys is None or self._values is None:
             raise ArgumentError("the cache is empty; there is nothing to reorder.")
-        self._keys = self._keys.index_select(0, index)
-        self._values = self._values.index_select(0, index)
+        check_batch_index(index, self._keys.shape[0])
+        with normal_tensors():
+            self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
 
-    def _with_room(self, buffer: Tensor | None, new: Tensor, length: int) -> Tensor:
-        """`buffer`, or a larger one that starts with its contents."""
+    def crop(self, length: int) -> None:
+        """Forget all tokens after the first `length`: for speculative decoding, or to continue from an earlier token."""
+        if not 0 <= length <= self._length:
+            raise ArgumentError(f"cannot crop to length={length}; the cache holds {self._length} tokens.")
+        self._length = length
+        if length == 0:
+            self._keys = self._values = None  # another batch may come
+
+    def mark(self) -> CacheMark:
+        """What `restore` needs to undo every `append` from here on."""
+        return CacheMark(self._keys, self._values, self._length)
+
+    def restore(self, mark: CacheMark) -> None:
+        """Make the cache what it was when `mark` was taken."""
+        self._keys, self._values, self._length = mark
+
+    def _check(self, buffer: Tensor | None, new: Tensor) -> None:
+        """Raise unless `new` can be written behind the contents of `buffer`."""
         if buffer is None:
-            self._capacity = max(self._capacity, length)
-            return new.new_empty((*new.shape[:2], self._capacity, new.shape[3]))
+            return
         if buffer.shape[:2] != new.shape[:2] or buffer.shape[3] != new.shape[3]:
             raise ArgumentError(
                 f"new tokens {tuple(new.shape)} do not fit the cache's batch, heads and size {tuple(buffer.shape)}."
             )
         if buffer.dtype != new.dtype or buffer.device != new.device:
             raise ArgumentError(f"new tokens are {new.dtype} on {new.device}, the cache {buffer.dtype} on {buffer.device}.")
-        if length <= buffer.shape[2]:
+
+    def _with_capacity(self, buffer: Tensor | None, new: Tensor, length: int) -> Tensor:
+        """`buffer`, or a larger one that starts with its contents."""
+        if buffer is not None and length <= buffer.shape[2]:
             return buffer
-        self._capacity = max(length, 2 * buffer.shape[2])
-        larger = buffer.new_empty((*buffer.shape[:2], self._capacity, buffer.shape[3]))
-        larger[:, :, : self._length] = buffer[:, :, : self._length]
+        capacity = max(self._capacity, length) if buffer is None else max(length, 2 * buffer.shape[2])
+        with normal_tensors():  # a buffer begun in inference mode can be written to outside of it
+            larger = new.new_empty((*new.shape[:2], capacity, new.shape[3]))
+        if buffer is not None:
+            larger[:, :, : self._length] = buffer[:, :, : self._length]
         return larger

@@ -18,7 +18,7 @@ from entformer.errors import ArgumentError
 from entformer.kernels.flash.api import Attention, RowStats, Support
 from entformer.nn.masks import Masks
 
-__all__ = ["RowMap", "mapped_attention"]
+__all__ = ["RowMap", "mapped_attention", "mapped_weights"]
 
 RowMap = Callable[[Tensor], Tensor]
 BLOCK = 1 << 24  # scores held at a time where no gradient is wanted
@@ -39,10 +39,11 @@ def mapped_attention(
 ) -> Attention:
     """Query i stands at i + offset; `watched`: return the statistics and the support too (c, which a mapping lacks, is NaN)."""
     batch, heads, queries, _ = q.shape
-    free = not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-    rows = max(1, BLOCK // max(batch * heads * k.shape[2], 1)) if free else max(queries, 1)
+    free = not torch.compiler.is_compiling()  # a compiled graph has all rows in one block, whatever their number
+    free = free and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+    rows = max(1, BLOCK // max(batch * heads * k.shape[2], 1)) if free else queries
     blocks = []
-    for start in range(0, max(queries, 1), rows):
+    for start in range(0, max(queries, 1), rows) if free else (0,):
         end = min(start + rows, queries)
         weights = _weights(q[:, :, start:end], k, row_map, masks, start, offset, is_causal, slopes)
         blocks.append((torch.matmul(F.dropout(weights, dropout), v.to(weights.dtype)).to(v.dtype), weights.detach()))
@@ -57,6 +58,13 @@ def mapped_attention(
     support = Support(crow, weights.nonzero()[:, -1].to(torch.int32), weights[weights != 0.0])
     entropy = torch.special.entr(weights.clamp(min=0.0)).sum(-1)
     return Attention(out, RowStats(count, entropy, torch.full_like(entropy, math.nan)), support)
+
+
+def mapped_weights(
+    q: Tensor, k: Tensor, row_map: RowMap, masks: Masks, *, is_causal: bool, offset: int, slopes: Tensor | None = None
+) -> Tensor:
+    """The weights alone, (B, H, Lq, Lk), differentiable in q, k, the bias and whatever the mapping learns."""
+    return _weights(q, k, row_map, masks, 0, offset, is_causal, slopes)
 
 
 def _weights(

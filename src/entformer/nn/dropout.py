@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.training.api import dropout
+from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["Dropout"]
 
@@ -17,6 +18,7 @@ class Dropout(nn.Module):
             raise ArgumentError(f"dropout={p} must be at least 0 and below 1.")
         self.p = p
 
+    @traced_as_leaf
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if self.training and self.p > 0.0:
             return dropout(x, self.p, residual)

@@ -18,11 +18,6 @@ def check_inputs(
     batch_first: bool,
 ) -> bool:
     """Whether there is a batch dimension. `sizes`: the last dimensions query, key and value must have."""
-    if query.is_nested:
-        raise ArgumentError(
-            "nested tensors are not taken; build TransformerEncoder with enable_nested_tensor=False, or set its "
-            "use_nested_tensor to False."
-        )
     if (key is None) != (value is None):
         raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
     if key is None and is_causal:

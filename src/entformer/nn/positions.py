@@ -5,7 +5,8 @@
     alibi       scores get -slope_h |t_query - t_key|; slopes fall geometrically over the heads (Press et al. 2022)
     nape        some heads alibi with slopes 1, 1/2, 1/3 ..., the others without any position (Vasylenko et al. 2025)
 
-None has a longest sequence: tables grow when a longer one comes.
+None has a longest sequence, and none is state: tables and slopes are computed, in float64, whenever they are needed, and kept
+outside of the modules (nn/tables.py). So nothing of them is saved, loaded, converted, broadcast or averaged.
 """
 
 import math
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.nn.tables import rows_of_table
 
 __all__ = ["IN_ATTENTION", "Positions", "Rotary", "Sinusoidal", "alibi_slopes", "nape_slopes", "slopes_of"]
 
@@ -67,24 +69,34 @@ class Sinusoidal(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
-        self.register_buffer("table", torch.zeros(0, width), persistent=False)
-        self.table: Tensor
 
-    def forward(self, length: int, start: int = 0) -> Tensor:
-        """Rows of positions start, start + 1, ..., (length, width)."""
-        end = start + length
-        if end > self.table.shape[0]:
-            angles = _angles(0, max(64, 2 * end), self.width, BASE, self.table.device)
-            table = torch.cat([angles.sin(), angles.cos()], 1)[:, : self.width]
-            self.table = table.to(self.table.dtype)
-        return self.table[start:end]
+    def forward(self, length: int, start: int = 0, *, like: Tensor | None = None) -> Tensor:
+        """Compute rows of positions start, start + 1, ....
+
+        Args:
+            length: how many rows.
+            start: the first position.
+            like: a tensor whose device the table is on, and whose dtype it has if that is wider than float32. None: float32
+                on the CPU.
+
+        Returns:
+            (length, width), not to be changed in place.
+        """
+        like = torch.empty(0, device="cpu") if like is None else like
+        device, dtype = like.device, torch.promote_types(like.dtype, torch.float32)
+
+        def make(first: int, last: int) -> tuple[Tensor]:
+            angles = _angles(first, last, self.width, BASE, device)
+            return (torch.cat([angles.sin(), angles.cos()], 1)[:, : self.width].to(dtype),)
+
+        return rows_of_table(("sinusoidal", self.width, device, dtype), start, start + length, make, like)[0]
 
     def extra_repr(self) -> str:
         return f"{self.width}"
 
 
 class Rotary(nn.Module):
-    """Rotary positions for heads of `size` numbers: the pair (i, i + size / 2) is turned by its angle. No parameters."""
+    """Rotary positions for heads of `size` numbers: the pair (i, i + size / 2) is rotated by its angle. No parameters."""
 
     def __init__(self, size: int, base: float = BASE) -> None:
         super().__init__()
@@ -92,45 +104,53 @@ class Rotary(nn.Module):
             raise ArgumentError(f"rotary positions turn pairs of numbers; the head size {size} must be even.")
         self.size = size
         self.base = base
-        self.register_buffer("cosines", torch.zeros(0, size), persistent=False)  # (length, size), both halves alike
-        self.register_buffer("sines", torch.zeros(0, size), persistent=False)  # the first half with a minus
-        self.cosines: Tensor
-        self.sines: Tensor
 
     def forward(self, t: Tensor, start: int = 0) -> Tensor:
-        """t (B, H, L, size), whose first place is position `start`, turned."""
-        end = start + t.shape[2]
-        if end > self.cosines.shape[0]:
-            angles = _angles(0, max(64, 2 * end), self.size, self.base, self.cosines.device)
+        """Rotate t (B, H, L, size), whose first token is at position `start`. Angles are exact to float32 or better."""
+        device, dtype = t.device, torch.promote_types(t.dtype, torch.float32)
+
+        def make(first: int, last: int) -> tuple[Tensor, Tensor]:
+            """Cosines (length, size), both halves alike, and sines, the first half with a minus."""
+            angles = _angles(first, last, self.size, self.base, device)
             cosines, sines = angles.cos(), angles.sin()
-            self.cosines = torch.cat([cosines, cosines], 1).to(self.cosines.dtype)
-            self.sines = torch.cat([-sines, sines], 1).to(self.sines.dtype)
+            return torch.cat([cosines, cosines], 1).to(dtype), torch.cat([-sines, sines], 1).to(dtype)
+
+        key = ("rotary", self.size, self.base, device, dtype)
+        cosines, sines = rows_of_table(key, start, start + t.shape[2], make, t)
         half = self.size // 2
         swapped = torch.cat([t[..., half:], t[..., :half]], -1)
-        return (t * self.cosines[start:end] + swapped * self.sines[start:end]).to(t.dtype)
+        return (t * cosines + swapped * sines).to(t.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.size}, base={self.base:g}"
 
 
-def alibi_slopes(heads: int) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """2^(-8 h / H) for h = 1..H, (H,). Where H is no power of two, the rest are every second slope of the next power."""
     power = 2 ** math.floor(math.log2(heads))
-    slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
-    slopes += [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power, 2)][: heads - power]
-    return torch.tensor(slopes)
+    first = -8.0 / power * torch.arange(1, power + 1, dtype=torch.float64, device=device)
+    rest = -4.0 / power * torch.arange(1, 2 * power, 2, dtype=torch.float64, device=device)
+    return torch.exp2(torch.cat([first, rest[: heads - power]])).float()
 
 
-def nape_slopes(heads: int, slopes: str = "linear", share: float = 0.5) -> Tensor:
+def nape_slopes(heads: int, slopes: str = "linear", share: float = 0.5, device: torch.device | None = None) -> Tensor:
     """1, 1/2, 1/3, ... (or 1, 1/2, 1/4, ...) for the first heads, 0 (no position) for the others, (H,)."""
     biased = math.floor(heads * share + 1e-9)  # 0.3 of 10 heads is 3, whatever rounding says
-    order = torch.arange(biased)
-    return torch.cat([1.0 / (order + 1) if slopes == "linear" else 0.5**order, torch.zeros(heads - biased)])
+    order = torch.arange(biased, dtype=torch.float64, device=device)
+    first = 1.0 / (order + 1.0) if slopes == "linear" else torch.exp2(-order)
+    return torch.nn.functional.pad(first, (0, heads - biased)).float()
 
 
-def slopes_of(positions: str | Positions, heads: int) -> Tensor | None:
-    """The slopes of these positions; None if they bias no scores."""
-    wish = Positions.of(positions)
-    if wish.kind == "nape":
-        return nape_slopes(heads, wish.slopes, wish.share)
-    return alibi_slopes(heads) if wish.kind == "alibi" else None
+def slopes_of(positions: str | Positions, heads: int, like: Tensor | None = None) -> Tensor | None:
+    """The slopes of these positions, (H,) in float32 on the device of `like`; None if they bias no scores."""
+    places = Positions.of(positions)
+    if places.kind not in ("alibi", "nape"):
+        return None
+    like = torch.empty(0, device="cpu") if like is None else like
+    device = like.device
+
+    def make(_first: int, _last: int) -> tuple[Tensor]:
+        nape = places.kind == "nape"
+        return (nape_slopes(heads, places.slopes, places.share, device) if nape else alibi_slopes(heads, device),)
+
+    return rows_of_table((places, heads, device), 0, heads, make, like)[0]

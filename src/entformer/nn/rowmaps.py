@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["AdaptiveTemperature", "ReluN", "Sigmoid", "TopK"]
 
@@ -33,10 +34,15 @@ class TopK(nn.Module):
             raise ArgumentError(f"k={k} must be at least 1.")
         self.k = k
 
+    @traced_as_leaf
     def forward(self, scores: Tensor) -> Tensor:
-        if self.k < scores.shape[-1]:
-            edge = scores.detach().topk(self.k, -1, sorted=False).values.amin(-1, keepdim=True)  # the k-th largest
-            scores = scores.masked_fill(scores < edge, -math.inf)
+        candidates = scores.detach()
+        if torch.compiler.is_compiling():  # one graph for lengths on either side of k: there are always k candidates
+            candidates = nn.functional.pad(candidates, (0, self.k), value=-math.inf)
+        elif self.k >= scores.shape[-1]:
+            return scores.softmax(-1)
+        edge = candidates.topk(self.k, -1, sorted=False).values.amin(-1, keepdim=True)  # the k-th largest
+        scores = scores.masked_fill(scores < edge, -math.inf)
         return scores.softmax(-1)
 
     def extra_repr(self) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["SCALINGS", "ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "row_length", "scale_queries", "scaling_of"]
 
@@ -87,6 +88,7 @@ class SSMaxScaling(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.s, self.init, self.spread)
 
+    @traced_as_leaf
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
         log_n = _log_length(length, x)  # (B or 1, H or 1, L)
         factor = self.s.to(log_n.dtype)[:, None] * log_n
@@ -123,6 +125,7 @@ class PerHeadScaling(nn.Module):
             nn.init.constant_(self.beta, 0.05)
             nn.init.zeros_(self.gamma)
 
+    @traced_as_leaf
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
         log_n = _log_length(length, x)  # (B or 1, H or 1, L)
         beta, gamma = (p.to(log_n.dtype)[:, None] for p in (self.beta, self.gamma))  # (H, 1)
@@ -172,6 +175,7 @@ class ASEntmaxScaling(nn.Module):
         if self.init == "identity":
             nn.init.constant_(self.beta.bias, math.log(math.expm1(0.05)))  # softplus of this is 0.05
 
+    @traced_as_leaf
     def forward(self, x: Tensor, length: Tensor) -> Tensor:
         log_n = _log_length(length, x)  # (B or 1, H or 1, L)
         beta, gamma = self.beta_gamma(x)

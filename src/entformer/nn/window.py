@@ -16,15 +16,17 @@ of a few vectors. So a cache keeps about three windows (`ROOM`), and no fewer th
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import CacheMark, KeyValueCache
 from entformer.nn.dense import RowMap
+from entformer.nn.tables import normal_tensors
 
 __all__ = ["HeadPart", "WindowedCache", "alibi_windows", "attend_in_parts"]
 
@@ -41,12 +43,14 @@ class _Attention(Protocol):
     num_heads: int
     head_dim: int
     positions: str
-    slopes: Tensor | None
     scaling: nn.Module | None
     row_map: RowMap | None
     alpha: LearnedAlpha | float | None
     in_proj_weight: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
+
+    @property
+    def slopes(self) -> Tensor | None: ...
 
 
 def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = None) -> list[int | None]:
@@ -61,7 +65,7 @@ def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = No
     if attention.slopes is None or attention.in_proj_weight is None or attention.row_map is not None or scaled:
         return nothing
     with torch.no_grad():
-        spreads, tops = _score_bounds(attention, gain.double(), None if shift is None else shift.double())
+        spreads, tops = _kept_score_bounds(attention, gain, shift)
         alphas = attention.alpha() if isinstance(attention.alpha, LearnedAlpha) else attention.alpha
         if alphas is None:  # ReLA
             reach = tops
@@ -73,6 +77,28 @@ def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = No
         if slope > 0.0 and math.isfinite(far := float(reach[head]) * (1.0 + 1e-5) / slope):  # float32 rounds the scores
             windows[head] = math.ceil(far) + 1
     return windows
+
+
+_bounds: WeakKeyDictionary[Any, tuple[list[Tensor], tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+
+def _kept_score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`_score_bounds`, computed once for weights that stay the same."""
+    read = (attention.in_proj_weight, attention.in_proj_bias, gain, shift)
+    with normal_tensors():
+        now = [_fingerprint(t.detach()) for t in read if t is not None]
+        found = _bounds.get(attention)
+        if found is None or len(found[0]) != len(now) or not all(map(torch.equal, found[0], now)):
+            wide = gain.detach().double(), None if shift is None else shift.detach().double()
+            found = now, _score_bounds(attention, *wide)
+            _bounds[attention] = found
+    return found[1]
+
+
+def _fingerprint(t: Tensor) -> Tensor:
+    """A number per row, another one if any number in the row is: a version counter misses what is written through `.data`."""
+    ramp = torch.arange(1, t.shape[-1] + 1, dtype=torch.float32, device=t.device).cos()
+    return t.float() @ ramp if t.dim() == 2 else t.float() * ramp
 
 
 def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -89,7 +115,9 @@ def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> 
         c_q, c_k = c_q + w_q @ shift, c_k + w_k @ shift
     a, k = ((w * gain).unflatten(0, (heads, -1)) for w in (w_q, w_k))  # (H, head size, d)
     c_q, c_k = (c.unflatten(0, (heads, -1))[..., None] for c in (c_q, c_k))  # (H, head size, 1)
-    both = torch.linalg.matrix_norm(a.mT @ k, ord=2) * size
+    # a^T k = Q (R_a R_k^T) Q', so its norm is that of a matrix of the head's size; the d x d one takes ten times as long.
+    r_a, r_k = (torch.linalg.qr(t.mT, mode="r").R for t in (a, k))  # (H, head size, head size)
+    both = torch.linalg.matrix_norm(r_a @ r_k.mT, ord=2) * size
     of_query = torch.linalg.vector_norm(k.mT @ c_q, dim=(-2, -1)) * math.sqrt(size)
     of_key = torch.linalg.vector_norm(a.mT @ c_k, dim=(-2, -1)) * math.sqrt(size)
     constant = (c_q * c_k).sum((-2, -1)).abs()
@@ -136,25 +164,62 @@ class WindowedCache:
         return self._length
 
     @property
+    def batch(self) -> int | None:
+        """How many sequences; None before the first token."""
+        return self._groups[0][1].batch
+
+    @property
     def bytes(self) -> int:
         """Memory of all buffers."""
         return sum(buffer.bytes for _, buffer in self._groups)
 
     def append(self, k: Tensor, v: Tensor) -> list[HeadPart]:
         """Add n tokens, k (B, H, n, D) and v (B, H, n, E). Out: what the new queries can see, per group of heads."""
-        if k.dim() != 4 or k.shape[1] != len(self.windows):
-            raise ArgumentError(f"keys {tuple(k.shape)} must be (B, {len(self.windows)}, length, size).")
+        if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or k.shape[1] != len(self.windows):
+            raise ArgumentError(
+                f"keys {tuple(k.shape)} and values {tuple(v.shape)} must be (B, {len(self.windows)}, length, size) alike."
+            )
+        mark, parts = self.mark(), []
+        try:
+            for heads, buffer in self._groups:
+                at = heads.to(k.device)
+                parts.append(HeadPart(at, *buffer.append(k[:, at], v[:, at])))
+        except BaseException:  # some groups have accepted the tokens, one has not
+            self.restore(mark)
+            raise
         self._length += k.shape[2]
-        parts = []
-        for heads, buffer in self._groups:
-            at = heads.to(k.device)
-            parts.append(HeadPart(at, *buffer.append(k[:, at], v[:, at])))
         return parts
 
     def reorder(self, index: Tensor) -> None:
-        """Batch entry b becomes what entry index[b] was."""
-        for _, buffer in self._groups:
+        """Batch entry b becomes what entry index[b] was. The batch may change its size."""
+        if not self._length:
+            raise ArgumentError("the cache is empty; there is nothing to reorder.")
+        for _, buffer in self._groups:  # all have one batch size, so the first refuses for all
             buffer.reorder(index)
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens after the first `length`. What lies before a window is gone, so only the last few can be."""
+        if not 0 <= length <= self._length:
+            raise ArgumentError(f"cannot crop to length={length}; the cache was fed {self._length} tokens.")
+        dropped = self._length - length
+        if not all(buffer.can_drop(dropped, length) for _, buffer in self._groups if isinstance(buffer, _Tail)):
+            raise ArgumentError(
+                f"cannot crop from {self._length} to {length} tokens: heads with a window no longer hold the keys before; "
+                "decode with windowed=False (a KeyValueCache) to crop this far."
+            )
+        for _, buffer in self._groups:
+            buffer.crop(buffer.length - dropped)
+        self._length = length
+
+    def mark(self) -> tuple[int, list[Any]]:
+        """What `restore` needs to undo every `append` from here on."""
+        return self._length, [buffer.mark() for _, buffer in self._groups]
+
+    def restore(self, mark: tuple[int, list[Any]]) -> None:
+        """Make the cache what it was when `mark` was taken."""
+        self._length, marks = mark
+        for (_, buffer), its in zip(self._groups, marks, strict=True):
+            buffer.restore(its)
 
 
 class _Tail:
@@ -167,6 +232,29 @@ class _Tail:
     @property
     def bytes(self) -> int:
         return self._cache.bytes
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return self._cache.length
+
+    @property
+    def batch(self) -> int | None:
+        return self._cache.batch
+
+    def can_drop(self, dropped: int, left: int) -> bool:
+        """Whether without the last `dropped` tokens it holds what the next token of `left` can see."""
+        return self._cache.length - dropped >= min(self._keep, left)
+
+    def crop(self, length: int) -> None:
+        self._cache.crop(length)
+
+    def mark(self) -> tuple[KeyValueCache, CacheMark]:
+        return self._cache, self._cache.mark()
+
+    def restore(self, mark: tuple[KeyValueCache, CacheMark]) -> None:
+        self._cache = mark[0]
+        self._cache.restore(mark[1])
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if self._cache.length == 0 and k.shape[2] > self._keep:  # a long prompt: nothing but its end is ever copied

@@ -1,0 +1,199 @@
+"""The part of attention that is torch's: parameters, projections, state dicts, and what its containers and tools expect.
+
+`TorchAttention` stands in for torch.nn.MultiheadAttention wherever torch has one; how heads turn scores into weights is up to
+its subclass, nn/attention.py.
+"""
+
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entformer.errors import ArgumentError, EntformerError
+from entformer.nn.cache import KeyValueCache
+
+__all__ = ["TorchAttention", "from_nested", "to_nested"]
+
+
+def _block_fast_path(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+    """A forward pre-hook that does nothing. TransformerEncoderLayer computes softmax by itself unless it finds a hook."""
+
+
+def from_nested(
+    query: Tensor, key: Tensor | None, value: Tensor | None, batch_first: bool, plain: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Padded query, key and value (B, L, size), and which keys are padding, (B, Lk), True = ignore.
+
+    Args:
+        batch_first: of the module; nested tensors are.
+        plain: whether neither masks nor a cache were given: nested tensors say themselves how long each sequence is.
+    """
+    if key is None or value is None or not (query.is_nested and key.is_nested and value.is_nested):
+        raise ArgumentError("query, key and value must all be nested tensors, or none of them.")
+    if not batch_first or query.dim() != 3:
+        raise ArgumentError("nested tensors must be (B, lengths, size) and need batch_first=True.")
+    if not plain:
+        raise ArgumentError("nested tensors go with neither attn_mask, key_padding_mask nor a cache; pad them first.")
+    if _lengths(key) != _lengths(value):
+        raise ArgumentError(f"key and value have sequences of lengths {_lengths(key)} and {_lengths(value)}; they must agree.")
+    padded_query = query.to_padded_tensor(0.0)
+    padded_key = padded_query if key is query else key.to_padded_tensor(0.0)
+    padded_value = padded_key if value is key else value.to_padded_tensor(0.0)
+    lengths = torch.tensor(_lengths(key), device=key.device)
+    ignored = torch.arange(padded_key.shape[1], device=key.device) >= lengths[:, None]
+    return padded_query, padded_key, padded_value, ignored
+
+
+def to_nested(padded: Tensor, like: Tensor) -> Tensor:
+    """padded (B, L, size) as a nested tensor with the lengths and the layout of `like`."""
+    rows = [row[:length] for row, length in zip(padded.unbind(), _lengths(like), strict=True)]
+    nested: Tensor = torch.nested.as_nested_tensor(rows, layout=like.layout)
+    return nested
+
+
+def _lengths(t: Tensor) -> list[int]:
+    return [row.shape[0] for row in t.unbind()]
+
+
+def _fill_own_state(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
+    """If `state_dict` holds what torch.nn.MultiheadAttention has and no more, add what `module` owns besides, as it is now.
+
+    Values on the meta device are none, so they stay missing.
+    """
+    own = module.state_dict()
+    of_torch = {name for name in own if "." not in name or name.startswith("out_proj.")}
+    if {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)} == of_torch:
+        for name, value in own.items():
+            if name not in of_torch and not (isinstance(value, Tensor) and value.is_meta):
+                state_dict[prefix + name] = value
+
+
+class TorchAttention(nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention without its `forward`: what a subclass computes is never replaced by torch's softmax.
+
+    nn.TransformerEncoderLayer skips the `forward` of its attention in evaluation (the fast path) unless a hook is attached; so
+    one is.
+    """
+
+    in_proj_weight: nn.Parameter | None  # type: ignore[assignment]
+    q_proj_weight: nn.Parameter | None  # type: ignore[assignment]
+    k_proj_weight: nn.Parameter | None  # type: ignore[assignment]
+    v_proj_weight: nn.Parameter | None  # type: ignore[assignment]
+    in_proj_bias: nn.Parameter | None  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register_forward_pre_hook(_block_fast_path)
+
+    def reset_parameters(self) -> None:
+        """Start again: projections as torch does, then what the normalizer owns."""
+        self.out_proj.reset_parameters()
+        self._reset_parameters()
+        for own in self.children():
+            if own is not self.out_proj and callable(reset := getattr(own, "reset_parameters", None)):
+                reset()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        _fill_own_state(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise EntformerError(
+            f"torch.jit.script cannot compile {type(self).__name__}; use torch.export.export, torch.compile, or "
+            "torch.jit.trace under torch.no_grad()."
+        )
+
+    def merge_masks(self, *masks: Any) -> NoReturn:
+        """Raise: torch calls this to compute softmax in place of `forward`, so the hook that prevents it is gone."""
+        raise ArgumentError(
+            "torch's fast path would compute softmax here; call torch.backends.mha.set_fastpath_enabled(False), or leave the "
+            "forward pre-hook of MultiheadAttention in place."
+        )
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
+        """A copy of a torch module with our options: `MultiheadAttention.from_torch(layer.self_attn, normalizer="entmax")`."""
+        ours = cls(
+            module.embed_dim,
+            module.num_heads,
+            module.dropout,
+            module.in_proj_bias is not None,
+            module.bias_k is not None,
+            module.add_zero_attn,
+            module.kdim,
+            module.vdim,
+            module.batch_first,
+            module.out_proj.weight.device,
+            module.out_proj.weight.dtype,
+            **options,
+        )
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                ours.get_parameter(name).copy_(parameter).requires_grad_(parameter.requires_grad)
+        return ours.train(module.training)
+
+    @classmethod
+    def convert(cls, model: nn.Module, **options: Any) -> nn.Module:
+        """Replace every torch.nn.MultiheadAttention inside `model` by a copy made by `from_torch`.
+
+        `MultiheadAttention.convert(nn.Transformer(512, 8), normalizer="entmax")`. The model is changed in place and returned;
+        a model that is itself a torch.nn.MultiheadAttention is not changed, its copy is returned.
+        """
+        if isinstance(model, nn.MultiheadAttention):
+            return model if isinstance(model, TorchAttention) else cls.from_torch(model, **options)
+        for name, child in model.named_children():
+            setattr(model, name, cls.convert(child, **options))
+        return model
+
+    def _batch_first(self, t: Tensor) -> Tensor:
+        """(B, L, size) of an input in any layout."""
+        return t[None] if t.dim() == 2 else t if self.batch_first else t.transpose(0, 1)
+
+    def _project(
+        self, x: Tensor, query: Tensor, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Heads of q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
+        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+        if packed is not None and query is key and key is value:
+            q, k, v = F.linear(x, packed, bias).chunk(3, -1)
+            return self._heads(q), self._heads(k), self._heads(v)
+        weight = self.q_proj_weight if packed is None else packed[:size]
+        q = self._heads(F.linear(x, weight, None if bias is None else bias[:size]))  # type: ignore[arg-type]  # one is there
+        if key is None or value is None:
+            return q, None, None
+        return q, *self._project_memory(key, value)
+
+    def _project_memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+        if packed is not None and key is value:
+            k, v = F.linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
+        else:
+            w_k, w_v = (self.k_proj_weight, self.v_proj_weight) if packed is None else packed[size:].chunk(2)
+            b_k, b_v = (None, None) if bias is None else bias[size:].chunk(2)
+            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]  # either packed or all weights are there
+            v = F.linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
+        return self._heads(k), self._heads(v)
+
+    def memory_cache(self, memory: Tensor) -> KeyValueCache:
+        """The keys and values of a memory, projected once: call forward with key and value None and this cache."""
+        k, v = self._project_memory(memory, memory)
+        cache = KeyValueCache(max(k.shape[2], 1))
+        cache.append(k, v)
+        return cache
+
+    def _heads(self, t: Tensor) -> Tensor:
+        """(B, L, E) -> (B, H, L, head size), a view."""
+        heads: Tensor = t.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return heads
+
+    def _with_extra_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The learned key and value (add_bias_kv) and the zero ones (add_zero_attn), before the others."""
+        parts: list[list[Tensor]] = [[], []]
+        for part, learned, t in zip(parts, (self.bias_k, self.bias_v), (k, v), strict=True):
+            if learned is not None:
+                part.append(self._heads(learned).to(t.dtype).expand(t.shape[0], -1, -1, -1))
+            if self.add_zero_attn:
+                part.append(t.new_zeros((*t.shape[:2], 1, t.shape[3])))
+            part.append(t)
+        return torch.cat(parts[0], 2), torch.cat(parts[1], 2)

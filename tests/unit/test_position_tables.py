@@ -1,0 +1,181 @@
+"""Position tables and slopes are no state of a module: nothing that is done to a module changes them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from entformer.models.lm import CausalLM
+from entformer.models.lm_config import LMConfig
+from entformer.nn import tables
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
+
+EMBED, HEADS = 16, 8
+POSITIONS = ["rotary", "alibi", "nape"]
+THREADS, CALLS = 8, 2000
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(positions: str, **options: Any) -> MultiheadAttention:
+    torch.manual_seed(0)
+    return MultiheadAttention(EMBED, HEADS, batch_first=True, alpha=1.5, positions=positions, **options)
+
+
+def attend(module: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = module(x, x, x, need_weights=False)[0]
+    return out
+
+
+@pytest.fixture(autouse=True)
+def no_tables() -> None:
+    """Each test begins as a new process does."""
+    tables._kept.clear()
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_modules_have_no_buffers(positions: str) -> None:
+    module = layer(positions)
+    attend(module, random(1, 100, EMBED))
+    assert list(module.buffers()) == []
+    assert not any(isinstance(value, Tensor) for part in module.modules() for value in vars(part).values())
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_back(positions: str, dtype: torch.dtype) -> None:
+    module, x = layer(positions), random(2, 60, EMBED)
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    expected = attend(module, x)
+    module.to(dtype)
+    assert attend(module, x.to(dtype)).dtype == dtype
+    slopes = module.slopes
+    module.float().load_state_dict(weights)
+    assert torch.equal(attend(module, x), expected)
+    if slopes is not None:
+        assert torch.equal(slopes, module.slopes)  # type: ignore[arg-type]
+        assert slopes.dtype == torch.float32
+    torch.testing.assert_close(attend(module.double(), x.double()), expected.double(), rtol=0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_tables_have_float32_or_better(dtype: torch.dtype) -> None:
+    wide = torch.promote_types(dtype, torch.float32)
+    x = random(1, 1, 3, 8).to(dtype)
+    exact = Rotary(8)(x.double(), 50000)
+    torch.testing.assert_close(Rotary(8)(x, 50000), exact.to(dtype))
+    table = Sinusoidal(8)(3, 50000, like=x)
+    assert table.dtype == wide
+    torch.testing.assert_close(table, Sinusoidal(8)(3, 50000, like=x.double()).to(wide), rtol=0.0, atol=torch.finfo(wide).eps)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_pass_with_fake_tensors_leaves_nothing_behind(positions: str) -> None:
+    module, x = layer(positions), random(1, 5, EMBED)
+    expected = attend(module, x)
+    tables._kept.clear()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert attend(module, mode.from_tensor(x)).shape == x.shape
+    out = attend(module, x)
+    assert type(out) is Tensor
+    assert torch.equal(out, expected)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # now that tables are kept
+        assert attend(module, mode.from_tensor(x)).shape == x.shape
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_pass_inside_a_transform_leaves_nothing_behind(positions: str) -> None:
+    module, x = layer(positions), random(2, 5, EMBED)
+    expected = attend(module, x)
+    tables._kept.clear()
+    torch.func.grad(lambda t: attend(module, t).sum())(x)
+    torch.func.vmap(lambda t: attend(module, t))(x[None])
+    assert all(torch.func.debug_unwrap(t) is t for kept in tables._kept.values() for t in kept)
+    assert torch.equal(attend(module, x), expected)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_tables_made_in_inference_mode_serve_training(positions: str) -> None:
+    module, x = layer(positions), random(1, 5, EMBED)
+    with torch.inference_mode():
+        attend(module, x)
+    attend(module, x).sum().backward()
+    assert module.in_proj_weight is not None
+    assert module.in_proj_weight.grad is not None
+
+
+def test_slopes_are_right_however_a_module_came_to_be() -> None:
+    for positions, expected in (("alibi", alibi_slopes(HEADS)), ("nape", nape_slopes(HEADS))):
+        with torch.device("meta"):
+            module = MultiheadAttention(EMBED, HEADS, positions=positions)
+        assert module.slopes is not None
+        assert module.slopes.is_meta
+        assert torch.equal(module.to_empty(device="cpu").slopes, expected)  # type: ignore[arg-type]
+        assert torch.equal(nn.utils.skip_init(MultiheadAttention, EMBED, HEADS, positions=positions).slopes, expected)
+        with torch.device("meta"):
+            module = MultiheadAttention(EMBED, HEADS, positions=positions)
+        module.load_state_dict(MultiheadAttention(EMBED, HEADS, positions=positions).state_dict(), assign=True)
+        assert torch.equal(module.slopes, expected)  # type: ignore[arg-type]
+
+
+def test_what_slopes_returns_may_be_changed() -> None:
+    module = layer("alibi")
+    slopes = module.slopes
+    assert slopes is not None
+    slopes.zero_()
+    assert torch.equal(module.slopes, alibi_slopes(HEADS))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("positions", ["alibi", "nape", "rotary", "sinusoidal"])
+def test_a_model_filled_on_meta_computes_the_same(positions: str) -> None:
+    config = LMConfig.model_validate(
+        {"vocab_size": 11, "width": 16, "heads": 2, "hidden": 16, "layers": 1, "positions": positions}
+    )
+    torch.manual_seed(0)
+    source = CausalLM(config)
+    ids = torch.arange(10)[None]
+    with torch.device("meta"):
+        assigned, filled = CausalLM(config), CausalLM(config)
+    assigned.load_state_dict(source.state_dict(), assign=True)
+    filled.to_empty(device="cpu").reset_parameters()
+    filled.load_state_dict(source.state_dict())
+    assert torch.equal(assigned(ids), source(ids))
+    assert torch.equal(filled(ids), source(ids))
+
+
+def test_the_number_of_kept_tables_is_bounded() -> None:
+    for base in range(tables.MOST_TABLES + 5):
+        Rotary(4, 100.0 + base)(random(1, 1, 3, 4))
+    assert len(tables._kept) <= tables.MOST_TABLES
+    short = slopes_of(Positions("nape", share=1.0), 100)
+    assert short is not None
+    assert torch.equal(short, nape_slopes(100, share=1.0))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@torch.no_grad()
+def test_threads_share_one_module_while_lengths_grow(positions: str) -> None:
+    """Two thousand calls: at every length the threads start together and find no table, so that all of them make one."""
+    module = layer(positions)
+    inputs = [random(1, length, EMBED, seed=length) for length in range(1, 1 + CALLS // THREADS)]
+    expected = [attend(module, x) for x in inputs]
+    together = threading.Barrier(THREADS, action=tables._kept.clear)
+
+    def calls(_: int) -> list[Tensor]:
+        found = []
+        for x in inputs:
+            together.wait(60.0)
+            with torch.no_grad():
+                found.append(attend(module, x))
+        return found
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for found in pool.map(calls, range(THREADS)):
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -1,0 +1,333 @@
+"""Our MultiheadAttention in place of torch's, inside modules that torch has built and tools that look for torch's modules."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError, EntformerError
+from entformer.nn.alpha import EntmaxAlpha, LearnedAlpha
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.dropout import Dropout
+from entformer.nn.gated import CausalLayer
+from entformer.nn.layers import EncoderLayer
+from entformer.nn.positions import Rotary
+from entformer.nn.rela import RelaNorm
+from entformer.nn.rowmaps import TopK
+from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
+
+WIDTH, HEADS, BATCH, LENGTH = 16, 4, 3, 7
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:torch.jit"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def padding() -> Tensor:
+    return torch.arange(LENGTH) >= torch.tensor([[LENGTH], [4], [1]])
+
+
+def encoder(**options: Any) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True, **options)
+    return nn.TransformerEncoder(layer, 2)  # enable_nested_tensor as torch has it
+
+
+def no_fast_path(model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+    """What a model computes layer by layer, without the fast path and nested tensors."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        out: Tensor = model(*args, **kwargs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    return out
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", "entmax"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("masked", ["nothing", "padding", "causal", "both"])
+def test_encoder(normalizer: str, training: bool, grad: bool, masked: str) -> None:
+    """Softmax gives what torch gives; others give in every mode what they give layer by layer."""
+    theirs = encoder().train(training)
+    ours = MultiheadAttention.convert(copy.deepcopy(theirs), normalizer=normalizer)
+    assert ours.training is training
+    options: dict[str, Any] = {}
+    if masked in ("padding", "both"):
+        options["src_key_padding_mask"] = padding()
+    if masked in ("causal", "both"):
+        options["mask"] = nn.Transformer.generate_square_subsequent_mask(LENGTH).isinf()
+    x = random(BATCH, LENGTH, WIDTH)
+    with torch.set_grad_enabled(grad):
+        out = ours(x, **options)
+        expected = no_fast_path(theirs if normalizer == "softmax" else ours, x, **options)
+    tokens = ~padding() if "src_key_padding_mask" in options else torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    torch.testing.assert_close(out[tokens], expected[tokens], **CLOSE)
+    if grad:
+        out[tokens].square().sum().backward()
+        assert all(parameter.grad is not None for parameter in ours.parameters())
+
+
+def test_the_padded_evaluation_goes_through_nested_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case that needs them: torch packs the batch before the first layer."""
+    model = MultiheadAttention.convert(encoder(), normalizer="entmax15").eval()
+    seen = []
+    forward = MultiheadAttention.forward
+
+    def spy(self: MultiheadAttention, query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        seen.append(query.is_nested)
+        return forward(self, query, *args, **kwargs)
+
+    monkeypatch.setattr(MultiheadAttention, "forward", spy)
+    with torch.no_grad():
+        model(random(BATCH, LENGTH, WIDTH), src_key_padding_mask=padding())
+    assert seen.count(True) == 2  # once per layer; inside, each calls itself with a padded tensor
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_full_transformer(training: bool, grad: bool, batch_first: bool, norm_first: bool) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says why it will not use nested tensors
+        theirs = nn.Transformer(WIDTH, HEADS, 2, 2, 32, dropout=0.0, batch_first=batch_first, norm_first=norm_first).train(
+            training
+        )
+    ours = MultiheadAttention.convert(copy.deepcopy(theirs), normalizer="softmax")
+    sparse = MultiheadAttention.convert(copy.deepcopy(theirs), normalizer="entmax", alpha_init=1.7)
+    source, target = random(BATCH, LENGTH, WIDTH), random(BATCH, 5, WIDTH, seed=1)
+    target_padding = torch.arange(5) >= torch.tensor([[5], [2], [4]])
+    if not batch_first:
+        source, target = source.transpose(0, 1), target.transpose(0, 1)
+    options: dict[str, Any] = {
+        "src_key_padding_mask": padding(),
+        "memory_key_padding_mask": padding(),
+        "tgt_key_padding_mask": target_padding,
+        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(5).isinf(),
+        "tgt_is_causal": True,
+    }
+    with torch.set_grad_enabled(grad):
+        out = ours(source, target, **options)
+        torch.testing.assert_close(out, no_fast_path(theirs, source, target, **options), **CLOSE)
+        out = sparse(source, target, **options)
+        torch.testing.assert_close(out, no_fast_path(sparse, source, target, **options), **CLOSE)
+    assert sum(isinstance(module, MultiheadAttention) for module in sparse.modules()) == 6
+    if grad:
+        out.square().sum().backward()
+        assert all(parameter.grad is not None for parameter in sparse.parameters())
+
+
+def test_decoder() -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True), 2)
+    ours = MultiheadAttention.convert(copy.deepcopy(theirs), normalizer="softmax")
+    target, memory = random(BATCH, 5, WIDTH), random(BATCH, LENGTH, WIDTH, seed=1)
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+    for model in (theirs, ours):
+        model.eval()
+    with torch.no_grad():
+        expected = theirs(target, memory, causal, memory_key_padding_mask=padding())
+        torch.testing.assert_close(ours(target, memory, causal, memory_key_padding_mask=padding()), expected, **CLOSE)
+
+
+def test_a_layer_with_ours_inside_builds_an_encoder_without_a_warning() -> None:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
+    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = nn.TransformerEncoder(layer, 2).eval()
+    x = random(BATCH, LENGTH, WIDTH)
+    with torch.no_grad():
+        out = model(x, src_key_padding_mask=padding())
+        expected = no_fast_path(model, x, src_key_padding_mask=padding())
+    torch.testing.assert_close(out[~padding()], expected[~padding()], **CLOSE)
+
+
+def test_it_is_a_torch_module_and_says_so() -> None:
+    ours = MultiheadAttention(WIDTH, HEADS)
+    assert isinstance(ours, nn.MultiheadAttention)
+    assert ours._qkv_same_embed_dim is True
+    assert MultiheadAttention(WIDTH, HEADS, kdim=5)._qkv_same_embed_dim is False
+    assert MultiheadAttention.convert(ours) is ours
+    converted = MultiheadAttention.convert(nn.MultiheadAttention(WIDTH, HEADS), normalizer="rela")
+    assert isinstance(converted, MultiheadAttention)
+    assert converted.normalizer == "rela"
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_torch_cannot_compute_softmax_behind_its_back(copied: bool) -> None:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True).eval()
+    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")
+    layer = copy.deepcopy(layer) if copied else layer
+    x = random(BATCH, LENGTH, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), no_fast_path(layer, x), rtol=0.0, atol=0.0)
+        layer.self_attn._forward_pre_hooks.clear()
+        with pytest.raises(ArgumentError, match="set_fastpath_enabled"):
+            layer(x)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(layout: torch.layout) -> None:
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    rows = [random(length, WIDTH, seed=length) for length in (5, 2, 7)]
+    memories = [random(length, WIDTH, seed=20 + length) for length in (3, 6, 1)]
+    query, memory = (torch.nested.nested_tensor(list(given), layout=layout) for given in (rows, memories))
+    with torch.no_grad():
+        for key, keys in ((query, rows), (memory, memories)):
+            out, weights = module(query, key, key)
+            assert out.is_nested
+            assert out.layout == layout
+            assert weights is not None
+            for i, (row, one, found) in enumerate(zip(rows, keys, out.unbind(), strict=True)):
+                expected, expected_weights = module(row, one, one)
+                torch.testing.assert_close(found, expected, **CLOSE)
+                torch.testing.assert_close(weights[i, : row.shape[0], : one.shape[0]], expected_weights, **CLOSE)
+        causal, _ = module(query, query, query, need_weights=False, is_causal=True)
+        torch.testing.assert_close(causal.unbind()[0], module(rows[0], rows[0], rows[0], is_causal=True)[0], **CLOSE)
+
+
+def test_nested_tensors_that_cannot_be_taken() -> None:
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    nested = torch.nested.nested_tensor([random(5, WIDTH), random(2, WIDTH)])
+    other = torch.nested.nested_tensor([random(2, WIDTH), random(2, WIDTH)])
+    with pytest.raises(ArgumentError, match="all be nested"):
+        module(nested, random(2, 5, WIDTH), random(2, 5, WIDTH))
+    with pytest.raises(ArgumentError, match="neither attn_mask"):
+        module(nested, nested, nested, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
+    with pytest.raises(ArgumentError, match="must agree"):
+        module(nested, nested, other)
+    with pytest.raises(ArgumentError, match="batch_first=True"):
+        MultiheadAttention(WIDTH, HEADS)(nested, nested, nested)
+
+
+def test_causal_hint_without_a_mask_is_the_mask() -> None:
+    """torch refuses the hint alone; here it means what it says."""
+    module, x = MultiheadAttention(WIDTH, HEADS, batch_first=True), random(BATCH, LENGTH, WIDTH)
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    for need_weights in (True, False):
+        expected, expected_weights = module(x, x, x, attn_mask=causal, need_weights=need_weights)
+        for mask in (None, causal):
+            out, weights = module(x, x, x, attn_mask=mask, is_causal=True, need_weights=need_weights)
+            torch.testing.assert_close(out, expected, **CLOSE)
+            if need_weights:
+                torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+# ---- tools ---------------------------------------------------------------------------------------------------------------
+
+
+class Wrapped(nn.Module):
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.attention(x, x, x, need_weights=False)[0] + 1.0
+        return out
+
+
+def test_symbolic_trace_records_the_module() -> None:
+    model = nn.Sequential(Wrapped(MultiheadAttention(WIDTH, HEADS, batch_first=True)), nn.Linear(WIDTH, WIDTH))
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["0.attention", "1"]
+    x = random(BATCH, LENGTH, WIDTH)
+    torch.testing.assert_close(traced(x), model(x))
+    assert {name for name, _ in traced.named_parameters()} == {name for name, _ in model.named_parameters()}
+
+
+def test_symbolic_trace_goes_through_layers() -> None:
+    layer = CausalLayer(MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="nape"), 32)
+    traced = torch.fx.symbolic_trace(layer, concrete_args={"ignored": None, "cache": None, "hidden_pairs": None})
+    x = random(BATCH, LENGTH, WIDTH)
+    torch.testing.assert_close(traced(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        (Dropout(0.5), lambda m, x: m(x, x)),
+        (EntmaxAlpha(BATCH), lambda m, x: m(x[None])),
+        (LearnedAlpha(WIDTH), lambda m, x: x * m()),
+        (TopK(3), lambda m, x: m(x)),
+        (SSMaxScaling(HEADS), lambda m, x: m(x, torch.ones(BATCH, LENGTH))),
+        (ASEntmaxScaling(WIDTH, HEADS), lambda m, x: m(x, torch.ones(BATCH, LENGTH))),
+        (RelaNorm(WIDTH), lambda m, x: m(x)),
+        (Rotary(WIDTH), lambda m, x: m(x[None])),
+        (EncoderLayer(MultiheadAttention(WIDTH, HEADS, batch_first=True), 32), lambda m, x: m(x)),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_symbolic_trace_of_other_modules(module: nn.Module, call: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = call(self.inner, x)
+            return out
+
+    traced, x = torch.fx.symbolic_trace(Model()), random(BATCH, LENGTH, WIDTH)
+    torch.testing.assert_close(traced.eval()(x), call(module.eval(), x))
+
+
+def test_script_says_what_to_use() -> None:
+    for module in (MultiheadAttention(WIDTH, HEADS), nn.Sequential(MultiheadAttention(WIDTH, HEADS))):
+        with pytest.raises(EntformerError, match=r"torch\.jit\.script cannot compile MultiheadAttention; use torch\.export"):
+            torch.jit.script(module)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("normalizer", ["entmax15", "entmax", "asentmax", "rela"])
+def test_dynamic_quantization_leaves_what_torch_leaves(normalizer: str) -> None:
+    module = MultiheadAttention(WIDTH, HEADS, normalizer=normalizer).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
+    theirs = torch.ao.quantization.quantize_dynamic(nn.MultiheadAttention(WIDTH, HEADS).eval(), {nn.Linear})
+    assert type(quantized.out_proj) is type(theirs.out_proj)
+    x = random(LENGTH, BATCH, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(quantized(x, x, x)[0], module(x, x, x)[0], rtol=0.0, atol=0.02)
+    if module.alphas is None:
+        assert quantized.alphas is None
+    else:
+        torch.testing.assert_close(quantized.alphas, module.alphas)
+
+
+# ---- compiled ------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_weights_compile_without_a_break(kernels: None) -> None:
+    """Also where lengths change: weights come from the dense computation, whose sizes do not depend on numbers."""
+    torch._dynamo.reset()
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="rotary")
+    compiled = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+    for length in (3, 70):
+        x = random(BATCH, length, WIDTH)
+        for found, expected in zip(compiled(x, x, x), module(x, x, x), strict=True):
+            torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_decoding_compiles_without_a_break(kernels: None) -> None:
+    torch._dynamo.reset()
+    module = MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="rotary").eval()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    caches = KeyValueCache(), KeyValueCache()
+    for token in random(BATCH, 20, WIDTH).split(1, 1):
+        options: dict[str, Any] = {"need_weights": False, "is_causal": True}
+        found = compiled(token, token, token, cache=caches[0], **options)[0]
+        torch.testing.assert_close(found, module(token, token, token, cache=caches[1], **options)[0], **CLOSE)
