@@ -7,21 +7,27 @@ entry: `package.module:Name` is a module class, or a function, that maps scores 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.dense import RowMap
-from entformer.nn.rowmaps import AdaptiveTemperature, ReluN, Sigmoid, TopK
-from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
+from entformer.nn.rowmaps import (
+    AdaptiveSpan,
+    AdaptiveTemperature,
+    Elementwise,
+    ReluN,
+    Sigmoid,
+    Softmax1,
+    StickBreaking,
+    TopK,
+)
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_of", "row_map_of"]
 
 
 @dataclass(frozen=True)
@@ -35,34 +41,26 @@ class Normalizer:
     sums_to_one: bool = True
     exact_zeros: bool = True
     can_be_null: bool = False  # a row may have no weight at all although keys are allowed
-    needs_output_norm: bool = False  # the size of its output grows with the number of keys
-    scaling: Callable[[int, int], nn.Module] | None = None  # (embed_dim, num_heads) -> factors of the queries
-    rows: Callable[[int], RowMap] | None = None  # num_heads -> a mapping without a fused kernel
+    signed: bool = False  # weights may be negative
+    uses_positions: bool = False  # the weights depend on where keys stand, so it serves self-attention
+    causal_only: bool = False  # keys after the query get no weight, whatever the mask says
+    needs_output_norm: bool = False  # the size of its output grows with the number of keys: output_norm is "gated" unless given
+    scaling: str | None = None  # the scaling of queries it comes with, a name of `nn/scaling.py`
+    rows: Callable[..., RowMap] | None = None  # (num_heads, **options) -> a mapping without a fused kernel
+    options: tuple[str, ...] = ()  # what `rows` can be told, as `normalizer_options`
 
     @property
     def uses_length(self) -> bool:
         """The weights depend on how many keys there are, not on their scores alone."""
-        return self.scaling is not None
+        return self.scaling not in (None, "temperature")
 
 
-def _ssmax_scaling(embed_dim: int, num_heads: int) -> nn.Module:
-    return SSMaxScaling(num_heads)  # does not look at the layer's input
+def _dense(name: str, rows: Callable[..., RowMap], **traits: Any) -> Normalizer:
+    return Normalizer(name, kernel=None, alpha=None, rows=rows, **traits)
 
 
-def _topk(_heads: int) -> RowMap:
-    return TopK()
-
-
-def _adaptive_temperature(_heads: int) -> RowMap:
-    return AdaptiveTemperature()
-
-
-def _sigmoid(_heads: int) -> RowMap:
-    return Sigmoid()
-
-
-def _relu_n(_heads: int) -> RowMap:
-    return ReluN()
+def _elementwise(name: str, _heads: int) -> RowMap:
+    return Elementwise(name)
 
 
 NORMALIZERS: dict[str, Normalizer] = {
@@ -73,14 +71,41 @@ NORMALIZERS: dict[str, Normalizer] = {
         Normalizer("sparsemax", kernel="sparsemax", alpha=2.0),
         Normalizer("entmax", kernel="entmax", alpha="learned", learns_alpha=True),
         Normalizer("rela", kernel="rela", alpha=None, sums_to_one=False, can_be_null=True, needs_output_norm=True),
-        Normalizer("ssmax", kernel="softmax", alpha=1.0, exact_zeros=False, scaling=_ssmax_scaling),
-        Normalizer("asentmax", kernel="entmax", alpha=1.5, learns_alpha=True, scaling=ASEntmaxScaling),
-        Normalizer("topk", kernel=None, alpha=None, rows=_topk),
-        Normalizer("adaptive_temperature", kernel=None, alpha=None, exact_zeros=False, rows=_adaptive_temperature),
-        Normalizer("sigmoid", kernel=None, alpha=None, sums_to_one=False, exact_zeros=False, rows=_sigmoid),
-        Normalizer("relu_n", kernel=None, alpha=None, sums_to_one=False, can_be_null=True, rows=_relu_n),
+        Normalizer("ssmax", kernel="softmax", alpha=1.0, exact_zeros=False, scaling="ssmax"),
+        Normalizer("asentmax", kernel="entmax", alpha=1.5, learns_alpha=True, scaling="asentmax"),
+        Normalizer("softmax_temperature", kernel="softmax", alpha=1.0, exact_zeros=False, scaling="temperature"),
+        _dense("topk", lambda _heads, k=32: TopK(k), options=("k",)),
+        _dense("adaptive_temperature", lambda _heads: AdaptiveTemperature(), exact_zeros=False),
+        _dense("softmax1", lambda _heads: Softmax1(), sums_to_one=False, exact_zeros=False),
+        _dense(
+            "stickbreaking",
+            lambda _heads, **options: StickBreaking(**options),
+            options=("attend_current",),
+            sums_to_one=False,
+            exact_zeros=False,
+            can_be_null=True,
+            uses_positions=True,
+            causal_only=True,
+        ),
+        _dense("adaptive_span", AdaptiveSpan, options=("max_span", "ramp", "init", "penalty"), uses_positions=True),
+        _dense("sigmoid", lambda _heads: Sigmoid(), sums_to_one=False, exact_zeros=False),
+        _dense("relu_n", lambda _heads: ReluN(), sums_to_one=False, can_be_null=True),
+        _dense("relu2", lambda _heads: Elementwise("relu2"), sums_to_one=False, can_be_null=True, needs_output_norm=True),
+        *(
+            _dense(name, partial(_elementwise, name), sums_to_one=False, exact_zeros=False, signed=True, needs_output_norm=True)
+            for name in ("gelu", "leaky_relu")
+        ),
     )
 }
+
+
+def row_map_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> RowMap | None:
+    """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
+    unknown = [name for name in options or {} if name not in normalizer.options]
+    if unknown:
+        known = f"its options are {', '.join(normalizer.options)}" if normalizer.options else "it has none"
+        raise ArgumentError(f'normalizer="{normalizer.name}" has no option {unknown[0]!r}; {known}.')
+    return None if normalizer.rows is None else normalizer.rows(heads, **(options or {}))
 
 
 def normalizer_of(name: str) -> Normalizer:
@@ -88,9 +113,7 @@ def normalizer_of(name: str) -> Normalizer:
     if name in NORMALIZERS:
         return NORMALIZERS[name]
     if ":" in name:
-        return Normalizer(
-            name, kernel=None, alpha=None, sums_to_one=False, exact_zeros=False, rows=partial(_made, _imported(name), name)
-        )
+        return _dense(name, partial(_made, _imported(name), name), sums_to_one=False, exact_zeros=False)
     raise ArgumentError(
         f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}, or module:Name for one of your own."
     )

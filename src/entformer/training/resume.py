@@ -4,9 +4,11 @@ Some changes do no harm: more steps, other logging, where the same data lie. All
 describes, so they are refused by name.
 """
 
+import contextlib
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from entformer.checkpoint.atomic import read_json
 from entformer.checkpoint.folder import RunFolder
@@ -53,6 +55,8 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
         raise DataError(f"{folder.recipe} is damaged ({problem}); give another --out.") from problem
     if not isinstance(before, dict):
         raise DataError(f"{folder.recipe} is damaged; give another --out.")
+    with contextlib.suppress(ValidationError):  # keys that were added or renamed since then say what they meant then
+        before = Recipe.model_validate(before).resolved()
     changed = differences(before, recipe.resolved())
     bad = [key for key in changed if key not in HARMLESS]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
