@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[dict[str, object], str]] = {
     "norm of another": ({"cross": {"normalizer": "softmax", "rela_norm": "gated"}}, 'output_norm="gated"'),
     "norm of the default": ({"cross": {"rela_norm": "init"}}, 'normalizer="entmax"'),
     "two norms": ({"cross": {"normalizer": "rela", "rela_norm": "init", "output_norm": "rms"}}, "two names"),
-    "norm": ({"cross": {"output_norm": "layer"}}, "output_norm"),
+    "norm": ({"cross": {"output_norm": "layer"}}, "'layer' is not known"),
     "per head of nothing": ({"cross": {"output_norm_per_head": True}}, "no effect without an output_norm"),
     "options": ({"cross": {"normalizer": "topk", "options": {"n": 3}}}, "no option 'n'"),
     "value of an option": ({"cross": {"normalizer": "topk", "options": {"k": 0}}}, "k=0"),
@@ -70,9 +70,9 @@ def test_configurations_of_before_output_norms_still_load() -> None:
     old["backend"] = "entformer"
     for name in ("softmax", "entmax", "asentmax"):
         config = AttentionConfig.model_validate({"normalizer": name, **old})
-        assert (config.output_norm, config.output_norm_per_head) == (None, False)
+        assert (config.output_norm, config.output_norm_per_head) == ("none", False)
     rela = AttentionConfig.model_validate({"normalizer": "rela", **old, "rela_norm": "plain"})
-    assert (rela.output_norm, rela.output_norm_per_head) == ("plain", True)
+    assert (rela.output_norm, rela.output_norm_per_head) == ("rms", True)
     assert AttentionConfig.model_validate({"normalizer": "relu2", "rela_norm": "none"}).output_norm == "none"
 
 

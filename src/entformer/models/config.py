@@ -33,9 +33,9 @@ class AttentionConfig(BaseModel):
     """One learned alpha per head; per layer; one for all layers of this kind; per layer and head, the same in all kinds of
     attention that say so; or one for the whole model, in all kinds that say so."""
     alpha_init: float | Literal["random"] = "random"
-    output_norm: Literal["none", "rms", "gated", "init", "plain"] | None = None
-    """The norm after the heads (`nn/rela.py`). None: "gated" for "rela", "relu2", "gelu" and "leaky_relu", else none. The
-    former name, `rela_norm`, is taken for these four; "plain" is the former name of "rms"."""
+    output_norm: Literal["none", "rms", "gated", "init"] = "none"
+    """The norm after the heads (`nn/rela.py`). Unless given, "gated" for "rela", "relu2", "gelu" and "leaky_relu". Its former
+    name, `rela_norm`, is taken for these four, and "plain" for "rms"."""
     output_norm_per_head: bool = False
     scaling: Literal["own", "ssmax", "per_head", "asentmax", "temperature"] = "own"
     """How queries are scaled, by the length mostly. "own": what the normalizer comes with, for most of them nothing."""
@@ -51,16 +51,18 @@ class AttentionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _former_names(cls, given: Any) -> Any:
-        """`rela_norm`, `rela_per_head` and `top_k` as they are called now."""
-        if not isinstance(given, dict) or not {"rela_norm", "rela_per_head", "top_k"} & given.keys():
+        """`rela_norm`, `rela_per_head` and `top_k` as they are called now, and the output norm written out."""
+        if not isinstance(given, dict) or not isinstance(given.get("normalizer", ""), str):
             return given
         now = dict(given)
         name = now.get("normalizer", cls.model_fields["normalizer"].default)
         norm, per_head, k = (now.pop(former, None) for former in ("rela_norm", "rela_per_head", "top_k"))
-        needs_norm = isinstance(name, str) and normalizer_of(name).needs_output_norm
-        if norm is not None and (needs_norm or given.keys() != _BEFORE_OUTPUT_NORM):  # else nobody chose it, and nothing had it
-            now["output_norm"] = chosen_output_norm(str(name), needs_norm, now.get("output_norm"), norm)
-        if per_head and needs_norm:
+        needs_norm = normalizer_of(name).needs_output_norm
+        if given.keys() == _BEFORE_OUTPUT_NORM and not needs_norm:
+            norm = per_head = None  # nobody chose them, and nothing had them
+        chosen = chosen_output_norm(name, needs_norm, now.get("output_norm"), norm)
+        now["output_norm"] = "rms" if chosen == "plain" else chosen
+        if per_head:
             now["output_norm_per_head"] = True
         if k is not None:
             now["options"] = {"k": k, **now.get("options", {})}
@@ -79,7 +81,7 @@ class AttentionConfig(BaseModel):
                 f'{next(iter(self.scaling_options))} is of a scaling of queries, and normalizer "{self.normalizer}" has none; '
                 "choose a scaling"
             )
-        if self.output_norm_per_head and (self.output_norm or "none") == "none" and not traits.needs_output_norm:
+        if self.output_norm_per_head and self.output_norm == "none":
             raise ValueError("output_norm_per_head has no effect without an output_norm; choose one")
         if self.alpha is not None and not normalizer_of(self.normalizer).learns_alpha:
             raise ValueError(f'normalizer "{self.normalizer}" has no alpha to set; leave alpha out, or choose "entmax"')

@@ -35,6 +35,7 @@ class Normalizer:
     """What is true of one normaliser, whatever the scores."""
 
     name: str
+    about: str  # its equation, or the like, in a line
     kernel: str | None  # the name `attention` knows it by; None: `rows` computes it
     alpha: float | Literal["learned"] | None  # the alpha it has unless told otherwise; None: it has none
     learns_alpha: bool = False  # another alpha may be chosen, or learned
@@ -55,30 +56,79 @@ class Normalizer:
         return self.scaling not in (None, "temperature")
 
 
-def _dense(name: str, rows: Callable[..., RowMap], **traits: Any) -> Normalizer:
-    return Normalizer(name, kernel=None, alpha=None, rows=rows, **traits)
+def _dense(name: str, about: str, rows: Callable[..., RowMap], **traits: Any) -> Normalizer:
+    return Normalizer(name, about, kernel=None, alpha=None, rows=rows, **traits)
 
 
 def _elementwise(name: str, _heads: int) -> RowMap:
     return Elementwise(name)
 
 
+_UNBOUNDED: dict[str, Any] = {"sums_to_one": False, "exact_zeros": False, "needs_output_norm": True}
+
 NORMALIZERS: dict[str, Normalizer] = {
     entry.name: entry
     for entry in (
-        Normalizer("softmax", kernel="softmax", alpha=1.0, exact_zeros=False),
-        Normalizer("entmax15", kernel="entmax15", alpha=1.5),
-        Normalizer("sparsemax", kernel="sparsemax", alpha=2.0),
-        Normalizer("entmax", kernel="entmax", alpha="learned", learns_alpha=True),
-        Normalizer("rela", kernel="rela", alpha=None, sums_to_one=False, can_be_null=True, needs_output_norm=True),
-        Normalizer("ssmax", kernel="softmax", alpha=1.0, exact_zeros=False, scaling="ssmax"),
-        Normalizer("asentmax", kernel="entmax", alpha=1.5, learns_alpha=True, scaling="asentmax"),
-        Normalizer("softmax_temperature", kernel="softmax", alpha=1.0, exact_zeros=False, scaling="temperature"),
-        _dense("topk", lambda _heads, k=32: TopK(k), options=("k",)),
-        _dense("adaptive_temperature", lambda _heads: AdaptiveTemperature(), exact_zeros=False),
-        _dense("softmax1", lambda _heads: Softmax1(), sums_to_one=False, exact_zeros=False),
+        Normalizer("softmax", "exp(s) / sum exp(s)", kernel="softmax", alpha=1.0, exact_zeros=False),
+        Normalizer("entmax15", "alpha-entmax with alpha = 1.5", kernel="entmax15", alpha=1.5),
+        Normalizer("sparsemax", "alpha-entmax with alpha = 2", kernel="sparsemax", alpha=2.0),
+        Normalizer(
+            "entmax",
+            "alpha-entmax, alpha learned per head unless given (Correia et al. 2019)",
+            kernel="entmax",
+            alpha="learned",
+            learns_alpha=True,
+        ),
+        Normalizer(
+            "rela",
+            "max(s, 0) with a norm after the heads (Zhang et al. 2021)",
+            kernel="rela",
+            alpha=None,
+            sums_to_one=False,
+            can_be_null=True,
+            needs_output_norm=True,
+        ),
+        Normalizer(
+            "ssmax",
+            "softmax(s ln n times a learned number per head) (Nakanishi 2025)",
+            kernel="softmax",
+            alpha=1.0,
+            exact_zeros=False,
+            scaling="ssmax",
+        ),
+        Normalizer(
+            "asentmax",
+            "1.5-entmax, scores scaled by the length, per head and token (Vasylenko et al. 2025)",
+            kernel="entmax",
+            alpha=1.5,
+            learns_alpha=True,
+            scaling="asentmax",
+        ),
+        Normalizer(
+            "softmax_temperature",
+            "softmax(q k / theta), theta learned per head unless given",
+            kernel="softmax",
+            alpha=1.0,
+            exact_zeros=False,
+            scaling="temperature",
+        ),
+        _dense("topk", "softmax over the k largest scores", lambda _heads, k=32: TopK(k), options=("k",)),
+        _dense(
+            "adaptive_temperature",
+            "softmax, sharpened in evaluation where its entropy is high (Velickovic et al. 2024)",
+            lambda _heads: AdaptiveTemperature(),
+            exact_zeros=False,
+        ),
+        _dense(
+            "softmax1",
+            "exp(s) / (1 + sum exp(s)), a sink of score 0",
+            lambda _heads: Softmax1(),
+            sums_to_one=False,
+            exact_zeros=False,
+        ),
         _dense(
             "stickbreaking",
+            "each key takes its share of what later keys left (Tan et al. 2024); causal self-attention only",
             lambda _heads, **options: StickBreaking(**options),
             options=("attend_current",),
             sums_to_one=False,
@@ -87,13 +137,30 @@ NORMALIZERS: dict[str, Normalizer] = {
             uses_positions=True,
             causal_only=True,
         ),
-        _dense("adaptive_span", AdaptiveSpan, options=("max_span", "ramp", "init", "penalty"), uses_positions=True),
-        _dense("sigmoid", lambda _heads: Sigmoid(), sums_to_one=False, exact_zeros=False),
-        _dense("relu_n", lambda _heads: ReluN(), sums_to_one=False, can_be_null=True),
-        _dense("relu2", lambda _heads: Elementwise("relu2"), sums_to_one=False, can_be_null=True, needs_output_norm=True),
+        _dense(
+            "adaptive_span",
+            "softmax over a span learned per head (Sukhbaatar et al. 2019); self-attention only",
+            AdaptiveSpan,
+            options=("max_span", "ramp", "init", "penalty"),
+            uses_positions=True,
+        ),
+        _dense(
+            "sigmoid",
+            "sigmoid(s - ln n) (Ramapuram et al. 2024)",
+            lambda _heads: Sigmoid(),
+            sums_to_one=False,
+            exact_zeros=False,
+        ),
+        _dense("relu_n", "max(s, 0) / n (Wortsman et al. 2023)", lambda _heads: ReluN(), sums_to_one=False, can_be_null=True),
+        _dense(
+            "relu2",
+            "max(s, 0)^2 with ReLA's norm",
+            partial(_elementwise, "relu2"),
+            **_UNBOUNDED | {"exact_zeros": True, "can_be_null": True},
+        ),
         *(
-            _dense(name, partial(_elementwise, name), sums_to_one=False, exact_zeros=False, signed=True, needs_output_norm=True)
-            for name in ("gelu", "leaky_relu")
+            _dense(name, f"{title} with ReLA's norm", partial(_elementwise, name), **_UNBOUNDED, signed=True)
+            for name, title in (("gelu", "gelu(s)"), ("leaky_relu", "s, or 0.01 s below 0,"))
         ),
     )
 }
@@ -113,7 +180,9 @@ def normalizer_of(name: str) -> Normalizer:
     if name in NORMALIZERS:
         return NORMALIZERS[name]
     if ":" in name:
-        return _dense(name, partial(_made, _imported(name), name), sums_to_one=False, exact_zeros=False)
+        return _dense(
+            name, "a mapping of your own", partial(_made, _imported(name), name), sums_to_one=False, exact_zeros=False
+        )
     raise ArgumentError(
         f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}, or module:Name for one of your own."
     )
