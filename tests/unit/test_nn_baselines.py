@@ -12,7 +12,7 @@ from entformer.errors import ArgumentError
 from entformer.nn.attention import MultiheadAttention
 from entformer.nn.dense import mapped_attention
 from entformer.nn.masks import Masks
-from entformer.nn.normalizers import NORMALIZERS, normalizer_of, row_map_of
+from entformer.nn.normalizers import NORMALIZERS, normalizer_fn_of, normalizer_of
 from entformer.nn.rowmaps import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
 
 NOTHING = Masks(None, None, None)
@@ -24,14 +24,16 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def row_map(name: str, heads: int = 2) -> Any:
-    found = row_map_of(normalizer_of(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {})
+def fn_of(name: str, heads: int = 2) -> Any:
+    found = normalizer_fn_of(
+        normalizer_of(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
+    )
     return found.double() if isinstance(found, torch.nn.Module) else found
 
 
 def scores_of(name: str, scores: Tensor, offset: int = 0) -> Tensor:
     """The mapping of scores (..., queries, keys) whose first query stands at `offset`."""
-    found = row_map(name)
+    found = fn_of(name)
     if not getattr(found, "uses_positions", False):
         weights: Tensor = found(scores)
         return weights
@@ -129,7 +131,7 @@ def test_activations_in_place_of_relu(name: str, function: Any) -> None:
 
 @pytest.mark.parametrize("name", DENSE)
 def test_gradients(name: str) -> None:
-    found = row_map(name).train()
+    found = fn_of(name).train()
     scores = random(1, 2, 5, 6, seed=3).requires_grad_()
     distance = torch.arange(5)[:, None] + 1 - torch.arange(6)
     own = list(found.parameters())
@@ -167,7 +169,7 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
         for t in inputs:
             t.requires_grad_()
         masks = Masks(pairs[None, None], None, None)
-        out = mapped_attention(*inputs, row_map(name), masks, is_causal=False, offset=0).output  # type: ignore[misc]
+        out = mapped_attention(*inputs, fn_of(name), masks, is_causal=False, offset=0).output  # type: ignore[misc]
         out[:, :, :5].square().sum().backward()
         results.append((out.detach()[:, :, :5], *(t.grad for t in inputs)))
     assert not results[0][0][:, :, 3].any()
@@ -180,7 +182,7 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
 def test_nan_in_an_attended_key_shows_in_its_rows_alone(name: str) -> None:
     q, k, v = (random(1, 1, 5, 4, seed=part) for part in range(3))
     k[:, :, 2] = math.nan
-    out = mapped_attention(q, k, v, row_map(name, 1), NOTHING, is_causal=True, offset=0).output
+    out = mapped_attention(q, k, v, fn_of(name, 1), NOTHING, is_causal=True, offset=0).output
     first = 3 if name == "stickbreaking" else 2  # which begins with the key before the query
     assert out[0, 0, :first].isfinite().all()
     assert out[0, 0, first:].isnan().all()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from entformer.nn.normalizers import normalizer_of, row_map_of
+from entformer.nn.normalizers import normalizer_fn_of, normalizer_of
 from entformer.nn.rela import chosen_output_norm
 from entformer.nn.scaling import scaling_of
 
@@ -73,7 +73,7 @@ class AttentionConfig(BaseModel):
         traits = normalizer_of(self.normalizer)  # a mistake in the name shows before any tensor is made
         with torch.device("meta"):  # nothing is stored, and no random number is drawn
             if self.options:
-                row_map_of(traits, 1, self.options)
+                normalizer_fn_of(traits, 1, self.options)
             if self.scaling_name is not None:
                 scaling_of(self.scaling_name, 1, 1, **self.scaling_options)
         if self.scaling_name is None and self.scaling_options:

@@ -25,7 +25,7 @@ from entformer.nn.cache import KeyValueCache
 from entformer.nn.dense import mapped_attention
 from entformer.nn.inputs import check_inputs
 from entformer.nn.masks import Masks, dense_weights, masks_of_torch
-from entformer.nn.normalizers import alpha_of, normalizer_of, row_map_of
+from entformer.nn.normalizers import alpha_of, normalizer_fn_of, normalizer_of
 from entformer.nn.positions import Positions, Rotary, slopes_of
 from entformer.nn.rela import chosen_output_norm, output_norm_of
 from entformer.nn.scaling import row_length, scale_queries, scaling_of
@@ -153,7 +153,7 @@ class MultiheadAttention(nn.Module):
             self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
         chosen = chosen_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
         self.norm = output_norm_of(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
-        self.row_map = row_map_of(traits, num_heads, normalizer_options)
+        self.row_map = normalizer_fn_of(traits, num_heads, normalizer_options)
         scaling = traits.scaling if scaling is None else scaling
         self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
         self.positions = kind

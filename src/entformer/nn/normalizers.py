@@ -27,7 +27,7 @@ from entformer.nn.rowmaps import (
     TopK,
 )
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_of", "row_map_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_fn_of", "normalizer_of"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ NORMALIZERS: dict[str, Normalizer] = {
 }
 
 
-def row_map_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> RowMap | None:
+def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> RowMap | None:
     """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
     unknown = [name for name in options or {} if name not in normalizer.options]
     if unknown:
