@@ -230,6 +230,7 @@ def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"device": "tpu"}, "'tpu' is not known"),
         ({"device": "cuda:99"}, "GPUs here"),
         ({"changes": {"precision": "int4"}}, "--precision 'int4'"),
+        ({"changes": {"validate_every": 5}}, "--validate-every: with size laptop"),
     ],
 )
 def test_mistakes_are_named_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -113,6 +113,10 @@ def _recipe(
     task: str, size: str, eval_lengths: str | None, budget: str | None, options: list[str], changes: Mapping[str, Any]
 ) -> Recipe:
     recipe = replace(recipe_of(task, size), **changes)
+    if "validate_every" in changes and not recipe.validate_at:
+        raise ArgumentError(
+            f"--validate-every: with size {size} {recipe.task} keeps the last weights, none are chosen; leave it out."
+        )
     if options:
         recipe = replace(recipe, options={**recipe.options, **dict(_option(option) for option in options)})
     if eval_lengths is not None:
