@@ -109,9 +109,9 @@ class MultiheadAttention(nn.Module):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
         kind = (places := Positions.of(positions)).kind
         traits = normalizer_of(normalizer)
-        self._placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
-        if self._placed != "none" and (add_bias_kv or add_zero_attn):
-            raise ArgumentError(f"{self._placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
+        placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
+        if placed != "none" and (add_bias_kv or add_zero_attn):
+            raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
         if backend not in ("entformer", "sdpa"):
             raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
         if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
@@ -123,7 +123,7 @@ class MultiheadAttention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.dropout, self.batch_first = dropout, batch_first
         self.add_zero_attn = add_zero_attn
-        self.normalizer = normalizer
+        self.normalizer, self._placed = normalizer, placed
         self.backend = backend
         self.impl: Impl = impl
         self.watcher = self.alpha_override = None
