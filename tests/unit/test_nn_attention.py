@@ -314,6 +314,7 @@ MISTAKES = {
     "tied": (lambda: MultiheadAttention(4, 2, alpha_tied="model"), "alpha_tied='model'"),
     "norm": (lambda: MultiheadAttention(4, 2, normalizer="rela", rela_norm="layer"), "'layer'.*rms, gated, init"),
     "norm of another": (lambda: MultiheadAttention(4, 2, normalizer="softmax", rela_norm="gated"), 'output_norm="gated"'),
+    "per head of nothing": (lambda: MultiheadAttention(4, 2, output_norm_per_head=True), "no effect without an output norm"),
     "two norms": (lambda: MultiheadAttention(4, 2, normalizer="rela", output_norm="rms", rela_norm="init"), "two names"),
     "options": (lambda: MultiheadAttention(4, 2, normalizer="topk", normalizer_options={"n": 3}), "no option 'n'.*are k"),
     "no options": (lambda: MultiheadAttention(4, 2, normalizer_options={"k": 3}), "no option 'k'; it has none"),

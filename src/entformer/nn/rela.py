@@ -90,5 +90,11 @@ def chosen_output_norm(normalizer: str, needs_norm: bool, output_norm: str | Non
 
 
 def output_norm_of(chosen: str, embed_dim: int, num_heads: int, per_head: bool) -> RelaNorm | None:
-    """The module of a chosen output norm; None for "none"."""
+    """The module of a chosen output norm; None for "none".
+
+    Raises:
+        ArgumentError: for `per_head` without a norm.
+    """
+    if per_head and chosen == "none":
+        raise ArgumentError("output_norm_per_head has no effect without an output norm; choose one, or leave it out.")
     return None if chosen == "none" else RelaNorm(embed_dim, num_heads, variant=chosen, per_head=per_head)
