@@ -48,7 +48,7 @@ _HOMES = {
     "entformer.nn.cache": ("KeyValueCache",),
     "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
     "entformer.nn.rela": ("RelaNorm",),
-    "entformer.nn.scaling": ("ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling"),
+    "entformer.nn.scaling": ("ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "TemperatureScaling"),
     "entformer.nn.positions": ("Positions",),
     "entformer.nn.window": ("WindowedCache", "alibi_windows"),
     "entformer.models.lm": ("CausalLM",),
@@ -205,5 +205,6 @@ if TYPE_CHECKING:
     from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
     from entformer.nn.scaling import PerHeadScaling as PerHeadScaling
     from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
+    from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
     from entformer.nn.window import WindowedCache as WindowedCache
     from entformer.nn.window import alibi_windows as alibi_windows

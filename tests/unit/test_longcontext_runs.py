@@ -21,6 +21,7 @@ from entformer.longcontext.theory import dispersion
 from entformer.longcontext.train import Contestant, build, train_and_evaluate
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
+from entformer.nn.normalizers import normalizer_of
 
 TINY = replace(
     recipe_of("copy"),
@@ -87,12 +88,19 @@ def test_observed_heads() -> None:
 # ---- methods -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [*METHODS, "entmax-2", "topk-3", "asentmax-gamma2"])
+@pytest.mark.parametrize(
+    "method",
+    [*METHODS, "entmax-2", "topk-3", "asentmax-gamma2", "softmax-temperature-0.1", "rela-rms", "relu2-init", "gelu-none"],
+)
 def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
     for recipe in (
         replace(TINY, steps=2, eval_lengths=(9,)),
         replace(recipe_of("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
     ):
+        if recipe.task == "max-retrieval" and normalizer_of(method_of(method).normalizer).uses_positions:
+            with pytest.raises(ArgumentError, match="needs an order of keys"):
+                build(recipe, Contestant(method, "nape", 0))
+            continue
         run, _ = train_and_evaluate(recipe, Contestant(method, "nape", 0))
         assert math.isfinite(run.loss)
         assert len(run.lengths) == 1
@@ -106,11 +114,14 @@ def test_all_positions_train(positions: str) -> None:
 
 def test_names_are_read() -> None:
     assert method_of("entmax-2").alpha == 2.0
-    assert method_of("topk-5").top_k == 5
+    assert method_of("topk-5").options == {"k": 5}
+    assert method_of("softmax-temperature-0.0004").temperature == 0.0004
+    assert (method_of("leaky-relu-rms").normalizer, method_of("leaky-relu-rms").output_norm) == ("leaky_relu", "rms")
+    assert method_of("softmax-init").output_norm == "init"
     assert method_of("asentmax-gamma2").scaling_gamma == 2.0
     assert method_of("adaptive_temperature").normalizer == "adaptive_temperature"
     assert positions_of("rope-5e5")["rotary_base"] == 5e5
-    for name in ("entmax-0.5", "hardmax", "topk-0", "no_module_here:X"):
+    for name in ("entmax-0.5", "hardmax", "topk-0", "no_module_here:X", "softmax-temperature-0", "entmax-rms"):
         with pytest.raises(ArgumentError):
             method_of(name)
     for name in ("rope-1", "nape-2", "learned"):
@@ -216,12 +227,22 @@ def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"options": ["alphabet"]}, "--option"),
         ({"options": ["colour=3"]}, "no option 'colour'"),
         ({"size": "giant"}, "'giant'"),
+        ({"device": "tpu"}, "'tpu' is not known"),
+        ({"device": "cuda:99"}, "GPUs here"),
+        ({"changes": {"precision": "int4"}}, "--precision 'int4'"),
+        ({"changes": {"validate_every": 5}}, "--validate-every: with size laptop"),
     ],
 )
 def test_mistakes_are_named_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         longctx.run("copy", **PLAIN | change, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_shortest_training_length_is_tried_too(tmp_path: Path) -> None:
+    """MQMTAR of 12 places has a pair, of 6 none: half the training length would fail in the middle of training."""
+    with pytest.raises(ArgumentError, match="of length 6 has 0 pairs"):
+        longctx.run("mqmtar", **PLAIN | {"size": "paper", "options": [], "changes": {"train_length": 12}}, out=tmp_path / "out")
 
 
 def test_seeds_lengths_and_times_are_read() -> None:

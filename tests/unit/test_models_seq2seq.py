@@ -11,8 +11,10 @@ from torch.nn import functional as F
 
 from entformer.data.records import Batch
 from entformer.errors import ArgumentError
+from entformer.mappings import entmax
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.nn.attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.text.subwords import BOS, EOS, PAD
 
@@ -25,6 +27,13 @@ def model_of(attention: AttentionConfig | None = None, *, seed: int = 0, **field
     sizes = {"encoder_layers": 2, "decoder_layers": 3, "heads": 2, "width": 8, "hidden": 12, "dropout": 0.0}
     kinds = {} if attention is None else dict.fromkeys(KINDS, attention)
     return Seq2Seq(Seq2SeqConfig(**{"vocab_size": VOCABULARY, **sizes, **kinds, **fields})).eval()
+
+
+def kinds_of(name: str) -> dict[str, AttentionConfig]:
+    """This normalizer wherever it can be: those that need places are for self-attention, causal ones for the decoder's."""
+    traits, chosen = NORMALIZERS[name], AttentionConfig(normalizer=name)
+    kinds = ("decoder",) if traits.causal_only else ("encoder", "decoder") if traits.uses_positions else KINDS
+    return dict.fromkeys(kinds, chosen)
 
 
 def batch_of(source_lengths: list[int], target_lengths: list[int], seed: int = 0) -> Batch:
@@ -64,7 +73,7 @@ def test_loss_equals_torch_cross_entropy() -> None:
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_padding_changes_nothing(name: str) -> None:
     """A batch costs what its sentences cost one by one."""
-    model = model_of(AttentionConfig(normalizer=name))
+    model = model_of(**kinds_of(name))
     alone = [model.loss(batch) for batch in map(_one, range(3))]
     together = model.loss(BATCH)
     torch.testing.assert_close(together.loss, torch.stack([sums.loss for sums in alone]).sum(), rtol=1e-5, atol=1e-4)
@@ -81,7 +90,7 @@ def _one(row: int) -> Batch:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_every_parameter_gets_a_gradient(name: str, norm: str) -> None:
-    model = model_of(AttentionConfig(normalizer=name), norm=norm, dropout=0.1, attention_dropout=0.1).train()
+    model = model_of(**kinds_of(name), norm=norm, dropout=0.1, attention_dropout=0.1).train()
     model.loss(BATCH).loss.backward()
     # With identity start the length scaling's gamma acts only from the second step on; nothing else may be idle.
     assert [n for n, p in model.named_parameters() if p.grad is None] == []
@@ -120,10 +129,10 @@ def test_dropout_repeats_with_the_seed() -> None:
 # ---- token by token --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "none"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "nape", "none"])
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_steps_equal_the_teacher_forced_pass(name: str, positions: str) -> None:
-    model = model_of(AttentionConfig(normalizer=name), positions=positions)
+    model = model_of(**kinds_of(name), positions=positions)
     expected = model(BATCH.source, BATCH.target[:, :-1]).detach()
     state = model.start(BATCH.source)
     for t in range(BATCH.target.shape[1] - 1):
@@ -189,6 +198,81 @@ def test_tied_alphas(tied: str, different: int) -> None:
     assert len({id(p) for p in own}) == len(own) == sum(name.endswith("pre_alpha") for name in model.state_dict())
     model.loss(BATCH).loss.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in own)
+
+
+@pytest.mark.parametrize(("tied", "numbers"), [("across_kinds", 6), ("model", 1)])
+def test_alphas_tied_over_kinds(tied: str, numbers: int) -> None:
+    """Three layers of two heads: the same alphas in encoder, decoder and cross attention, or one alpha everywhere."""
+    model = model_of(AttentionConfig(alpha_tied=tied))  # type: ignore[arg-type]
+    alphas = model.alphas()
+    assert torch.equal(alphas["decoder"], alphas["cross"])
+    assert torch.equal(alphas["encoder"], alphas["decoder"][:2])  # of two layers
+    assert len(torch.cat(list(alphas.values())).unique()) == numbers
+    own = [p for name, p in model.named_parameters() if name.endswith("pre_alpha")]
+    assert sum(p.numel() for p in own) == numbers
+    assert model.parameter_groups()["alpha"] == own
+    model.loss(BATCH).loss.backward()
+    assert all(p.grad is not None and p.grad.all() for p in own)
+    again = model_of(AttentionConfig(alpha_tied=tied), seed=5)  # type: ignore[arg-type]
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.alphas()["cross"], alphas["cross"])
+
+
+def test_an_alpha_tied_over_some_kinds_leaves_the_others_alone() -> None:
+    kinds: Any = {kind: AttentionConfig(alpha_tied="model", alpha_init=1.5) for kind in ("encoder", "cross")}
+    model = model_of(**kinds, decoder=AttentionConfig(normalizer="softmax"))
+    assert [name for name in model.state_dict() if "pre_alpha" in name] == ["kind_alphas.model.pre_alpha"]
+    with pytest.raises(ValueError, match="alpha_init must be the same"):
+        model_of(**kinds, decoder=AttentionConfig(alpha_tied="model", alpha_init=1.2))
+
+
+def test_nape_in_both_self_attentions() -> None:
+    """Half the heads have ALiBi, on both sides of a query in the encoder; cross attention has no positions."""
+    model = model_of(AttentionConfig(normalizer="asentmax"), positions="nape", heads=4)
+    slopes = {kind: attention.slopes for kind, _, attention in model.attention_layers()}
+    assert slopes["cross"] is None
+    for kind in ("encoder", "decoder"):
+        assert slopes[kind].tolist() == [1.0, 0.5, 0.0, 0.0]  # type: ignore[union-attr]
+    encoder = next(attention for kind, _, attention in model.attention_layers() if kind == "encoder")
+    torch.manual_seed(0)
+    plain = MultiheadAttention(8, 4, batch_first=True, normalizer="asentmax")
+    plain.load_state_dict(encoder.state_dict())
+    x, at = torch.randn(2, 7, 8), torch.arange(7)
+    bias = -torch.tensor([1.0, 0.5, 0.0, 0.0])[:, None, None] * (at[:, None] - at).abs()
+    factor = encoder.scaling(x, torch.tensor([[7] * 7]))[:, :2, :, None]  # type: ignore[misc]  # NAPE's ALiBi heads are not scaled
+    _, weights = encoder(x, x, x, average_attn_weights=False)
+    q, k, _ = (t.unflatten(-1, (4, 2)).transpose(1, 2) for t in (x @ plain.state_dict()["in_proj_weight"].T).chunk(3, -1))
+    scores = q @ k.transpose(-1, -2) / 2**0.5
+    scores = torch.cat([scores[:, :2], factor * scores[:, 2:]], 1) + bias
+    torch.testing.assert_close(weights, entmax(scores, 1.5).detach(), **CLOSE)
+    share = model_of(positions="nape", heads=4, nape_share=0.25, nape_slopes="exponential")
+    assert next(share.attention_layers())[2].slopes.tolist() == [1.0, 0.0, 0.0, 0.0]  # type: ignore[union-attr]
+
+
+def test_length_scaling_is_chosen_in_the_configuration() -> None:
+    """SSMax's start, and ASEntmax's start and gamma."""
+    chosen = {
+        "encoder": AttentionConfig(normalizer="ssmax", scaling_init=0.43),
+        "decoder": AttentionConfig(normalizer="asentmax", scaling_init="paper", scaling_gamma=2.0),
+        "cross": AttentionConfig(normalizer="softmax_temperature", temperature=0.5),
+    }
+    model = model_of(**chosen)
+    scaling = {kind: attention.scaling for kind, _, attention in model.attention_layers()}
+    assert scaling["encoder"].s.mean().item() == pytest.approx(0.43, abs=0.05)  # type: ignore[union-attr, operator]
+    assert scaling["decoder"].beta.weight.std() > 0.0  # type: ignore[union-attr, operator]
+    assert set(scaling["decoder"].state_dict()) == {"beta.weight", "beta.bias"}  # type: ignore[union-attr]
+    assert scaling["cross"].factor == pytest.approx(2.0 / 0.5)  # type: ignore[union-attr]  # heads of 4
+    model.loss(BATCH).loss.backward()
+
+
+def test_spans_cost_in_training_alone() -> None:
+    short = AttentionConfig(normalizer="adaptive_span", options={"max_span": 40.0, "init": 10.0, "penalty": 0.5})
+    model = model_of(encoder=short, decoder=short)
+    expected = model.loss(BATCH)
+    found = model.train().loss(BATCH)
+    layers = 2 + 3
+    assert (found.loss - expected.loss).item() == pytest.approx(found.tokens * layers * 0.5 * 10.0, rel=1e-4)
+    assert torch.equal(found.nll, expected.nll)
 
 
 @pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])

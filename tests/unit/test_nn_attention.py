@@ -165,10 +165,17 @@ OWN_KEYS = {
     "rela": {"norm.gain", "norm.gate"},
     "ssmax": {"scaling.s"},
     "asentmax": {"scaling.beta.weight", "scaling.beta.bias", "scaling.gamma.weight", "scaling.gamma.bias"},
+    "softmax_temperature": {"scaling.log_factor"},
     "topk": set(),
     "adaptive_temperature": set(),
+    "softmax1": set(),
+    "stickbreaking": set(),
+    "adaptive_span": {"row_map.pre_span"},
     "sigmoid": set(),
     "relu_n": set(),
+    "relu2": {"norm.gain", "norm.gate"},
+    "gelu": {"norm.gain", "norm.gate"},
+    "leaky_relu": {"norm.gain", "norm.gate"},
 }
 
 
@@ -322,7 +329,13 @@ MISTAKES = {
     "alpha for softmax": (lambda: MultiheadAttention(4, 2, normalizer="softmax", alpha=1.5), '"softmax" has no alpha'),
     "alpha start": (lambda: MultiheadAttention(4, 2, alpha_init=2.5), r"init=2.5"),
     "tied": (lambda: MultiheadAttention(4, 2, alpha_tied="model"), "alpha_tied='model'"),
-    "norm": (lambda: MultiheadAttention(4, 2, normalizer="rela", rela_norm="layer"), "'layer'.*gated, init, plain"),
+    "norm": (lambda: MultiheadAttention(4, 2, normalizer="rela", rela_norm="layer"), "'layer'.*rms, gated, init"),
+    "norm of another": (lambda: MultiheadAttention(4, 2, normalizer="softmax", rela_norm="gated"), 'output_norm="gated"'),
+    "per head of nothing": (lambda: MultiheadAttention(4, 2, output_norm_per_head=True), "no effect without an output norm"),
+    "two norms": (lambda: MultiheadAttention(4, 2, normalizer="rela", output_norm="rms", rela_norm="init"), "two names"),
+    "options": (lambda: MultiheadAttention(4, 2, normalizer="topk", normalizer_options={"n": 3}), "no option 'n'.*are k"),
+    "no options": (lambda: MultiheadAttention(4, 2, normalizer_options={"k": 3}), "no option 'k'; it has none"),
+    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no place"),
 }
 
 

@@ -102,6 +102,8 @@ def full(module: MultiheadAttention, x: Tensor, padding: Tensor | None = None) -
 @torch.no_grad()
 def test_decoding_equals_the_full_causal_computation(name: str, pieces: list[int], extras: bool) -> None:
     torch.manual_seed(0)
+    if extras and NORMALIZERS[name].uses_positions:
+        return  # refused: such keys have no place
     module = MultiheadAttention(EMBED, HEADS, add_bias_kv=extras, add_zero_attn=extras, normalizer=name, batch_first=True)
     x = random(BATCH, LENGTH, EMBED)
     padding = torch.arange(LENGTH) < torch.tensor([[0], [6]])  # on the left, as prompts of different lengths have it
@@ -118,7 +120,8 @@ def test_decoding_equals_the_full_causal_computation(name: str, pieces: list[int
     torch.testing.assert_close(torch.cat(outputs, 1), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
+# Length scaling counts one more key in causal attention, so for it the hint is needed.
+@pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if not traits.uses_length])
 @torch.inference_mode()
 def test_one_query_sees_all_keys_with_or_without_the_causal_hint(name: str) -> None:
     module = MultiheadAttention(EMBED, HEADS, normalizer=name)
@@ -153,7 +156,16 @@ def test_beam_search_reorders(name: str) -> None:
     torch.testing.assert_close(out, full(module, torch.cat([past[index], now], 1))[:, -1:], **CLOSE)
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if traits.uses_positions])
+@torch.no_grad()
+def test_a_memory_has_no_places(name: str) -> None:
+    module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
+    x = random(BATCH, 3, EMBED)
+    with pytest.raises(ArgumentError, match=f"'{name}' needs the places of self-attention"):
+        module(x, None, None, cache=module.memory_cache(x))
+
+
+@pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if not traits.uses_positions])
 @torch.no_grad()
 def test_memory_projected_once(name: str) -> None:
     """Cross attention while decoding: the memory's keys and values are made at the first step and used at all."""

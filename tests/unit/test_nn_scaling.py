@@ -30,7 +30,7 @@ SOME = torch.tensor([[True, False, True, True, False, True]] * 4).logical_and(to
 @pytest.mark.parametrize("causal_offset", [None, 0, 2, 5, -2])
 @pytest.mark.parametrize("key_mask", [None, LEFT], ids=["", "padding"])
 @pytest.mark.parametrize("mask", [None, SOME[None, None], SOME.expand(2, 3, 4, 6), SOME[None, None, :1]])
-def test_row_length_is_one_more_than_the_keys_seen(
+def test_row_length_is_the_keys_seen_and_one_more_in_causal_rows(
     causal_offset: int | None, key_mask: Tensor | None, mask: Tensor | None
 ) -> None:
     length = row_length(4, 6, causal_offset=causal_offset, key_mask=key_mask, mask=mask).expand(2, 3, 4)
@@ -43,13 +43,32 @@ def test_row_length_is_one_more_than_the_keys_seen(
                     allowed &= key_mask is None or bool(key_mask[b, j])
                     allowed &= mask is None or bool(mask.expand(2, 3, 4, 6)[b, h, i, j])
                     seen += allowed
-                assert length[b, h, i] == seen + 1
+                assert length[b, h, i] == seen + (causal_offset is not None)
 
 
 def test_row_length_of_decoding_goes_on_where_the_past_ended() -> None:
     whole = row_length(9, 9, causal_offset=0)
     assert whole.flatten().tolist() == list(range(2, 11))  # the published log(i + 2), i from 0
     assert row_length(1, 6, causal_offset=5).item() == whole[0, 0, 5]
+
+
+def test_a_mask_that_hides_all_later_keys_is_causal() -> None:
+    """However causal attention is written down, n is that of the published log(i + 2)."""
+    triangle = torch.ones(9, 9).tril().bool()[None, None]
+    published = torch.arange(2, 11)
+    assert torch.equal(row_length(9, 9, mask=triangle).flatten(), published)
+    assert torch.equal(row_length(4, 9, mask=triangle[:, :, 5:]).flatten(), published[5:])  # the last queries, after a past
+    packed = triangle & (torch.arange(9) // 5 == (torch.arange(9) // 5)[:, None])  # 5 and 4 tokens
+    assert row_length(9, 9, mask=packed).flatten().tolist() == [2, 3, 4, 5, 6, 2, 3, 4, 5]
+    both = torch.cat([triangle, torch.ones(1, 1, 9, 9, dtype=torch.bool)])  # a causal row of the batch beside one that is not
+    assert row_length(9, 9, mask=both)[:, 0].tolist() == [published.tolist(), [9] * 9]
+    assert row_length(1, 9, mask=triangle[:, :, 8:]).item() == 9  # one query says nothing about order
+
+
+def test_non_causal_attention_counts_its_keys() -> None:
+    """The published log n, with padding and without."""
+    assert row_length(3, 6).tolist() == [[[6, 6, 6]]]
+    assert row_length(3, 6, key_mask=LEFT)[:, 0].tolist() == [[6, 6, 6], [4, 4, 4]]
 
 
 # ---- the formulas --------------------------------------------------------------------------------------------------------
@@ -169,6 +188,33 @@ def test_scalings_by_name() -> None:
             scaling_of(arguments[0], EMBED, HEADS, **arguments[1])
     module = MultiheadAttention(EMBED, HEADS, normalizer="sparsemax", scaling="per_head")
     assert isinstance(module.scaling, PerHeadScaling)
+    assert scaling_of("ssmax", EMBED, 4000, init=0.43).s.mean().item() == pytest.approx(0.43, abs=1e-3)  # type: ignore[union-attr, operator]
+    assert scaling_of("asentmax", EMBED, HEADS, init="paper").init == "paper"
+    for name, init in (("ssmax", "identity"), ("asentmax", 0.5), ("per_head", 1.0), ("temperature", "paper")):
+        with pytest.raises(ArgumentError, match=f"does not fit scaling '{name}'"):
+            scaling_of(name, EMBED, HEADS, init=init)
+
+
+def test_temperature_divides_the_products() -> None:
+    """softmax(q k^T / theta); sqrt(head size) is plain attention, and the learned ones start there."""
+    x = random(BATCH, LENGTH, EMBED)
+    torch.manual_seed(0)
+    plain = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="softmax")
+    state = plain.state_dict()
+    for theta in (0.5, (EMBED / HEADS) ** 0.5, "learned"):
+        scaling = scaling_of("temperature", EMBED, HEADS, temperature=theta)
+        module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="softmax_temperature", scaling=scaling)
+        module.load_state_dict(state, strict=False)
+        _, weights = module(x, x, x, average_attn_weights=False)
+        q, k, _ = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (x @ state["in_proj_weight"].T).chunk(3, -1))
+        divisor = (EMBED / HEADS) ** 0.5 if theta == "learned" else theta
+        torch.testing.assert_close(weights, (q @ k.transpose(-1, -2) / divisor).softmax(-1), **CLOSE)
+        assert ("scaling.log_factor" in module.state_dict()) == (theta == "learned")
+    for theta in (0.0, math.inf, "cold"):
+        with pytest.raises(ArgumentError, match="temperature="):
+            scaling_of("temperature", EMBED, HEADS, temperature=theta)
+    with pytest.raises(ArgumentError, match='scaling "temperature" only'):
+        scaling_of("ssmax", EMBED, HEADS, temperature=1.0)
 
 
 # ---- inside attention ----------------------------------------------------------------------------------------------------
@@ -208,7 +254,7 @@ def test_identity_start_is_entmax_of_scores_times_1_05(causal: bool) -> None:
 def test_ssmax_is_softmax_of_scores_times_log_n() -> None:
     scaled, plain = twins(normalizer="ssmax")
     nn.init.constant_(scaled.scaling.s, 0.7)  # type: ignore[union-attr, arg-type]
-    scale_queries(plain, 0.7 * math.log(LENGTH + 1))
+    scale_queries(plain, 0.7 * math.log(LENGTH))
     x = random(BATCH, LENGTH, EMBED)
     torch.testing.assert_close(scaled(x, x, x)[0], plain(x, x, x)[0], **CLOSE)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from entformer.nn.normalizers import NORMALIZERS
 from entformer.training.recipe_file import RecipeError, differences, find, load_recipe, shipped, to_yaml
 
 
@@ -40,13 +41,17 @@ def diff(first: str, second: str, *, as_json: bool) -> int:
 
 
 def list_shipped(*, as_json: bool) -> None:
-    """The recipes that come with entformer, with the first line of each."""
+    """The recipes that come with entformer, with the first line of each; without --json, the normalizers a recipe can name."""
     titles = {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in shipped().items()}
     if as_json:
         print(json.dumps(titles, indent=1))
     else:
         for name, title in titles.items():
             print(f"{name:24} {title}")
+        print("\nmodel.attention.normalizer, s the scores of a query over n keys:")
+        for entry in NORMALIZERS.values():
+            chosen = f"; options: {', '.join(entry.options)}" if entry.options else ""
+            print(f"{entry.name:24} {entry.about}{chosen}")
 
 
 def _file(recipe: str) -> Path:

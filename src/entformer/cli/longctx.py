@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from rich import box
@@ -18,11 +18,12 @@ from entformer.cli.output import writable_folder
 from entformer.errors import ArgumentError
 from entformer.longcontext.catalogue import ABOUT, Recipe, recipe_of
 from entformer.longcontext.figures import draw_race, draw_scaling, draw_theory
-from entformer.longcontext.methods import METHODS, POSITIONS, method_of, positions_of
+from entformer.longcontext.methods import METHODS, POSITIONS, positions_of
 from entformer.longcontext.results import METRICS, markdown, race, table
 from entformer.longcontext.tasks import TASKS, make_task
 from entformer.longcontext.theory import dispersion
-from entformer.longcontext.train import Contestant
+from entformer.longcontext.train import Contestant, build, device_here
+from entformer.training.precision import precision_here
 
 
 def explain() -> None:
@@ -63,6 +64,7 @@ def run(
     options: list[str],
     changes: Mapping[str, Any],
     threads: int,
+    device: str = "auto",
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -71,6 +73,8 @@ def run(
         raise ArgumentError("give --steps or --budget, not both.")
     recipe = _recipe(task, size, eval_lengths, budget, options, changes)
     contestants = _contestants(recipe, methods, positions, seeds)
+    where = device_here(device)
+    recipe = replace(recipe, precision=precision_here(_precision(recipe.precision), where))
     folder = writable_folder(out or Path(f"longctx-{recipe.task}"))
     torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False)
@@ -91,7 +95,7 @@ def run(
             who = f"{contestant.method}, {contestant.positions}, seed {contestant.seed}"
             bar.update(line, description=f"{who}, loss {loss:.3f}", total=steps, completed=step)
 
-        records = race(recipe, contestants, folder, note, tell)
+        records = race(recipe, contestants, folder, note, tell, device=str(where))
     write_text(folder / "table.md", markdown(records))
     draw_race(records, folder / "curves.png")
     drawn = ["results.jsonl", "table.md", "curves.png"]
@@ -109,6 +113,10 @@ def _recipe(
     task: str, size: str, eval_lengths: str | None, budget: str | None, options: list[str], changes: Mapping[str, Any]
 ) -> Recipe:
     recipe = replace(recipe_of(task, size), **changes)
+    if "validate_every" in changes and not recipe.validate_at:
+        raise ArgumentError(
+            f"--validate-every: with size {size} {recipe.task} keeps the last weights, none are chosen; leave it out."
+        )
     if options:
         recipe = replace(recipe, options={**recipe.options, **dict(_option(option) for option in options)})
     if eval_lengths is not None:
@@ -116,7 +124,7 @@ def _recipe(
     if budget is not None:
         recipe = replace(recipe, seconds=_seconds(budget))
     held_out = make_task(recipe.task, **recipe.options).held_out()
-    for length in (recipe.train_length, *recipe.lengths):
+    for length in (recipe.shortest, recipe.train_length, *recipe.lengths):
         held_out.sample(1, length, torch.Generator().manual_seed(0))  # a length the task cannot have shows now, not at the end
     return recipe
 
@@ -124,12 +132,12 @@ def _recipe(
 def _contestants(recipe: Recipe, methods: str, positions: str, seeds: str) -> list[Contestant]:
     """All of them, seeds outermost, so that a race stopped early has compared something."""
     names, places = _names(methods, "--methods"), _names(positions, "--positions")
-    for name in names:
-        method_of(name)
     for place in places:
         positions_of(place)
     if recipe.task == "max-retrieval":
         places = ["nope"]  # a set has no positions
+    for name in names:
+        build(replace(recipe, layers=1, width=recipe.heads * 2, hidden=2), Contestant(name, places[0], 0))  # or say why not
     return [Contestant(name, place, seed) for seed in _seeds(seeds) for place in places for name in names]
 
 
@@ -138,6 +146,12 @@ def _names(text: str, option: str) -> list[str]:
     if not names:
         raise ArgumentError(f"{option} is empty; give names separated by commas.")
     return names
+
+
+def _precision(name: str) -> Literal["auto", "float32", "bfloat16"]:
+    if name not in ("auto", "float32", "bfloat16"):
+        raise ArgumentError(f"--precision {name!r}: choose auto, float32 or bfloat16.")
+    return cast(Literal["auto", "float32", "bfloat16"], name)
 
 
 def _seeds(text: str) -> list[int]:

@@ -55,7 +55,7 @@ def _task(
     budget: Annotated[
         str | None, typer.Option(metavar="90s|10m|2h", help="Train each run for so long, in place of --steps.")
     ] = None,
-    size: Annotated[str, typer.Option(help="laptop: minutes on two cores; paper: the published size, for days.")] = "laptop",
+    size: Annotated[str, typer.Option(help="laptop: minutes on two cores; paper: the published set-up, for a GPU.")] = "laptop",
     sequences: Annotated[int | None, typer.Option(min=1, help="Sequences evaluated at each length.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the task, as alphabet=16; may be repeated.")
@@ -66,7 +66,16 @@ def _task(
     hidden: Annotated[int | None, typer.Option(min=1, help="Size between the maps of the feed-forward layers.")] = None,
     batch: Annotated[int | None, typer.Option(min=1)] = None,
     lr: Annotated[float | None, typer.Option(min=0.0, help="Peak learning rate.")] = None,
-    warmup: Annotated[int | None, typer.Option(min=0, help="Updates of warm-up, a tenth of all at most.")] = None,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, help="Updates of warm-up; with size laptop a tenth of all at most.")
+    ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Updates between the validations that choose a checkpoint (size paper).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:1 and so on.")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 (autocast, float32 weights), or auto; the size's own if not given.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads for torch and the kernels; small models gain from none.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; longctx-TASK if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines instead of tables.")] = False,
@@ -84,6 +93,8 @@ def _task(
         "batch": batch,
         "lr": lr,
         "warmup": warmup,
+        "validate_every": validate_every,
+        "precision": precision,
     }
     run(
         context.info_name or "",
@@ -96,6 +107,7 @@ def _task(
         options=option or [],
         changes={name: value for name, value in changes.items() if value is not None},
         threads=threads,
+        device=device,
         out=out,
         as_json=as_json,
     )

@@ -1,17 +1,18 @@
 """The tasks by name, and sizes at which they are trained. In: a task's name. Out: what it asks, and a recipe. No torch here.
 
-Two sizes: "laptop" trains in minutes on two cores; "paper" is the published setting (Vasylenko et al. 2025), for a GPU.
-Training lengths are drawn from half the training length to all of it; one length per batch, so nothing is padded.
+Two sizes. "laptop" trains in minutes on two cores: small models of ours. "paper" is the published set-up (Vasylenko et al.
+2025, appendix G and the authors' code), for a GPU; where the two differ, as in warm-up and the width of Reverse's feed-forward
+layers, it follows the code. Training lengths are drawn from half the training length to all of it.
 """
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from entformer.errors import ArgumentError
 
-__all__ = ["ABOUT", "SIZES", "Recipe", "command_of", "recipe_of", "task_name"]
+__all__ = ["ABOUT", "SIZES", "Recipe", "command_of", "recipe_from", "recipe_of", "task_name"]
 
 ABOUT: dict[str, str] = {
     "mqmtar": "Many key-value pairs in noise, then several keys: give their values (associative recall).",
@@ -43,13 +44,32 @@ class Recipe:
     batch: int = 32
     lr: float = 1e-3
     warmup: int = 300
+    warmup_share: float | None = 0.1  # at most this share of the updates is warm-up; None: no such limit
     weight_decay: float = 0.0
+    init_std: float | None = (
+        None  # of all matrices, and of embeddings, which are then scaled by sqrt(width); None: see LMConfig
+    )
+    mixed_lengths: bool = False  # each sequence of a batch has its own length, padded on the right; else a batch has one length
+    validate_at: int = 0  # after training, go back to the checkpoint that was best at this length; 0: keep the last
+    validate_every: int = 5000  # updates between such validations
+    precision: str = "float32"  # "bfloat16": autocast, float32 weights
+    size: str = "laptop"
     seconds: float | None = None  # train for so long, in place of `steps`; the first updates tell how many there will be
+
+    @property
+    def shortest(self) -> int:
+        """The shortest training sequence."""
+        return min(max(4, (self.train_length + 1) // 2), self.train_length)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Lengths to evaluate."""
         return self.eval_lengths or tuple(self.train_length * factor for factor in (1, 2, 4, 8, 16))
+
+
+def _doubled(first: int, last: int) -> tuple[int, ...]:
+    """first, 2 first, 4 first, ... last."""
+    return tuple(first << power for power in range((last // first).bit_length()))
 
 
 _FEW_WORDS = {"letters": 16, "words": 16, "key_letters": 1, "value_letters": 1, "queries": 1}
@@ -81,20 +101,54 @@ _LAPTOP: dict[str, dict[str, Any]] = {
     },
 }
 
-_PUBLISHED = {"train_length": 64, "sequences": 1000, "batch": 128, "warmup": 20_000, "width": 256, "heads": 8, "hidden": 1024}
+_PUBLISHED: dict[str, Any] = {
+    "train_length": 64,
+    "eval_lengths": _doubled(64, 4096),
+    "sequences": 1000,
+    "batch": 128,
+    "warmup": 20_000,
+    "warmup_share": None,
+    "width": 256,
+    "heads": 8,
+    "hidden": 1024,
+    "init_std": 0.02,
+    "mixed_lengths": True,
+    "validate_at": 512,
+    "precision": "bfloat16",
+}
 _PAPER: dict[str, dict[str, Any]] = {
-    "mqmtar": {"layers": 4, "width": 512, "heads": 16, "steps": 390_625, "lr": 2e-4},
-    "sort": {"steps": 312_500, "lr": 4e-4},
+    "mqmtar": {
+        "layers": 4,
+        "width": 512,
+        "heads": 16,
+        "steps": 390_625,
+        "lr": 2e-4,
+        "eval_lengths": _doubled(64, 65_536),
+    },
+    "sort": {"steps": 312_500, "lr": 4e-4, "validate_at": 256},
     "copy": {"heads": 16, "steps": 156_250},
-    "reverse": {"layers": 6, "steps": 234_375, "lr": 4e-4},
+    "reverse": {"layers": 6, "steps": 234_375, "lr": 4e-4, "eval_lengths": tuple(sorted((96, *_doubled(64, 4096))))},
     "local-count": {"train_length": 128, "steps": 78_125, "warmup": 10_000, "lr": 4e-4},
     "n-back": {"steps": 78_125, "warmup": 10_000, "lr": 4e-4},
     "flip-flop": {"layers": 4, "hidden": 512, "steps": 78_125, "warmup": 10_000, "lr": 4e-4},
     "parity": {"steps": 78_125, "warmup": 10_000, "lr": 4e-4},
-    "max-retrieval": {**_LAPTOP["max-retrieval"], "train_length": 16, "width": 128, "steps": 4000, "sequences": 1024},
+    "max-retrieval": {
+        **_LAPTOP["max-retrieval"],
+        "train_length": 16,
+        "width": 128,
+        "steps": 4000,
+        "sequences": 1024,
+        "init_std": None,
+        "mixed_lengths": False,
+        "validate_at": 0,
+        "precision": "float32",
+    },
 }
 SIZES = ("laptop", "paper")
-OPTIONS = ("train_length", "sequences", "layers", "width", "heads", "hidden", "steps", "batch", "lr", "warmup")
+OPTIONS = (
+    *("train_length", "sequences", "layers", "width", "heads", "hidden"),
+    *("steps", "batch", "lr", "warmup", "validate_every", "precision"),
+)
 """Fields of `Recipe` that the command line can set, under the same names."""
 
 
@@ -111,13 +165,21 @@ def recipe_of(task: str, size: str = "laptop") -> Recipe:
     name = task_name(task)
     if size not in SIZES:
         raise ArgumentError(f"the size {size!r} is not known; choose one of {', '.join(SIZES)}.")
-    return replace(Recipe(name), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))
+    return replace(Recipe(name, size=size), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))
+
+
+def recipe_from(stored: Mapping[str, Any]) -> Recipe:
+    """A recipe as run.json holds it. Settings that are newer than the file have the value that did nothing then."""
+    known = {entry.name for entry in fields(Recipe)}
+    values = {name: value for name, value in stored.items() if name in known}
+    return Recipe(**{"task": "", **values, "eval_lengths": tuple(stored.get("eval_lengths", ()))})
 
 
 def command_of(recipe: Recipe, *, methods: Sequence[str], positions: Sequence[str], seeds: Sequence[int]) -> str:
-    """The `entformer longctx` command of a race; options that are the laptop size's own are left out."""
-    usual = recipe_of(recipe.task)
+    """The `entformer longctx` command of these runs; options that are the size's own are left out."""
+    usual = recipe_of(recipe.task, recipe.size)
     parts = [recipe.task, "--methods", ",".join(methods), "--positions", ",".join(positions)]
+    parts += [] if recipe.size == SIZES[0] else ["--size", recipe.size]
     first = list(seeds) == list(range(len(seeds)))
     parts += ["--seeds", str(len(seeds)) if first else ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
     for name in OPTIONS:

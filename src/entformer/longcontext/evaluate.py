@@ -55,12 +55,12 @@ def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed:
     """Accuracy over `sequences` fresh sequences; with `heads`, what attention did too."""
     was_training = model.training
     model.eval()
-    generator = torch.Generator().manual_seed(seed)
+    generator, device = torch.Generator().manual_seed(seed), next(model.parameters()).device
     exact = right = asked = done = 0
     first: Sample | None = None
     size = max(1, min(sequences, TOKENS // max(length, 1)))
     while done < sequences:
-        sample = task.sample(min(size, sequences - done), length, generator)
+        sample = Sample(*(part.to(device) for part in task.sample(min(size, sequences - done), length, generator)))
         first = first or sample
         wanted = sample.labels != IGNORE
         correct = model(sample.inputs).argmax(-1) == sample.labels
@@ -141,8 +141,8 @@ def _of_rows(watched: Watched) -> tuple[list[float], list[float], list[float]]:
     shape = watched.stats.support_size.shape  # (B, H, Lq)
     queries, keys = shape[2], watched.key.shape[2]
     visible = torch.arange(queries) + watched.offset + 1 if watched.causal else torch.full((queries,), keys)
-    entropy = watched.stats.entropy / visible.clamp(min=2).log()
-    crow, weight = watched.support.crow, watched.support.weight
+    entropy = watched.stats.entropy.cpu() / visible.clamp(min=2).log()
+    crow, weight = watched.support.crow.cpu(), watched.support.weight.cpu()
     row = torch.repeat_interleave(torch.arange(len(crow) - 1), crow.diff())
     top = torch.zeros(len(crow) - 1).scatter_reduce_(0, row, weight.float(), "amax").view(shape)
     return _mean(watched.stats.support_size.float()), _mean(entropy), _mean(top)

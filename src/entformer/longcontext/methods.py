@@ -1,7 +1,8 @@
-"""The contestants by name. In: "asentmax", "entmax-2", "topk-4", "my_module:MyNormalizer"; "nape", "rope-500000". Out: configs.
+"""Methods and positions by name. In: "asentmax", "entmax-2", "topk-4", "my_module:MyNormalizer"; "nape", "rope-500000".
 
-Methods are the normaliser of attention with, where it says so, a scaling of the queries by the length; positions are where
-tokens stand. Each method goes with each kind of positions.
+Out: configurations. Methods are the normalizer of attention with, where it says so, a scaling of the queries by the length;
+positions are where tokens stand. Each method goes with each kind of positions. "asentmax" starts as the size says: from the
+identity, or from the published values with the published size; "asentmax-identity" and "asentmax-paper" say it themselves.
 """
 
 import re
@@ -17,15 +18,23 @@ __all__ = ["METHODS", "POSITIONS", "in_order", "method_of", "positions_of", "sca
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {"normalizer": "softmax"}),
+    "softmax-temperature": (
+        "softmax(q k / theta), theta learned per head; softmax-temperature-0.1 fixes it",
+        {"normalizer": "softmax_temperature"},
+    ),
+    "softmax1": ("softmax with 1 more in the denominator: a sink of score 0", {"normalizer": "softmax1"}),
     "ssmax": ("softmax of scores times s ln n, s learned per head", {"normalizer": "ssmax"}),
     "adaptive-temperature": (
         "softmax, sharpened in evaluation where its entropy is high",
         {"normalizer": "adaptive_temperature"},
     ),
     "topk": ("softmax over the 32 largest scores; topk-4 over 4", {"normalizer": "topk"}),
+    "stickbreaking": ("each key takes its share of what later keys left; no positions needed", {"normalizer": "stickbreaking"}),
+    "adaptive-span": ("softmax over a span of the past, learned per head", {"normalizer": "adaptive_span"}),
     "entmax": ("1.5-entmax; entmax-2 is sparsemax, entmax-4 and so on", {"normalizer": "entmax", "alpha": 1.5}),
     "entmax-learned": ("entmax, alpha learned per head", {"normalizer": "entmax", "alpha": "learned"}),
-    "asentmax": ("1.5-entmax, sharpness learned per head and token; from scale 1.05", {"normalizer": "asentmax"}),
+    "asentmax": ("1.5-entmax, sharpness learned per head and token; starts as the size says", {"normalizer": "asentmax"}),
+    "asentmax-identity": ("the same from scale 1.05", {"normalizer": "asentmax", "scaling_init": "identity"}),
     "asentmax-paper": ("the same from the published random start", {"normalizer": "asentmax", "scaling_init": "paper"}),
     "asentmax-gamma1": (
         "the same with gamma fixed to 1 (or another number), beta from 0.7",
@@ -36,7 +45,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "1.5-entmax, 1 + beta (ln n)^gamma learned per head",
         {"normalizer": "entmax", "alpha": 1.5, "scaling": "per_head"},
     ),
-    "rela": ("rectified linear attention with a gated norm", {"normalizer": "rela"}),
+    "rela": ("rectified linear attention with a gated norm; rela-none, -rms, -init have another", {"normalizer": "rela"}),
+    "relu2": ("the same with squared ReLU; relu2-rms and so on", {"normalizer": "relu2"}),
+    "gelu": ("the same with GELU", {"normalizer": "gelu"}),
+    "leaky-relu": ("the same with leaky ReLU", {"normalizer": "leaky_relu"}),
+    "softmax-norm": ("softmax with ReLA's gated norm", {"normalizer": "softmax", "output_norm": "gated"}),
     "sigmoid": ("sigmoid(score - ln n)", {"normalizer": "sigmoid"}),
     "relu-n": ("max(score, 0) / n", {"normalizer": "relu_n"}),
 }
@@ -53,22 +66,29 @@ POSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name -> (what it is, fields of `LMConfig`)."""
 
 
-def method_of(name: str) -> LMAttentionConfig:
-    """The attention of this method."""
+def method_of(name: str, *, published: bool = False) -> LMAttentionConfig:
+    """The attention of this method; `published`: what it does not say about its start is as in the papers."""
     if ":" in name:
         normalizer_of(name)
         return LMAttentionConfig(normalizer=name)
     known = name.strip().lower().replace("_", "-")
     if known in METHODS:
-        return LMAttentionConfig(**METHODS[known][1])
+        config = LMAttentionConfig(**METHODS[known][1])
+        starts = config.scaling_init is None and config.scaling_name in ("asentmax", "per_head")
+        return config.model_copy(update={"scaling_init": "paper"}) if published and starts else config
+    if (found := re.fullmatch(r"softmax-temperature-(\d+(?:\.\d+)?)", known)) and float(found[1]) > 0.0:
+        return LMAttentionConfig(normalizer="softmax_temperature", temperature=float(found[1]))
+    if found := re.fullmatch(r"(softmax|rela|relu2|gelu|leaky-relu)-(none|rms|gated|init)", known):
+        return LMAttentionConfig.model_validate({"normalizer": found[1].replace("-", "_"), "output_norm": found[2]})
     if (found := re.fullmatch(r"entmax-(\d+(?:\.\d+)?)", known)) and float(found[1]) >= 1.0:
         return LMAttentionConfig(normalizer="entmax", alpha=float(found[1]))
     if found := re.fullmatch(r"topk-([1-9]\d*)", known):
-        return LMAttentionConfig(normalizer="topk", top_k=int(found[1]))
+        return LMAttentionConfig(normalizer="topk", options={"k": int(found[1])})
     if found := re.fullmatch(r"asentmax-gamma(-?\d+(?:\.\d+)?)", known):
         return LMAttentionConfig(normalizer="asentmax", scaling_gamma=float(found[1]), scaling_init="paper")
     raise ArgumentError(
-        f"the method {name!r} is not known; choose from {', '.join(METHODS)}, entmax-ALPHA, topk-K, or module:Name of your own."
+        f"the method {name!r} is not known; choose from {', '.join(METHODS)}, entmax-ALPHA, topk-K, softmax-temperature-THETA, "
+        "rela-NORM, or module:Name of your own."
     )
 
 
@@ -94,6 +114,6 @@ def scaled_heads(positions: str, heads: int) -> list[int]:
 
 
 def in_order(methods: Iterable[str]) -> list[str]:
-    """Each method once, in the order of `METHODS`, so that it has the same colour everywhere; others after them by name."""
+    """Each method once, in the order of `METHODS`, so that it has the same color everywhere; others after them by name."""
     known = list(METHODS)
     return sorted(set(methods), key=lambda name: (known.index(name) if name in METHODS else len(known), name))

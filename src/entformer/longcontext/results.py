@@ -16,7 +16,7 @@ from typing import Any
 
 from entformer.checkpoint.atomic import plain, read_json, write_json, write_text
 from entformer.errors import DataError
-from entformer.longcontext.catalogue import Recipe
+from entformer.longcontext.catalogue import Recipe, recipe_from
 from entformer.longcontext.train import Contestant, train_and_evaluate
 from entformer.text.numbers import format_number
 
@@ -42,7 +42,13 @@ class Cell:
 
 
 def race(
-    recipe: Recipe, contestants: Iterable[Contestant], out: Path, note: Note | None = None, tell: Tell | None = None
+    recipe: Recipe,
+    contestants: Iterable[Contestant],
+    out: Path,
+    note: Note | None = None,
+    tell: Tell | None = None,
+    *,
+    device: str = "cpu",
 ) -> list[Record]:
     """Train and evaluate whoever has not finished yet; give all results of the folder."""
     for contestant in contestants:
@@ -53,7 +59,7 @@ def race(
             continue
         folder.mkdir(parents=True, exist_ok=True)
         progress = None if tell is None else _bound(tell, contestant)
-        run, _ = train_and_evaluate(recipe, contestant, folder, progress)
+        run, _ = train_and_evaluate(recipe, contestant, folder, progress, device=device)
         write_json(folder / "run.json", run.as_dict())
         collect(out)
         if note is not None:
@@ -70,9 +76,8 @@ def _finished(folder: Path, recipe: Recipe, contestant: Contestant) -> bool:
     if not (folder / "run.json").exists():
         return False
     held = read_json(folder / "run.json")
-    if held.get("recipe") != json.loads(json.dumps(asdict(recipe))):
-        ours = json.loads(json.dumps(asdict(recipe)))
-        differing = [name for name in ours if ours[name] != (held.get("recipe") or {}).get(name)]
+    before, ours = asdict(recipe_from(held.get("recipe") or {})), asdict(recipe)
+    if differing := [name for name in ours if ours[name] != before[name]]:
         raise DataError(
             f"{folder / 'run.json'} was made with other settings ({', '.join(differing)}); give another --out, or remove it."
         )
@@ -96,7 +101,7 @@ def collect(out: Path) -> list[Record]:
         # A run that diverged counts as knowing nothing, at every length; leaving it out would flatter its method.
         at = run["lengths"] or [
             {"length": n, "sequences": 0, "exact_match": 0.0, "token_accuracy": 0.0, "heads": None}
-            for n in (run["recipe"]["eval_lengths"] or [run["recipe"]["train_length"] * f for f in (1, 2, 4, 8, 16)])
+            for n in recipe_from(run["recipe"]).lengths
         ]
         records += [shared | here for here in at]
     write_text(out / "results.jsonl", "".join(json.dumps(plain(record)) + "\n" for record in records))

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from entformer.models.attention import build_attention
 from entformer.models.lm_config import LMAttentionConfig
 from entformer.nn.attention import MultiheadAttention
-from entformer.nn.rowmaps import TopK
-from entformer.nn.scaling import scaling_of
 
 __all__ = ["Retriever"]
 
@@ -24,21 +23,7 @@ class Retriever(nn.Module):
         super().__init__()
         self.items = _two_layers(1 + classes, width, width)
         self.query = _two_layers(1, width, width)
-        name = attention.scaling_name
-        self.attention = MultiheadAttention(
-            width,
-            heads,
-            bias=False,
-            batch_first=True,
-            normalizer=attention.normalizer,
-            alpha=attention.alpha,
-            alpha_init=attention.alpha_init,
-            scaling=None
-            if name is None
-            else scaling_of(name, width, heads, init=attention.scaling_init, gamma=attention.scaling_gamma),
-        )
-        if isinstance(self.attention.row_map, TopK):
-            self.attention.row_map.k = attention.top_k
+        self.attention = build_attention(attention, width, heads, bias=False)
         self.output = _two_layers(width, width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Synthetic tasks of any length. In: a batch size, a length n, a generator. Out: inputs (B, L) and what to say where, (B, L).
 
 Sequences stand as a causal model reads them, and `labels` holds at each place what it has to say there, IGNORE elsewhere. Data
-tokens are 0 .. a-1; above them follow pad, bos, eos, mask and sep. A batch has one length, so nothing is padded.
+tokens are 0 .. a-1; above them follow pad, bos, eos, mask and sep. A batch has one length, so nothing is padded; `mixed` makes
+one of several lengths.
 
     say it after reading (sort, copy, reverse, MQMTAR):  BOS source SEP target   ->  target EOS, from SEP on
     say it while reading (n-back, local count):          BOS source EOS          ->  one label under each source token
@@ -19,7 +20,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 from entformer.longcontext.catalogue import task_name
 
-__all__ = ["IGNORE", "TASKS", "Sample", "Task", "make_task"]
+__all__ = ["IGNORE", "TASKS", "Sample", "Task", "make_task", "mixed"]
 
 IGNORE = -100
 PAD, BOS, EOS, MASK, SEP = range(5)  # above the data tokens
@@ -54,6 +55,10 @@ class Task:
         """The task to evaluate on; other words, where the task has words."""
         return self
 
+    def validation(self) -> Self:
+        """The task to choose a checkpoint on; words of its own, where the task has words."""
+        return self
+
     def _special(self, batch: int, which: int) -> Tensor:
         return torch.full((batch, 1), self.data_tokens + which)
 
@@ -72,6 +77,21 @@ class Task:
         nothing = torch.full((batch, 1), IGNORE)
         inputs = torch.cat([self._special(batch, BOS), source, self._special(batch, EOS)], 1)
         return Sample(inputs, torch.cat([nothing, labels, nothing], 1))
+
+
+def mixed(task: Task, lengths: Tensor, generator: torch.Generator) -> Sample:
+    """Sequences of these lengths (B,), padded on the right, where no token of a causal model sees it."""
+    found: list[tuple[Tensor, Sample]] = []
+    for n in lengths.unique().tolist():
+        at = (lengths == n).nonzero()[:, 0]
+        found.append((at, task.sample(len(at), int(n), generator)))
+    longest = max(sample.inputs.shape[1] for _, sample in found)
+    inputs = torch.full((len(lengths), longest), task.data_tokens + PAD)
+    labels = torch.full((len(lengths), longest), IGNORE)
+    for at, sample in found:
+        inputs[at, : sample.inputs.shape[1]] = sample.inputs
+        labels[at, : sample.labels.shape[1]] = sample.labels
+    return Sample(inputs, labels)
 
 
 @dataclass(frozen=True)
@@ -224,6 +244,9 @@ class MQMTAR(Task):
     def held_out(self) -> Self:
         return replace(self, split="evaluation")
 
+    def validation(self) -> Self:
+        return replace(self, split="validation")
+
     def pairs(self, n: int) -> int:
         """How many pairs a source of n places holds."""
         return math.floor(self.density * n / (self.key_letters + self.value_letters + 2) + 1e-9)
@@ -258,11 +281,12 @@ class MQMTAR(Task):
 
 @lru_cache(maxsize=16)
 def _words(letters: int, size: int, count: int, split: str, salt: str) -> Tensor:
-    """`count` distinct words of `size` letters, as ids from 3 on; the two splits share none if there are words for both."""
+    """`count` distinct words of `size` letters, as ids from 3 on; the splits share none if there are words for all of them."""
     total = letters**size
     seed = sum(ord(letter) * 31**place for place, letter in enumerate(f"{salt}{letters}.{size}"))
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed % 2**31))
-    chosen = order[:count] if split == "train" or total < 2 * count else order[count : 2 * count]
+    part = ("train", "evaluation", "validation").index(split)
+    chosen = order[:count] if total < (part + 1) * count else order[part * count : (part + 1) * count]
     return torch.stack([chosen // letters**place % letters for place in range(size)], 1) + 3  # (count, size)
 
 

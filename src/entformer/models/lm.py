@@ -1,6 +1,6 @@
 """The decoder-only Transformer. In: token ids (B, L). Out: scores of the token after each, (B, L, V); or generated ids.
 
-    x      = E[ids]  (+ sinusoidal positions, if chosen)                                        (B, L, d)
+    x      = E[ids]  (times sqrt(d), plus sinusoidal positions, if chosen)                      (B, L, d)
     x      = layer(x), causal; nn/gated.py                                                      layers times
     scores = norm(x) W^T                                                                        (B, L, V)
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
+from entformer.models.attention import build_attention
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
@@ -24,8 +25,6 @@ from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache, unchanged_on_error
 from entformer.nn.gated import EPS, CausalLayer
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.nn.rowmaps import TopK
-from entformer.nn.scaling import scaling_of
 from entformer.nn.window import WindowedCache
 
 __all__ = ["CausalLM", "LMState"]
@@ -41,42 +40,33 @@ class CausalLM(nn.Module):
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.width))
         self.output_weight = None if config.tied_output else nn.Parameter(torch.empty(config.vocab_size, config.width))
         self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
-        shared = chosen.learned and chosen.alpha_tied == "kind"
+        shared = chosen.learned and chosen.alpha_tied in ("kind", "model")  # there is one kind of attention
         self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init) if shared else None
         self.layers = nn.ModuleList(CausalLayer(self._attention(), config.hidden) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=EPS)
         self._start_values()
 
     def _attention(self) -> MultiheadAttention:
-        config, chosen = self.config, self.config.attention
+        config = self.config
         inside = "none" if config.positions == "sinusoidal" else config.positions
-        name = chosen.scaling_name
-        attention = MultiheadAttention(
+        return build_attention(
+            config.attention,
             config.width,
             config.heads,
+            shared_alpha=self.shared_alpha,
             bias=False,
-            batch_first=True,
-            normalizer=chosen.normalizer,
-            alpha=chosen.alpha if self.shared_alpha is None else self.shared_alpha,
-            alpha_tied="layer" if chosen.alpha_tied == "layer" else "head",
-            alpha_init=chosen.alpha_init,
-            rela_norm=chosen.rela_norm,
-            rela_per_head=chosen.rela_per_head,
-            scaling=None
-            if name is None
-            else scaling_of(name, config.width, config.heads, init=chosen.scaling_init, gamma=chosen.scaling_gamma),
             positions=Positions(inside, config.rotary_base, config.nape_slopes, config.nape_share),
-            backend=chosen.backend,
         )
-        if isinstance(attention.row_map, TopK):
-            attention.row_map.k = chosen.top_k
-        return attention
+
+    @property
+    def _embedding_scale(self) -> float:
+        return math.sqrt(self.config.width) if self.config.scaled_embedding else 1.0
 
     def _start_values(self) -> None:
         """Embeddings and matrices from normal distributions; what normalisers and scalings own starts as they say."""
         std = self.config.init_std
         with torch.no_grad():
-            self.embedding.normal_(0.0, self.config.embedding_std)
+            self.embedding.normal_(0.0, self.config.embedding_std / self._embedding_scale)
             if self.output_weight is not None:
                 self.output_weight.normal_(0.0, std or self.config.width**-0.5)
             for layer in self.layers:
@@ -129,6 +119,8 @@ class CausalLM(nn.Module):
     def _hidden(self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, state: LMState | None, start: int) -> Tensor:
         """`hidden`, all checked; `mask` (B, start + L) is of all tokens so far."""
         x = F.embedding(ids, self.embedding)
+        if self.config.scaled_embedding:
+            x = x * self._embedding_scale
         if self.positions is not None:
             x = (x + self._places(ids, x, start, mask, segments)).to(x.dtype)
         ignored = None if mask is None else ~mask

@@ -13,25 +13,6 @@ class LMAttentionConfig(AttentionConfig):
     """How scores become weights, and how queries are scaled by the length before."""
 
     normalizer: str = "asentmax"
-    scaling: Literal["own", "ssmax", "per_head", "asentmax"] = "own"
-    """ "own": what the normaliser brings, for most of them nothing."""
-    scaling_init: Literal["identity", "paper"] = "identity"
-    scaling_gamma: float | None = None
-    """ASEntmax with this gamma, not learned."""
-    top_k: int = Field(default=32, ge=1)
-    """How many keys the normaliser "topk" keeps."""
-
-    @property
-    def scaling_name(self) -> str | None:
-        """The scaling in force; None: there is none."""
-        own = {"ssmax": "ssmax", "asentmax": "asentmax"}.get(self.normalizer)
-        return own if self.scaling == "own" else self.scaling
-
-    @model_validator(mode="after")
-    def _scaling_fits(self) -> Self:
-        if self.scaling_gamma is not None and self.scaling_name != "asentmax":
-            raise ValueError('scaling_gamma fixes the gamma of scaling "asentmax"; leave it out here')
-        return self
 
 
 class LMConfig(BaseModel):
@@ -56,6 +37,8 @@ class LMConfig(BaseModel):
     """The output matrix is the embedding."""
     embedding_std: float = Field(1.0, gt=0.0)
     """Deviation of the embedded tokens at the start. The published model: 0.02 sqrt(width)."""
+    scaled_embedding: bool = False
+    """Embedded tokens are the embedding times sqrt(width), as published, so Adam moves them that much faster."""
     init_std: float | None = Field(None, gt=0.0)
     """Deviation of the matrices at the start; None: 1 / sqrt(inputs). The published model: 0.02."""
 

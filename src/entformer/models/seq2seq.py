@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from entformer.data.records import Batch
 from entformer.errors import ArgumentError
 from entformer.mappings import log_entmax
-from entformer.models.config import AttentionConfig, Seq2SeqConfig
+from entformer.models.attention import attention_penalty, build_attention
+from entformer.models.config import Seq2SeqConfig
 from entformer.models.output import output_loss
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
@@ -27,7 +28,7 @@ from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import unchanged_on_error
 from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
-from entformer.nn.positions import Sinusoidal
+from entformer.nn.positions import Positions, Sinusoidal
 from entformer.text.subwords import PAD
 
 __all__ = ["KINDS", "LossSums", "Seq2Seq"]
@@ -39,7 +40,7 @@ KINDS = ("encoder", "decoder", "cross")
 class LossSums(NamedTuple):
     """Sums over the target tokens of a batch, EOS counted, padding and BOS not."""
 
-    loss: Tensor  # smoothed; differentiate this
+    loss: Tensor  # smoothed, in training with the price of adaptive spans; differentiate this
     nll: Tensor  # -ln p of the tokens (with output="entmax" its loss without smoothing), no gradient
     correct: Tensor  # how many tokens have the highest score, int64
     tokens: int
@@ -57,51 +58,46 @@ class Seq2Seq(nn.Module):
         self.output_weight = nn.Parameter(torch.empty(size)) if config.tied_embeddings == "none" else None
         self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
         self.dropout = Dropout(config.dropout)
-        # An alpha tied over a kind belongs to the model; its layers use it.
-        self.kind_alphas = nn.ModuleDict()
-        for kind in KINDS:
-            chosen = self._attention_config(kind)
-            if chosen.learned and chosen.alpha_tied == "kind":
-                self.kind_alphas[kind] = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init)
+        self.kind_alphas = nn.ModuleDict()  # alphas that several layers use belong to the model
         options: dict[str, Any] = {
             "dropout": config.dropout,
             "activation_dropout": config.activation_dropout,
             "pre_norm": config.norm == "pre",
         }
         self.encoder = nn.ModuleList(
-            EncoderLayer(self._attention("encoder"), config.hidden, **options) for _ in range(config.encoder_layers)
+            EncoderLayer(self._attention("encoder", n), config.hidden, **options) for n in range(config.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            DecoderLayer(self._attention("decoder"), self._attention("cross"), config.hidden, **options)
-            for _ in range(config.decoder_layers)
+            DecoderLayer(self._attention("decoder", n), self._attention("cross", n), config.hidden, **options)
+            for n in range(config.decoder_layers)
         )
         last = config.norm == "pre"  # post-norm layers end with a norm of their own
         self.encoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
         self._start_values()
 
-    def _attention_config(self, kind: str) -> AttentionConfig:
-        chosen: AttentionConfig = getattr(self.config, kind)
-        return chosen
-
-    def _attention(self, kind: str) -> MultiheadAttention:
-        config, chosen = self.config, self._attention_config(kind)
-        inside = kind != "cross" and config.positions in ("rotary", "alibi")
-        shared = dict(self.kind_alphas.items()).get(kind)
-        return MultiheadAttention(
+    def _attention(self, kind: str, layer: int) -> MultiheadAttention:
+        config = self.config
+        inside = config.positions if kind != "cross" and config.positions != "sinusoidal" else "none"
+        return build_attention(
+            config.kinds[kind],
             config.width,
             config.heads,
-            config.attention_dropout,
-            batch_first=True,
-            normalizer=chosen.normalizer,
-            alpha=shared if isinstance(shared, LearnedAlpha) else chosen.alpha,
-            alpha_tied="layer" if chosen.alpha_tied == "layer" else "head",
-            alpha_init=chosen.alpha_init,
-            rela_norm=chosen.rela_norm,
-            rela_per_head=chosen.rela_per_head,
-            positions=config.positions if inside else "none",
-            backend=chosen.backend,
+            shared_alpha=self._shared_alpha(kind, layer),
+            dropout=config.attention_dropout,
+            positions=Positions(inside, slopes=config.nape_slopes, share=config.nape_share),
         )
+
+    def _shared_alpha(self, kind: str, layer: int) -> LearnedAlpha | None:
+        """The alpha this layer has in common with others; the first of them makes it."""
+        chosen = self.config.kinds[kind]
+        name = {"kind": kind, "across_kinds": f"layer{layer}", "model": "model"}.get(chosen.alpha_tied)
+        if name is None or not chosen.learned:
+            return None
+        if name not in self.kind_alphas:
+            one = chosen.alpha_tied != "across_kinds"  # for all heads
+            self.kind_alphas[name] = LearnedAlpha(self.config.heads, tied=one, init=chosen.alpha_init)
+        return cast(LearnedAlpha, self.kind_alphas[name])
 
     def _start_values(self) -> None:
         """Embeddings of variance 1 / d, so that scaled inputs have variance 1 and tied scores too; Xavier elsewhere."""
@@ -170,7 +166,8 @@ class Seq2Seq(nn.Module):
             label_smoothing=self.config.label_smoothing,
             alpha=self.config.output_alpha if self.config.output == "entmax" else 1.0,
         )
-        return LossSums(sums.loss, sums.nll, sums.correct, tokens)
+        penalty = attention_penalty(layer for _, _, layer in self.attention_layers()) if self.training else None
+        return LossSums(sums.loss if penalty is None else sums.loss + tokens * penalty, sums.nll, sums.correct, tokens)
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Scores (B, T, V) of the token after each of target_in (B, T)."""

@@ -10,6 +10,7 @@ MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this k
 scaled_dot_product_attention, True = may attend. A floating-point mask is added to the scores.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,13 +22,13 @@ from entformer.kernels.impl import Impl
 from entformer.kernels.rows.api import entmax
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dense import RowMap, mapped_attention, mapped_weights
+from entformer.nn.dense import mapped_attention, mapped_weights
 from entformer.nn.inputs import check_inputs
 from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, dense_weights, masks_of_torch
-from entformer.nn.normalizers import alpha_of, normalizer_of
+from entformer.nn.normalizers import alpha_of, normalizer_fn_of, normalizer_of
 from entformer.nn.positions import Positions, Rotary, slopes_of
-from entformer.nn.rela import RelaNorm
+from entformer.nn.rela import chosen_output_norm, output_norm_of
 from entformer.nn.scaling import row_length, scale_queries, scaling_of
 from entformer.nn.sdpa import softmax_attention
 from entformer.nn.tables import is_plain
@@ -53,8 +54,9 @@ class MultiheadAttention(TorchAttention):
             A `LearnedAlpha` is shared with other layers: whoever made it registers it, this module only uses it.
         alpha_tied: learn one alpha per "head", or one for the "layer".
         alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
-        rela_norm: the norm "rela" needs: "gated", "init", "plain", or "none".
-        rela_per_head: that norm for each head alone, not over the concatenated heads.
+        normalizer_options: of the normalizers that have some, such as {"k": 4} for "topk".
+        output_norm: "none", "rms", "gated" or "init" (`nn/rela.py`); None: "gated" for "rela" and its kind, else none.
+        output_norm_per_head: for each head alone. `rela_norm` and `rela_per_head` are the former names of the two.
         scaling: a name of `nn/scaling.py` or a module (x, n) -> factors of the queries; None: what the normaliser brings.
         positions: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone; or a `Positions`.
         backend: "sdpa" computes softmax by torch's scaled_dot_product_attention, for comparison; "entformer" by our kernel.
@@ -85,7 +87,10 @@ class MultiheadAttention(TorchAttention):
         alpha: float | str | LearnedAlpha | None = None,
         alpha_tied: str = "head",
         alpha_init: float | str = "random",
-        rela_norm: str = "gated",
+        normalizer_options: Mapping[str, Any] | None = None,
+        output_norm: str | None = None,
+        output_norm_per_head: bool = False,
+        rela_norm: str | None = None,
         rela_per_head: bool = False,
         scaling: nn.Module | str | None = None,
         positions: str | Positions = "none",
@@ -98,10 +103,11 @@ class MultiheadAttention(TorchAttention):
             raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
         if alpha_tied not in ("head", "layer"):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
-        places = Positions.of(positions)
-        kind = places.kind
-        if kind != "none" and (add_bias_kv or add_zero_attn):
-            raise ArgumentError(f"positions={kind!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
+        kind = (places := Positions.of(positions)).kind
+        traits = normalizer_of(normalizer)
+        placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
+        if placed != "none" and (add_bias_kv or add_zero_attn):
+            raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
         if backend not in ("entformer", "sdpa"):
             raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
         if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
@@ -109,23 +115,20 @@ class MultiheadAttention(TorchAttention):
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )
-        self.normalizer = normalizer
+        self.normalizer, self._placed = normalizer, placed
         self.backend = backend
         self.impl: Impl = impl
         self.watcher = self.alpha_override = None
 
-        traits = normalizer_of(normalizer)
         self.alpha: LearnedAlpha | float | None
         if isinstance(alpha, LearnedAlpha):
             self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
         else:
             self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
-        self.norm: nn.Module | None = None
-        if traits.needs_output_norm and rela_norm != "none":
-            self.norm = RelaNorm(embed_dim, num_heads, variant=rela_norm, per_head=rela_per_head)
-        self.row_map: RowMap | None = None if traits.rows is None else traits.rows(num_heads)
-        if scaling is None and traits.scaling is not None:
-            scaling = traits.scaling(embed_dim, num_heads)
+        chosen = chosen_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
+        self.norm = output_norm_of(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
+        self.row_map = normalizer_fn_of(traits, num_heads, normalizer_options)
+        scaling = traits.scaling if scaling is None else scaling
         self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
         self.positions = kind
         self._places = places
@@ -194,9 +197,7 @@ class MultiheadAttention(TorchAttention):
             )
             return to_nested(result, query), weights
         sizes = (self.embed_dim, self.kdim, self.vdim)
-        batched = check_inputs(
-            query, key, value, is_causal, sizes=sizes, positions=self.positions, batch_first=self.batch_first
-        )
+        batched = check_inputs(query, key, value, is_causal, sizes=sizes, positions=self._placed, batch_first=self.batch_first)
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
         held = 0 if cache is None else cache.length

@@ -70,9 +70,9 @@ class CausalLayer(nn.Module):
             is_causal=hidden_pairs is None,
             cache=cache,
         )
-        x = x + self.after_attention(y)
+        x = x + self.after_attention(y.to(x.dtype))  # under autocast norms and sums stay in the precision of x
         y = self.feed_forward(self.before_feed_forward(x))
-        out: Tensor = x + self.after_feed_forward(y)
+        out: Tensor = x + self.after_feed_forward(y.to(x.dtype))
         return out
 
     def windows(self) -> list[int | None]:

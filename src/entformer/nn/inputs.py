@@ -31,7 +31,9 @@ def check_inputs(
     if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
         raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
     if key is None and positions != "none":
-        raise ArgumentError(f"positions={positions!r} are those of self-attention; a memory needs positions='none'.")
+        raise ArgumentError(
+            f"{positions!r} needs the places of self-attention; a memory needs positions='none' and another normalizer."
+        )
     batch_dim = 0 if batch_first else 1
     if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
         raise ArgumentError(

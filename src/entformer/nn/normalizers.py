@@ -7,21 +7,27 @@ entry: `package.module:Name` is a module class, or a function, that maps scores 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.dense import RowMap
-from entformer.nn.rowmaps import AdaptiveTemperature, ReluN, Sigmoid, TopK
-from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
+from entformer.nn.rowmaps import (
+    AdaptiveSpan,
+    AdaptiveTemperature,
+    Elementwise,
+    ReluN,
+    Sigmoid,
+    Softmax1,
+    StickBreaking,
+    TopK,
+)
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_fn_of", "normalizer_of"]
 
 
 @dataclass(frozen=True)
@@ -29,58 +35,144 @@ class Normalizer:
     """What is true of one normaliser, whatever the scores."""
 
     name: str
+    about: str  # its equation, or the like, in a line
     kernel: str | None  # the name `attention` knows it by; None: `rows` computes it
     alpha: float | Literal["learned"] | None  # the alpha it has unless told otherwise; None: it has none
     learns_alpha: bool = False  # another alpha may be chosen, or learned
     sums_to_one: bool = True
     exact_zeros: bool = True
     can_be_null: bool = False  # a row may have no weight at all although keys are allowed
-    needs_output_norm: bool = False  # the size of its output grows with the number of keys
-    scaling: Callable[[int, int], nn.Module] | None = None  # (embed_dim, num_heads) -> factors of the queries
-    rows: Callable[[int], RowMap] | None = None  # num_heads -> a mapping without a fused kernel
+    signed: bool = False  # weights may be negative
+    uses_positions: bool = False  # the weights depend on where keys stand, so it serves self-attention
+    causal_only: bool = False  # keys after the query get no weight, whatever the mask says
+    needs_output_norm: bool = False  # the size of its output grows with the number of keys: output_norm is "gated" unless given
+    scaling: str | None = None  # the scaling of queries it comes with, a name of `nn/scaling.py`
+    rows: Callable[..., RowMap] | None = None  # (num_heads, **options) -> a mapping without a fused kernel
+    options: tuple[str, ...] = ()  # what `rows` can be told, as `normalizer_options`
 
     @property
     def uses_length(self) -> bool:
         """The weights depend on how many keys there are, not on their scores alone."""
-        return self.scaling is not None
+        return self.scaling not in (None, "temperature")
 
 
-def _ssmax_scaling(embed_dim: int, num_heads: int) -> nn.Module:
-    return SSMaxScaling(num_heads)  # does not look at the layer's input
+def _dense(name: str, about: str, rows: Callable[..., RowMap], **traits: Any) -> Normalizer:
+    return Normalizer(name, about, kernel=None, alpha=None, rows=rows, **traits)
 
 
-def _topk(_heads: int) -> RowMap:
-    return TopK()
+def _elementwise(name: str, _heads: int) -> RowMap:
+    return Elementwise(name)
 
 
-def _adaptive_temperature(_heads: int) -> RowMap:
-    return AdaptiveTemperature()
-
-
-def _sigmoid(_heads: int) -> RowMap:
-    return Sigmoid()
-
-
-def _relu_n(_heads: int) -> RowMap:
-    return ReluN()
-
+_UNBOUNDED: dict[str, Any] = {"sums_to_one": False, "exact_zeros": False, "needs_output_norm": True}
 
 NORMALIZERS: dict[str, Normalizer] = {
     entry.name: entry
     for entry in (
-        Normalizer("softmax", kernel="softmax", alpha=1.0, exact_zeros=False),
-        Normalizer("entmax15", kernel="entmax15", alpha=1.5),
-        Normalizer("sparsemax", kernel="sparsemax", alpha=2.0),
-        Normalizer("entmax", kernel="entmax", alpha="learned", learns_alpha=True),
-        Normalizer("rela", kernel="rela", alpha=None, sums_to_one=False, can_be_null=True, needs_output_norm=True),
-        Normalizer("ssmax", kernel="softmax", alpha=1.0, exact_zeros=False, scaling=_ssmax_scaling),
-        Normalizer("asentmax", kernel="entmax", alpha=1.5, learns_alpha=True, scaling=ASEntmaxScaling),
-        Normalizer("topk", kernel=None, alpha=None, rows=_topk),
-        Normalizer("adaptive_temperature", kernel=None, alpha=None, exact_zeros=False, rows=_adaptive_temperature),
-        Normalizer("sigmoid", kernel=None, alpha=None, sums_to_one=False, exact_zeros=False, rows=_sigmoid),
-        Normalizer("relu_n", kernel=None, alpha=None, sums_to_one=False, can_be_null=True, rows=_relu_n),
+        Normalizer("softmax", "exp(s) / sum exp(s)", kernel="softmax", alpha=1.0, exact_zeros=False),
+        Normalizer("entmax15", "alpha-entmax with alpha = 1.5", kernel="entmax15", alpha=1.5),
+        Normalizer("sparsemax", "alpha-entmax with alpha = 2", kernel="sparsemax", alpha=2.0),
+        Normalizer(
+            "entmax",
+            "alpha-entmax, alpha learned per head unless given (Correia et al. 2019)",
+            kernel="entmax",
+            alpha="learned",
+            learns_alpha=True,
+        ),
+        Normalizer(
+            "rela",
+            "max(s, 0) with a norm after the heads (Zhang et al. 2021)",
+            kernel="rela",
+            alpha=None,
+            sums_to_one=False,
+            can_be_null=True,
+            needs_output_norm=True,
+        ),
+        Normalizer(
+            "ssmax",
+            "softmax(s ln n times a learned number per head) (Nakanishi 2025)",
+            kernel="softmax",
+            alpha=1.0,
+            exact_zeros=False,
+            scaling="ssmax",
+        ),
+        Normalizer(
+            "asentmax",
+            "1.5-entmax, scores scaled by the length, per head and token (Vasylenko et al. 2025)",
+            kernel="entmax",
+            alpha=1.5,
+            learns_alpha=True,
+            scaling="asentmax",
+        ),
+        Normalizer(
+            "softmax_temperature",
+            "softmax(q k / theta), theta learned per head unless given",
+            kernel="softmax",
+            alpha=1.0,
+            exact_zeros=False,
+            scaling="temperature",
+        ),
+        _dense("topk", "softmax over the k largest scores", lambda _heads, k=32: TopK(k), options=("k",)),
+        _dense(
+            "adaptive_temperature",
+            "softmax, sharpened in evaluation where its entropy is high (Velickovic et al. 2024)",
+            lambda _heads: AdaptiveTemperature(),
+            exact_zeros=False,
+        ),
+        _dense(
+            "softmax1",
+            "exp(s) / (1 + sum exp(s)), a sink of score 0",
+            lambda _heads: Softmax1(),
+            sums_to_one=False,
+            exact_zeros=False,
+        ),
+        _dense(
+            "stickbreaking",
+            "each key takes its share of what later keys left (Tan et al. 2024); causal self-attention only",
+            lambda _heads, **options: StickBreaking(**options),
+            options=("attend_current",),
+            sums_to_one=False,
+            exact_zeros=False,
+            can_be_null=True,
+            uses_positions=True,
+            causal_only=True,
+        ),
+        _dense(
+            "adaptive_span",
+            "softmax over a span learned per head (Sukhbaatar et al. 2019); self-attention only",
+            AdaptiveSpan,
+            options=("max_span", "ramp", "init", "penalty"),
+            uses_positions=True,
+        ),
+        _dense(
+            "sigmoid",
+            "sigmoid(s - ln n) (Ramapuram et al. 2024)",
+            lambda _heads: Sigmoid(),
+            sums_to_one=False,
+            exact_zeros=False,
+        ),
+        _dense("relu_n", "max(s, 0) / n (Wortsman et al. 2023)", lambda _heads: ReluN(), sums_to_one=False, can_be_null=True),
+        _dense(
+            "relu2",
+            "max(s, 0)^2 with ReLA's norm",
+            partial(_elementwise, "relu2"),
+            **_UNBOUNDED | {"exact_zeros": True, "can_be_null": True},
+        ),
+        *(
+            _dense(name, f"{title} with ReLA's norm", partial(_elementwise, name), **_UNBOUNDED, signed=True)
+            for name, title in (("gelu", "gelu(s)"), ("leaky_relu", "s, or 0.01 s below 0,"))
+        ),
     )
 }
+
+
+def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> RowMap | None:
+    """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
+    unknown = [name for name in options or {} if name not in normalizer.options]
+    if unknown:
+        known = f"its options are {', '.join(normalizer.options)}" if normalizer.options else "it has none"
+        raise ArgumentError(f'normalizer="{normalizer.name}" has no option {unknown[0]!r}; {known}.')
+    return None if normalizer.rows is None else normalizer.rows(heads, **(options or {}))
 
 
 def normalizer_of(name: str) -> Normalizer:
@@ -88,8 +180,8 @@ def normalizer_of(name: str) -> Normalizer:
     if name in NORMALIZERS:
         return NORMALIZERS[name]
     if ":" in name:
-        return Normalizer(
-            name, kernel=None, alpha=None, sums_to_one=False, exact_zeros=False, rows=partial(_made, _imported(name), name)
+        return _dense(
+            name, "a mapping of your own", partial(_made, _imported(name), name), sums_to_one=False, exact_zeros=False
         )
     raise ArgumentError(
         f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}, or module:Name for one of your own."

@@ -1,11 +1,12 @@
-"""The norm that ReLA needs after its heads. In: the concatenated heads z (..., d). Out: the same shape, before the output map.
+"""The norm after the heads that ReLA needs and any normalizer may have (`output_norm`). In: the concatenated heads z (..., d).
 
     RMSNorm(z) = gain * z / sqrt(mean(z^2) + eps)                  over all d numbers of a position, or over each head's
-    plain: RMSNorm, gain starts at 1                               (unstable in training; the baseline)
+    rms:   RMSNorm, gain starts at 1                               (unstable in training; the baseline; formerly "plain")
     gated: sigmoid(gate * z) * RMSNorm(z), elementwise             (ReLA-g, the released model)
     init:  RMSNorm, gain starts in U(-sqrt(3/d), sqrt(3/d))        (ReLA-i)
 
-ReLA's weights do not sum to one (Zhang et al. 2021), so without a norm the output grows with the number of active keys.
+Out: the same shape, before the output projection. ReLA's weights do not sum to one (Zhang et al. 2021), so without a norm the
+output grows with the number of active keys.
 """
 
 import math
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 
-__all__ = ["RelaNorm"]
+__all__ = ["OUTPUT_NORMS", "RelaNorm", "chosen_output_norm", "output_norm_of"]
 
-VARIANTS = ("gated", "init", "plain")
+VARIANTS = ("rms", "gated", "init", "plain")
+OUTPUT_NORMS = ("none", *VARIANTS)
+"""What `output_norm` may be; "plain" is the old name of "rms"."""
 
 
 class RelaNorm(nn.Module):
@@ -26,7 +29,7 @@ class RelaNorm(nn.Module):
     Args:
         embed_dim: d, the size of the concatenated heads.
         num_heads: used if `per_head`.
-        variant: "gated", "init" or "plain".
+        variant: "gated", "init" or "rms" (also called "plain").
         per_head: one RMS for each head instead of one over all of them.
         eps: inside the square root; the arithmetic is in float32 or wider, where it does not vanish.
     """
@@ -65,3 +68,33 @@ class RelaNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.gain.numel()}, variant={self.variant}, groups={self.groups}, eps={self.eps}"
+
+
+def chosen_output_norm(normalizer: str, needs_norm: bool, output_norm: str | None, rela_norm: str | None) -> str:
+    """Which output norm is meant: `output_norm`, or `rela_norm`, its name when ReLA alone had one, or the normalizer's own.
+
+    Raises:
+        ArgumentError: for two different answers, and for `rela_norm` with a normalizer that is not one of ReLA's.
+    """
+    if rela_norm is not None and not needs_norm:
+        raise ArgumentError(
+            f'rela_norm="{rela_norm}" has no effect with normalizer="{normalizer}"; write output_norm="{rela_norm}" to put '
+            "that norm after its heads."
+        )
+    if rela_norm is not None and output_norm not in (None, rela_norm):
+        raise ArgumentError(f"output_norm={output_norm!r} and rela_norm={rela_norm!r} are two names of one option; give one.")
+    chosen = output_norm or rela_norm or ("gated" if needs_norm else "none")
+    if chosen not in OUTPUT_NORMS:
+        raise ArgumentError(f"the output norm {chosen!r} is not known; choose one of {', '.join(OUTPUT_NORMS)}.")
+    return chosen
+
+
+def output_norm_of(chosen: str, embed_dim: int, num_heads: int, per_head: bool) -> RelaNorm | None:
+    """The module of a chosen output norm; None for "none".
+
+    Raises:
+        ArgumentError: for `per_head` without a norm.
+    """
+    if per_head and chosen == "none":
+        raise ArgumentError("output_norm_per_head has no effect without an output norm; choose one, or leave it out.")
+    return None if chosen == "none" else RelaNorm(embed_dim, num_heads, variant=chosen, per_head=per_head)

@@ -2,22 +2,37 @@
 
     topk                  softmax of the k largest scores, zero elsewhere
     adaptive_temperature  softmax(b(H) s), b a polynomial of the row's entropy H; in evaluation only  (Velickovic et al. 2024)
+    softmax1              exp(s_j) / (1 + sum_k exp(s_k)), softmax with a sink of score 0
+    stickbreaking         b_j prod_{j < k < i} (1 - b_k), b = sigmoid(s), query at i                  (Tan et al. 2024)
+    adaptive_span         m_j exp(s_j) / sum_k m_k exp(s_k), m_j = clamp((R + z - |i - j|) / R, 0, 1) (Sukhbaatar et al. 2019)
     sigmoid               sigmoid(s - ln n)                                                          (Ramapuram et al. 2024)
     relu_n                max(s, 0) / n                                                              (Wortsman et al. 2023)
+    relu2                 max(s, 0)^2                              } in place of ReLA's max(s, 0); with ReLA's output norm
+    gelu, leaky_relu      gelu(s); s, or 0.01 s below 0            } (Zhang et al. 2021), and signed weights
 
 n is the number of keys the row may attend. A mapping of your own is a module, or a function, of the same kind: `nn/dense.py`
-takes care of rows without keys and of weights at -inf.
+takes care of rows without keys and of weights at -inf. One with `uses_positions = True` is called with a second argument, the
+distance i - j of each query and key, (rows, Lk): it serves self-attention.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.nn.tracing import traced_as_leaf
 
-__all__ = ["AdaptiveTemperature", "ReluN", "Sigmoid", "TopK"]
+__all__ = ["AdaptiveSpan", "AdaptiveTemperature", "Elementwise", "ReluN", "Sigmoid", "Softmax1", "StickBreaking", "TopK"]
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu2": lambda s: s.relu().square(),
+    "gelu": F.gelu,
+    "leaky_relu": F.leaky_relu,
+}
 
 
 def _count(scores: Tensor) -> Tensor:
@@ -64,6 +79,109 @@ class AdaptiveTemperature(nn.Module):
             factor = factor * entropy + coefficient
         factor = torch.where(entropy > 0.5, factor.clamp(min=1.0), 1.0)
         return (scores * factor).softmax(-1)
+
+
+class Softmax1(nn.Module):
+    """exp(s_j) / (1 + sum_k exp(s_k)): a sink of score 0 takes what no key deserves, so a row sums to less than one."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return F.pad(scores, (1, 0)).softmax(-1)[..., 1:]
+
+
+class StickBreaking(nn.Module):
+    """Stick-breaking attention: a_j = b_j prod_{j < k < i} (1 - b_k) with b = sigmoid(s), query at position i.
+
+    The key before the query takes its share b of a stick of length one, the key before that its share of the rest, and so on;
+    what is left goes nowhere. Later keys get nothing whatever the mask allows, so the weights are causal by themselves.
+
+    Args:
+        attend_current: begin with the query's own key. Published: False, so the first query attends to nothing.
+    """
+
+    uses_positions = True
+
+    def __init__(self, *, attend_current: bool = False) -> None:
+        super().__init__()
+        self.attend_current = attend_current
+
+    def forward(self, scores: Tensor, distance: Tensor) -> Tensor:
+        hidden = (scores == -math.inf) | (distance < (0 if self.attend_current else 1))
+        scores = scores.masked_fill(hidden, 0.0)
+        left = F.logsigmoid(-scores).masked_fill(hidden, 0.0)  # ln of what each key leaves
+        after = left.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # of the keys from j + 1 on
+        return (F.logsigmoid(scores) + F.pad(after, (0, 1))).exp().masked_fill(hidden, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"attend_current={self.attend_current}"
+
+
+class AdaptiveSpan(nn.Module):
+    """Softmax over a span of the context that each head learns.
+
+        a_j = m_j exp(s_j) / sum_k m_k exp(s_k),   m_j = clamp((R + z_h - |i - j|) / R, 0, 1)
+
+    z_h = max_span sigmoid(pre_span_h); the published code learns z itself and clamps it after each update. A loss should add
+    `penalty()`, as `Seq2Seq.loss` and `entformer longctx` do.
+
+    Args:
+        num_heads: how many spans are learned.
+        max_span: z stays below this many positions.
+        ramp: R, over how many positions the mask falls from 1 to 0.
+        init: z at the start, in positions.
+        penalty: the published lambda, the price of a position: the loss gets lambda times the mean span of the heads.
+    """
+
+    uses_positions = True
+
+    def __init__(
+        self, num_heads: int, *, max_span: float = 1024.0, ramp: float = 32.0, init: float = 32.0, penalty: float = 2e-6
+    ) -> None:
+        super().__init__()
+        if not 0.0 < init < max_span < math.inf:
+            raise ArgumentError(f"init={init} must lie between 0 and max_span={max_span}, and both be finite.")
+        if not 0.0 < ramp < math.inf or not 0.0 <= penalty < math.inf:
+            raise ArgumentError(f"ramp={ramp} must be a finite number above 0, and penalty={penalty} one of at least 0.")
+        self.max_span, self.ramp, self.init, self.price = max_span, ramp, init, penalty
+        self.pre_span = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.pre_span, math.log(self.init / (self.max_span - self.init)))
+
+    def spans(self) -> Tensor:
+        """z of each head, (H,), in at least float32."""
+        return self.max_span * torch.sigmoid(self.pre_span.to(torch.promote_types(self.pre_span.dtype, torch.float32)))
+
+    def penalty(self) -> Tensor:
+        """lambda times the mean span, (); to be added to the mean loss of a token."""
+        return self.price * self.spans().mean()
+
+    def forward(self, scores: Tensor, distance: Tensor) -> Tensor:
+        mask = ((self.ramp + self.spans()[:, None, None] - distance.abs()) / self.ramp).clamp(0.0, 1.0).to(scores.dtype)
+        scores = scores.masked_fill(mask == 0.0, -math.inf)  # (B, H, rows, Lk)
+        top = scores.detach().amax(-1, keepdim=True)
+        share = mask * (scores - top.masked_fill(top == -math.inf, 0.0)).exp()  # no key in the span: all zeros
+        return share / share.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={len(self.pre_span)}, max_span={self.max_span:g}, ramp={self.ramp:g}, penalty={self.price:g}"
+
+
+class Elementwise(nn.Module):
+    """Each weight from its own score: "relu2", "gelu" or "leaky_relu", the activations ReLA's ablation puts for ReLU."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        if name not in ACTIVATIONS:
+            raise ArgumentError(f"the activation {name!r} is not known; choose one of {', '.join(ACTIVATIONS)}.")
+        self.name = name
+
+    def forward(self, scores: Tensor) -> Tensor:
+        # Finite where hidden: gelu(-inf) is NaN, and its gradient too.
+        return ACTIVATIONS[self.name](scores.masked_fill(scores == -math.inf, 0.0))
+
+    def extra_repr(self) -> str:
+        return self.name
 
 
 class Sigmoid(nn.Module):

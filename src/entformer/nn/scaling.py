@@ -2,13 +2,15 @@
 
 The factor multiplies the query before 1/sqrt(head size), so scores sharpen (or soften) as the context grows:
 
-    SSMax     s_h log n                                         (Nakanishi 2025; s learned per head)
-    per head  delta + beta_h log(n)^gamma_h                     (the same without looking at x)
-    ASEntmax  delta + softplus(W_b x) log(n)^(rho tanh(W_g x))  (Vasylenko et al. 2025; per head and query token)
+    SSMax        s_h log n                                         (Nakanishi 2025; s learned per head)
+    per head     delta + beta_h log(n)^gamma_h                     (the same without looking at x)
+    ASEntmax     delta + softplus(W_b x) log(n)^(rho tanh(W_g x))  (Vasylenko et al. 2025; per head and query token)
+    temperature  sqrt(head size) / theta                           (scores become q k^T / theta; n does not matter)
 
-`row_length` makes n: the number of keys the query may attend, plus one. The one is the published code's for causal rows
-(log n is then never 0); used for every row, masks that mean the same give the same n, and so does cached decoding. Padding,
-on either side, and other sequences packed into the same row are hidden keys and do not count.
+`row_length` computes n, in one place for all of them: the number of keys the query may attend, and one more where attention
+is causal. That is the published log n, and the published log(i + 2) of a causal row whose query has index i = 0, 1, ...
+Attention is causal if it is computed so, or if its mask hides every later key: a causal mask, packed sequences and cached
+decoding give the same n. Padding, on either side, and other sequences packed into the same row are hidden and do not count.
 """
 
 import math
@@ -19,7 +21,16 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.tracing import traced_as_leaf
 
-__all__ = ["SCALINGS", "ASEntmaxScaling", "PerHeadScaling", "SSMaxScaling", "row_length", "scale_queries", "scaling_of"]
+__all__ = [
+    "SCALINGS",
+    "ASEntmaxScaling",
+    "PerHeadScaling",
+    "SSMaxScaling",
+    "TemperatureScaling",
+    "row_length",
+    "scale_queries",
+    "scaling_of",
+]
 
 
 def row_length(
@@ -31,25 +42,30 @@ def row_length(
     mask: Tensor | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """n for each query: visible keys plus one, (B or 1, H or 1, queries) int64.
+    """n for each query: visible keys, plus one where attention is causal. (B or 1, H or 1, queries) int64.
 
     Args:
-        causal_offset: query i sees keys j <= i + causal_offset; None: not causal.
+        causal_offset: query i sees keys j <= i + causal_offset; None: not causal, unless `mask` hides every later key.
         key_mask: (B, keys) boolean, True = may attend.
         mask: (B or 1, H or 1, queries or 1, keys) boolean, True = may attend.
     """
+    causal = causal_offset is not None
     key_at = torch.arange(keys, device=device)
     last = torch.arange(queries, device=device) + (keys if causal_offset is None else causal_offset)  # (queries,)
     if mask is not None:
         allowed = mask & (key_at <= last[:, None])  # (B or 1, H or 1, queries, keys)
+        more: Tensor | int = int(causal)
+        if not causal and 1 < queries <= keys:
+            # The last query stands at the last key, so earlier keys may be a past. One query alone says nothing about order.
+            more = (~allowed.triu(keys - queries + 1).flatten(-2).any(-1, keepdim=True)).long()  # (B or 1, H or 1, 1)
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :]
-        return allowed.sum(-1) + 1
+        return allowed.sum(-1) + more
     seen = (last + 1).clamp(min=0, max=keys)  # the first `seen` keys, (queries,)
     if key_mask is None:
-        return (seen + 1)[None, None]
+        return (seen + int(causal))[None, None]
     up_to = torch.nn.functional.pad(key_mask.cumsum(-1), (1, 0))  # (B, keys + 1): allowed among the first j keys
-    return up_to[:, None, seen] + 1
+    return up_to[:, None, seen] + int(causal)
 
 
 def scale_queries(q: Tensor, factor: Tensor, slopes: Tensor | None = None) -> Tensor:
@@ -194,24 +210,82 @@ class ASEntmaxScaling(nn.Module):
         return f"num_heads={self.num_heads}, delta={self.delta}, rho={self.rho}, init={self.init}{fixed}"
 
 
+class TemperatureScaling(nn.Module):
+    """Softmax with a temperature: the factor sqrt(head size) / theta, so that scores are q k^T / theta.
+
+    Args:
+        num_heads, head_dim: of the attention layer.
+        temperature: theta. "learned": one per head, log theta learned, from sqrt(head size), which is plain attention.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, *, temperature: float | str = "learned") -> None:
+        super().__init__()
+        if temperature != "learned" and (isinstance(temperature, str) or not 0.0 < temperature < math.inf):
+            raise ArgumentError(f'temperature={temperature!r} must be a finite number above 0, or "learned".')
+        self.num_heads = num_heads
+        self.temperature = temperature
+        self.factor = 1.0 if isinstance(temperature, str) else math.sqrt(head_dim) / temperature
+        self.log_factor = nn.Parameter(torch.zeros(num_heads)) if isinstance(temperature, str) else None
+
+    def reset_parameters(self) -> None:
+        if self.log_factor is not None:
+            nn.init.zeros_(self.log_factor)
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        factor = x.new_full((self.num_heads,), self.factor) if self.log_factor is None else self.log_factor.exp()
+        return factor.to(torch.promote_types(x.dtype, torch.float32))[:, None].expand(x.shape[0], -1, x.shape[1])
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, temperature={self.temperature}"
+
+
 def _known_start(init: str) -> str:
     if init not in ("identity", "paper"):
         raise ArgumentError(f'init={init!r} is not known; choose "identity" or "paper".')
     return init
 
 
-SCALINGS = ("ssmax", "per_head", "asentmax")
-"""Scalings by name; each goes with any normaliser."""
+SCALINGS = ("ssmax", "per_head", "asentmax", "temperature")
+"""Scalings by name; each goes with any normalizer."""
 
 
-def scaling_of(name: str, embed_dim: int, num_heads: int, *, init: str = "identity", gamma: float | None = None) -> nn.Module:
-    """The scaling of this name. `init` is for "per_head" and "asentmax"; a `gamma` is fixed for "asentmax" alone."""
+def scaling_of(
+    name: str,
+    embed_dim: int,
+    num_heads: int,
+    *,
+    init: str | float | None = None,
+    gamma: float | None = None,
+    temperature: float | str | None = None,
+) -> nn.Module:
+    """The scaling of this name.
+
+    Args:
+        name: one of `SCALINGS`.
+        embed_dim, num_heads: of the attention layer.
+        init: "ssmax": the mean of s at the start, 1 ("paper") unless given. "per_head", "asentmax": "identity" or "paper".
+        gamma: "asentmax" with this gamma, not learned.
+        temperature: of "temperature"; see `TemperatureScaling`.
+
+    Raises:
+        ArgumentError: for an unknown name, or an option that this scaling does not have.
+    """
     if name not in SCALINGS:
         raise ArgumentError(f"scaling={name!r} is not known; choose one of {', '.join(SCALINGS)}.")
     if gamma is not None and name != "asentmax":
         raise ArgumentError(f'a fixed gamma goes with scaling "asentmax" only, not with {name!r}.')
+    if temperature is not None and name != "temperature":
+        raise ArgumentError(f'a temperature goes with scaling "temperature" only, not with {name!r}.')
+    fits = name != "temperature" and (isinstance(init, str) or name == "ssmax") and (init != "identity" or name != "ssmax")
+    if init is not None and not fits:
+        fitting = {"ssmax": 'a number, the mean of s, or "paper"', "temperature": "none"}.get(name, '"identity" or "paper"')
+        raise ArgumentError(f"init={init!r} does not fit scaling {name!r}, which takes {fitting}.")
     if name == "ssmax":
-        return SSMaxScaling(num_heads)
+        return SSMaxScaling(num_heads) if init in (None, "paper") else SSMaxScaling(num_heads, init=float(init or 0.0))
+    if name == "temperature":
+        theta: float | str = "learned" if temperature is None else temperature
+        return TemperatureScaling(num_heads, embed_dim // num_heads, temperature=theta)
+    start = "identity" if init is None else str(init)
     if name == "per_head":
-        return PerHeadScaling(num_heads, init=init)
-    return ASEntmaxScaling(embed_dim, num_heads, init=init, fixed_gamma=gamma)
+        return PerHeadScaling(num_heads, init=start)
+    return ASEntmaxScaling(embed_dim, num_heads, init=start, fixed_gamma=gamma)

@@ -1,0 +1,296 @@
+"""`--size paper` is the published set-up: every figure of it that is known, without training; and what the size brings."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from entformer.checkpoint.atomic import read_json, write_json
+from entformer.cli import longctx
+from entformer.longcontext import train as training
+from entformer.longcontext.catalogue import Recipe, command_of, recipe_of
+from entformer.longcontext.evaluate import AtLength
+from entformer.longcontext.methods import method_of
+from entformer.longcontext.results import race
+from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
+from entformer.longcontext.train import Contestant, build, device_here, train_and_evaluate
+from entformer.models.lm import CausalLM
+
+# Vasylenko et al. (2025) and the authors' code: layers, width, heads, feed-forward size, updates, peak rate, warm-up.
+PUBLISHED = {
+    "mqmtar": (4, 512, 16, 1024, 390_625, 2e-4, 20_000),
+    "sort": (2, 256, 8, 1024, 312_500, 4e-4, 20_000),
+    "copy": (2, 256, 16, 1024, 156_250, 1e-3, 20_000),
+    "reverse": (6, 256, 8, 1024, 234_375, 4e-4, 20_000),
+    "flip-flop": (4, 256, 8, 512, 78_125, None, 10_000),  # no published rate
+}
+TASK_OPTIONS = {
+    "mqmtar": {"letters": 256, "key_letters": 2, "value_letters": 2, "queries": 4, "density": 0.8, "words": 10_000},
+    "sort": {"alphabet": 32},
+    "copy": {"alphabet": 32},
+    "reverse": {"alphabet": 32},
+    "flip-flop": {"write": 0.1},
+    "local-count": {"alphabet": 16, "max_repeats": 48},
+    "n-back": {"alphabet": 16, "steps": 2},
+}
+SEQUENCES = {"mqmtar": 50_000_000, "sort": 40_000_000, "copy": 20_000_000, "reverse": 30_000_000}  # one epoch
+SEQUENCES |= dict.fromkeys(("flip-flop", "local-count", "n-back"), 10_000_000)
+
+
+def small(task: str = "copy", **changes: Any) -> Recipe:
+    """The published set-up of a task with a model and a run that take no time."""
+    tiny = {"width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 6, "sequences": 6, "steps": 6}
+    return replace(recipe_of(task, "paper"), **{**tiny, "eval_lengths": (64,), "train_length": 24, **changes})
+
+
+def trainer_of(recipe: Recipe, method: str = "asentmax") -> Any:
+    contestant = Contestant(method, "nape", 0)
+    task, model = build(recipe, contestant)
+    return training._Trainer(recipe, contestant, task, model, training.Run(recipe, contestant))
+
+
+# ---- the figures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_model_and_schedule(task: str) -> None:
+    recipe = recipe_of(task, "paper")
+    layers, width, heads, hidden, steps, lr, warmup = PUBLISHED[task]
+    assert (recipe.layers, recipe.width, recipe.heads, recipe.hidden) == (layers, width, heads, hidden)
+    assert (recipe.steps, recipe.warmup, recipe.batch, recipe.weight_decay) == (steps, warmup, 128, 0.0)
+    assert lr is None or recipe.lr == lr
+    assert recipe.precision == "bfloat16"
+
+
+@pytest.mark.parametrize("task", TASK_OPTIONS)
+def test_task_and_lengths(task: str) -> None:
+    recipe = recipe_of(task, "paper")
+    made = asdict(make_task(task, **recipe.options))
+    assert {name: made[name] for name in TASK_OPTIONS[task]} == TASK_OPTIONS[task]
+    assert recipe.train_length == (128 if task == "local-count" else 64)
+    assert recipe.steps * recipe.batch == SEQUENCES[task]  # one epoch
+    longest = 65_536 if task == "mqmtar" else 4096
+    doubled = {64 << power for power in range(20) if 64 << power <= longest}
+    assert set(recipe.lengths) == doubled | ({96} if task == "reverse" else set())
+    assert recipe.sequences == 1000
+    assert recipe.validate_at == (256 if task == "sort" else 512)  # 4 times and 8 times 64
+
+
+@pytest.mark.parametrize("task", ["mqmtar", "copy"])
+def test_start_of_the_published_model(task: str) -> None:
+    """Embeddings N(0, 0.02^2) times sqrt(D), all matrices N(0, 0.02^2), gains 1, no biases but ASEntmax's."""
+    recipe = recipe_of(task, "paper")
+    _, model = build(recipe, Contestant("asentmax", "nape", 0))
+    assert isinstance(model, CausalLM)
+    assert not model.config.tied_output
+    assert model.config.scaled_embedding
+    assert model.config.embedding_std == pytest.approx(0.02 * math.sqrt(recipe.width))
+    for name, value in model.named_parameters():
+        if name.endswith("bias"):
+            assert name.split(".")[-2] in ("beta", "gamma"), name
+            assert not value.any(), name
+        elif value.dim() == 2:
+            assert value.std().item() == pytest.approx(0.02, rel=0.06), name  # 4,096 draws at least: 5 standard errors
+        else:
+            assert (value == 1.0).all(), name
+    attention = next(model.attention_layers())[2]
+    slopes = attention.slopes
+    assert slopes is not None
+    half = recipe.heads // 2
+    assert slopes.tolist() == pytest.approx([1.0 / head for head in range(1, half + 1)] + [0.0] * half)
+    assert attention.alpha == 1.5
+    assert (attention.scaling.delta, attention.scaling.rho) == (1.0, 2.0)  # type: ignore[union-attr]
+
+
+def test_published_starts_of_the_methods() -> None:
+    assert method_of("asentmax", published=True).scaling_init == "paper"
+    assert method_of("entmax-per-head", published=True).scaling_init == "paper"
+    assert method_of("asentmax-identity", published=True).scaling_init == "identity"
+    assert method_of("asentmax").scaling_init is None
+    assert method_of("ssmax", published=True).scaling_init is None  # 1, as published, at every size
+
+
+def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
+    trainer = trainer_of(small(steps=156_250, warmup=20_000))
+    for step, rate in ((0, 1 / 20_000), (15_624, 15_625 / 20_000), (19_999, 1.0), (20_000, 1.0), (156_250, 0.0)):
+        trainer.step = step
+        assert trainer._rate() == pytest.approx(rate, abs=1e-9)
+    trainer.step = 20_000 + (156_250 - 20_000) // 2
+    assert trainer._rate() == pytest.approx(0.5)
+    laptop = trainer_of(replace(small(), warmup_share=0.1, steps=1000, warmup=300))
+    laptop.step = 99
+    assert laptop._rate() == 1.0  # its own limit: a tenth
+
+
+def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1."""
+    trainer = trainer_of(small())
+    assert isinstance(trainer.optimiser, torch.optim.AdamW)
+    [group] = trainer.optimiser.param_groups
+    assert (group["betas"], group["weight_decay"]) == ((0.9, 0.99), 0.0)
+    clipped: list[float] = []
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda _, limit: clipped.append(limit))
+    trainer.update()
+    assert clipped == [1.0]
+
+
+# ---- lengths in a batch ----------------------------------------------------------------------------------------------------
+
+
+def test_each_sequence_has_its_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[torch.Tensor] = []
+    monkeypatch.setattr(training, "mixed", lambda task, n, generator: drawn.append(n) or mixed(task, n, generator))
+    trainer = trainer_of(small(train_length=64, batch=128))
+    for _ in range(3):
+        trainer.update()
+    lengths = torch.cat(drawn)
+    assert (lengths.min(), lengths.max()) == (32, 64)  # 48 +- 16
+    assert all(len(n.unique()) > 20 for n in drawn)
+
+
+@pytest.mark.parametrize("name", ["copy", "mqmtar", "local-count", "flip-flop"])
+@torch.no_grad()
+def test_padding_on_the_right_changes_nothing(name: str) -> None:
+    """A causal model says of each sequence of a mixed batch what it says of the sequence alone."""
+    task = make_task(name)
+    lengths = torch.tensor([40, 33, 64, 33])
+    sample = mixed(task, lengths, torch.Generator().manual_seed(0))
+    _, model = build(small(name), Contestant("asentmax", "nape", 0))
+    together = model.eval()(sample.inputs)
+    for row in range(4):
+        real = sample.inputs[row] != task.data_tokens + PAD
+        assert (sample.labels[row][~real] == IGNORE).all()
+        assert (sample.labels[row] != IGNORE).any()
+        alone = model(sample.inputs[row][real][None])[0]
+        torch.testing.assert_close(together[row][real], alone, rtol=0.0, atol=1e-4)  # float32, logits of order 0.1 to 1
+
+
+# ---- the choice of a checkpoint --------------------------------------------------------------------------------------------
+
+
+def scored(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]]) -> list[tuple[str, int, int]]:
+    """Validations give these (exact match, token accuracy); out: split, length and seed of every evaluation."""
+    asked: list[tuple[str, int, int]] = []
+    given = iter(scores)
+
+    def evaluate(model: nn.Module, task: Any, length: int, *, sequences: int, seed: int, heads: bool = True) -> AtLength:
+        asked.append((task.split, length, seed))
+        exact, right = next(given) if task.split == "validation" else (0.0, 0.0)
+        return AtLength(length, sequences, exact, right)
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ([(0.1, 0.9), (0.5, 0.6), (0.5, 0.5)], 4),
+        ([(0.0, 0.2), (0.0, 0.3), (0.0, 0.4)], 6),  # exact match says nothing yet
+        ([(0.4, 0.2), (0.4, 0.2), (0.1, 0.9)], 2),
+    ],
+)
+def test_the_best_validation_is_evaluated(monkeypatch: pytest.MonkeyPatch, scores: Any, chosen: int) -> None:
+    recipe = small("mqmtar", validate_every=2)
+    asked = scored(monkeypatch, scores)
+    run, found = train_and_evaluate(recipe, Contestant("softmax", "nape", 0))
+    assert run.chosen == chosen
+    assert [(split, length) for split, length, _ in asked] == [("validation", 512)] * 3 + [("evaluation", 64)]
+    scored(monkeypatch, scores)
+    _, expected = train_and_evaluate(replace(recipe, validate_at=0), Contestant("softmax", "nape", 0), stop_at=chosen)
+    for (name, value), wanted in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
+        assert torch.equal(value, wanted), name
+
+
+def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, contestant = small("mqmtar", validate_every=2), Contestant("entmax", "nape", 1)
+    scores = [(0.3, 0.1), (0.1, 0.1), (0.2, 0.1)]
+    scored(monkeypatch, scores)
+    straight, expected = train_and_evaluate(recipe, contestant)
+    scored(monkeypatch, scores[:1])
+    train_and_evaluate(recipe, contestant, tmp_path, stop_at=3)
+    scored(monkeypatch, scores[1:])
+    resumed, found = train_and_evaluate(recipe, contestant, tmp_path)
+    assert straight.chosen == resumed.chosen == 2
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
+
+
+def test_validation_has_its_own_words() -> None:
+    task = make_task("mqmtar")
+    words = []
+    for part in (task, task.held_out(), task.validation()):
+        sample = part.sample(200, 64, torch.Generator().manual_seed(0))
+        values = sample.labels[sample.labels != IGNORE].view(200, -1)[:, :-1].unflatten(1, (-1, 3))[..., 1:]
+        words.append({tuple(word) for word in values.flatten(0, 1).tolist()})
+    assert not words[0] & words[1]
+    assert not words[0] & words[2]
+    assert not words[1] & words[2]
+
+
+# ---- device, precision, command --------------------------------------------------------------------------------------------
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_here("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_here("auto") == torch.device("cuda")
+    assert device_here("cuda:1") == torch.device("cuda", 1)
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights() -> None:
+    trainer = trainer_of(small(precision="bfloat16"), "softmax")
+    seen: list[torch.dtype] = []
+    trainer.model.layers[0].feed_forward.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+    assert math.isfinite(trainer.update())
+    assert seen == [torch.bfloat16]
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in trainer.model.parameters())
+
+
+def test_the_command_names_the_size() -> None:
+    recipe = replace(recipe_of("copy", "paper"), steps=100)
+    said = command_of(recipe, methods=["asentmax"], positions=["nape"], seeds=[0])
+    assert said == "entformer longctx copy --methods asentmax --positions nape --size paper --seeds 1 --steps 100"
+    assert "--size" not in command_of(recipe_of("copy"), methods=["softmax"], positions=["nape"], seeds=[0])
+
+
+def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
+    changes = {"steps": 2, "width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 4, "sequences": 2, "train_length": 8}
+    longctx.run(
+        "copy",
+        methods="asentmax",
+        positions="nape",
+        seeds="1",
+        eval_lengths="8",
+        budget=None,
+        size="paper",
+        options=[],
+        changes={**changes, "precision": "float32"},
+        threads=1,
+        device="cpu",
+        out=tmp_path,
+        as_json=False,
+    )
+    [path] = (tmp_path / "runs").glob("*/run.json")
+    held = read_json(path)
+    assert (held["recipe"]["size"], held["recipe"]["init_std"], held["chosen"]) == ("paper", 0.02, 2)
+
+
+def test_results_of_before_these_settings_are_kept(tmp_path: Path) -> None:
+    """A run.json that lacks the new settings was made with what they are by default."""
+    recipe = replace(recipe_of("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
+    recipe = replace(recipe, width=16, heads=4, hidden=16, batch=4)
+    contestant = Contestant("softmax", "nape", 0)
+    race(recipe, [contestant], tmp_path)
+    path = tmp_path / "runs" / contestant.name / "run.json"
+    held = read_json(path)
+    for name in ("warmup_share", "init_std", "mixed_lengths", "validate_at", "validate_every", "precision", "size"):
+        del held["recipe"][name]
+    write_json(path, held)
+    told: list[str] = []
+    race(recipe, [contestant], tmp_path, lambda _, what: told.append(what))
+    assert told == ["was finished before"]

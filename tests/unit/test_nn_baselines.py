@@ -1,0 +1,222 @@
+"""The baselines of the papers as mappings of rows: equations written out, gradients, masks, garbage behind masks, spans."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from entformer.errors import ArgumentError
+from entformer.nn.attention import MultiheadAttention
+from entformer.nn.dense import mapped_attention
+from entformer.nn.masks import Masks
+from entformer.nn.normalizers import NORMALIZERS, normalizer_fn_of, normalizer_of
+from entformer.nn.rowmaps import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
+
+NOTHING = Masks(None, None, None)
+DENSE = [name for name, traits in NORMALIZERS.items() if traits.rows is not None]
+SHORT: dict[str, Any] = {"max_span": 9.0, "init": 2.5, "ramp": 3.0}  # spans that end inside the rows of these tests
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def fn_of(name: str, heads: int = 2) -> Any:
+    found = normalizer_fn_of(
+        normalizer_of(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
+    )
+    return found.double() if isinstance(found, torch.nn.Module) else found
+
+
+def scores_of(name: str, scores: Tensor, offset: int = 0) -> Tensor:
+    """The mapping of scores (..., queries, keys) whose first query stands at `offset`."""
+    found = fn_of(name)
+    if not getattr(found, "uses_positions", False):
+        weights: Tensor = found(scores)
+        return weights
+    distance = torch.arange(scores.shape[-2])[:, None] + offset - torch.arange(scores.shape[-1])
+    placed: Tensor = found(scores, distance)
+    return placed
+
+
+# ---- the equations ---------------------------------------------------------------------------------------------------------
+
+
+def test_softmax1_is_softmax_with_a_zero_more() -> None:
+    scores = random(4, 7)
+    torch.testing.assert_close(Softmax1()(scores), scores.exp() / (1.0 + scores.exp().sum(-1, keepdim=True)))
+    assert Softmax1()(torch.full((1, 5), -800.0)).sum() == 0.0  # attends to nothing, without NaN
+    torch.testing.assert_close(Softmax1()(torch.tensor([[800.0, 800.0]])), torch.tensor([[0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("attend_current", [False, True])
+def test_stickbreaking_by_hand(attend_current: bool) -> None:
+    scores = 2.0 * random(6, 6)
+    scores[4, 1] = -math.inf  # hidden: breaks nothing off
+    distance = torch.arange(6)[:, None] - torch.arange(6)
+    found = StickBreaking(attend_current=attend_current)(scores, distance)
+    for i in range(6):
+        left = 1.0
+        for j in range(i if attend_current else i - 1, -1, -1):  # the most recent key first
+            share = torch.sigmoid(scores[i, j]).item()
+            assert found[i, j].item() == pytest.approx(left * share, rel=1e-12, abs=1e-300)
+            left *= 1.0 - share
+        assert not found[i, i + attend_current :].any()
+        assert found[i].sum().item() == pytest.approx(1.0 - left, abs=1e-12)
+
+
+def test_stickbreaking_of_large_scores_stays_finite() -> None:
+    scores = torch.tensor([[300.0, -300.0, 0.0, 300.0]], dtype=torch.float32).requires_grad_()
+    weights = StickBreaking()(scores, torch.tensor([[4, 3, 2, 1]]))
+    torch.testing.assert_close(weights, torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
+    weights[0, 0].backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+def test_adaptive_span_by_hand() -> None:
+    module = AdaptiveSpan(2, max_span=100.0, ramp=4.0, init=3.0).double()
+    with torch.no_grad():
+        module.pre_span[1] = math.log(10.0 / 90.0)  # z = 10
+    torch.testing.assert_close(module.spans(), torch.tensor([3.0, 10.0], dtype=torch.float64))
+    scores = random(1, 2, 12, 12)
+    distance = torch.arange(12)[:, None] - torch.arange(12)
+    found = module(scores, distance)
+    for head, z in enumerate((3.0, 10.0)):
+        mask = torch.tensor([[min(max((4.0 + z - abs(i - j)) / 4.0, 0.0), 1.0) for j in range(12)] for i in range(12)]).double()
+        expected = mask * scores[0, head].exp()
+        torch.testing.assert_close(found[0, head], expected / expected.sum(-1, keepdim=True))
+        assert torch.equal(found[0, head] == 0.0, mask == 0.0)
+
+
+def test_adaptive_span_sees_no_score_beyond_the_span() -> None:
+    """The largest score of the row lies outside; without care everything inside would underflow."""
+    scores = torch.zeros(1, 1, 1, 50, dtype=torch.float64)
+    scores[..., 0] = 2000.0
+    found = AdaptiveSpan(1, max_span=10.0, ramp=2.0, init=4.0).double()(scores, torch.arange(49, -1, -1)[None])
+    assert found[..., 0] == 0.0
+    assert found.sum().item() == pytest.approx(1.0)
+
+
+def test_spans_have_a_price_and_learn() -> None:
+    module = AdaptiveSpan(2, max_span=100.0, ramp=4.0, init=30.0, penalty=0.5)
+    assert module.penalty().item() == pytest.approx(15.0)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-2)
+    for _ in range(20):
+        optimizer.zero_grad()
+        module.penalty().backward()
+        optimizer.step()
+    assert (module.spans() < 29.0).all()
+    for wrong in ({"init": 0.0}, {"max_span": 3.0}, {"ramp": 0.0}, {"penalty": -1.0}):
+        with pytest.raises(ArgumentError):
+            AdaptiveSpan(2, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("relu2", lambda s: s.relu() ** 2), ("gelu", F.gelu), ("leaky_relu", lambda s: torch.where(s > 0, s, 0.01 * s))],
+)
+def test_activations_in_place_of_relu(name: str, function: Any) -> None:
+    scores = random(3, 8)
+    torch.testing.assert_close(Elementwise(name)(scores), function(scores))
+    with pytest.raises(ArgumentError, match="relu2, gelu, leaky_relu"):
+        Elementwise("swish")
+
+
+# ---- for all of them -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_gradients(name: str) -> None:
+    found = fn_of(name).train()
+    scores = random(1, 2, 5, 6, seed=3).requires_grad_()
+    distance = torch.arange(5)[:, None] + 1 - torch.arange(6)
+    own = list(found.parameters())
+
+    def weights(shown: Tensor, *_: Tensor) -> Tensor:
+        out: Tensor = found(shown, distance) if getattr(found, "uses_positions", False) else found(shown)
+        return out
+
+    assert torch.autograd.gradcheck(weights, (scores, *own))
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_hidden_keys_do_not_exist(name: str) -> None:
+    """A row with hidden keys at its end is the shorter row; only counts of allowed keys may enter."""
+    scores = random(1, 2, 3, 5)
+    longer = torch.cat([scores, torch.full((1, 2, 3, 4), -math.inf)], -1)
+    torch.testing.assert_close(scores_of(name, longer, 4)[..., :5], scores_of(name, scores, 4))
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("name", DENSE)
+def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
+    """Keys and values that no query may attend, a value that only the last query sees, and a row without any key."""
+    q, k, v = (random(1, 2, 6, 4, seed=part) for part in range(3))
+    pairs = torch.ones(6, 6).tril().bool()
+    pairs[:, 2] = False  # nobody sees key 2
+    pairs[3] = False  # query 3 sees nothing
+    results = []
+    for spoiled in (False, True):
+        inputs = [t.clone() for t in (q, k, v)]
+        if spoiled:
+            for t in inputs[1:]:
+                t[:, :, 2] = garbage
+            inputs[2][:, :, 5, 1] = garbage  # only query 5 sees it, and its output is left out below
+        for t in inputs:
+            t.requires_grad_()
+        masks = Masks(pairs[None, None], None, None)
+        out = mapped_attention(*inputs, fn_of(name), masks, is_causal=False, offset=0).output  # type: ignore[misc]
+        out[:, :, :5].square().sum().backward()
+        results.append((out.detach()[:, :, :5], *(t.grad for t in inputs)))
+    assert not results[0][0][:, :, 3].any()
+    for clean, spoiled_result in zip(*results, strict=True):
+        assert clean is not None
+        torch.testing.assert_close(spoiled_result, clean, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_nan_in_an_attended_key_shows_in_its_rows_alone(name: str) -> None:
+    q, k, v = (random(1, 1, 5, 4, seed=part) for part in range(3))
+    k[:, :, 2] = math.nan
+    out = mapped_attention(q, k, v, fn_of(name, 1), NOTHING, is_causal=True, offset=0).output
+    first = 3 if name == "stickbreaking" else 2  # which begins with the key before the query
+    assert out[0, 0, :first].isfinite().all()
+    assert out[0, 0, first:].isnan().all()
+
+
+@pytest.mark.parametrize("norm", ["none", "rms", "plain", "gated", "init"])
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_every_normalizer_takes_an_output_norm(name: str, norm: str) -> None:
+    """By hand: the output is the norm of the heads, through the output projection."""
+    torch.manual_seed(0)
+    module = MultiheadAttention(8, 2, normalizer=name, output_norm=norm, batch_first=True)
+    torch.nn.init.normal_(module.out_proj.bias)
+    x = random(2, 6, 8).float()
+    out, weights = module(x, x, x, average_attn_weights=False)
+    v = (x @ module.state_dict()["in_proj_weight"][16:].T).unflatten(-1, (2, 4)).transpose(1, 2)
+    z = (weights @ v).transpose(1, 2).flatten(2)
+    state = module.state_dict()
+    if norm != "none":
+        gain, rms = state["norm.gain"], (z.square().mean(-1, keepdim=True) + 1e-8).sqrt()
+        gate = torch.sigmoid(state["norm.gate"] * z) if norm == "gated" else 1.0
+        z = gate * gain * z / rms
+    assert ("norm.gain" in state) == (norm != "none")
+    torch.testing.assert_close(out, module.out_proj(z), rtol=1e-4, atol=1e-4)
+
+
+def test_former_names_of_the_norm() -> None:
+    """State keys and values are those of `output_norm`."""
+    for former, now in (("gated", "gated"), ("plain", "rms"), ("init", "init")):
+        torch.manual_seed(0)
+        old = MultiheadAttention(8, 2, normalizer="rela", rela_norm=former, rela_per_head=True, batch_first=True)
+        torch.manual_seed(0)
+        new = MultiheadAttention(8, 2, normalizer="rela", output_norm=now, output_norm_per_head=True, batch_first=True)
+        assert old.state_dict().keys() == new.state_dict().keys()
+        x = random(2, 6, 8).float()
+        assert torch.equal(old(x, x, x)[0], new(x, x, x)[0])
+    default = MultiheadAttention(8, 2, normalizer="rela")
+    assert set(default.state_dict()) >= {"norm.gain", "norm.gate"}
