@@ -36,7 +36,7 @@ from entformer.data.store import TokenStore
 
 VERSION = 2
 ROLE_EXAMPLES = 3
-LONGEST_CONTRAST = 26  # tokens that can be read in print
+LONGEST_CONTRAST = 40  # tokens; every one of them is labeled in the figure
 BATCH_TOKENS = 4096
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
