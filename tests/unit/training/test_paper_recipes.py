@@ -64,7 +64,7 @@ def test_the_published_rela_recipe() -> None:
     assert training.lr == pytest.approx(1.0 / math.sqrt(512 * 4000))  # noam with a factor of 1
     assert (training.betas, training.eps) == ((0.9, 0.98), 1e-8)
     assert (training.average, training.average_count) == ("last", 5)
-    assert (decoding.beam, decoding.length_penalty, decoding.alpha) == (4, "gnmt", 0.6)
+    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_alpha) == (4, "gnmt", 0.6)
     assert (recipe.data.vocab_size, recipe.data.max_length) == (32_000, 256)
 
 
