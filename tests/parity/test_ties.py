@@ -38,10 +38,10 @@ def test_rows(alpha: float, n: int, mass: float, isa: str) -> None:
     x = below_two(n, gap_with_mass(n, alpha, mass)) + 0.3
     right = entmax(x.double(), alpha, impl="reference")
     ours = entmax(x, alpha, impl="cpu")
-    # A unit of float32 in the score of all of them together, and the rounding of what is written.
-    torch.testing.assert_close(ours[:2].double(), right[:2], rtol=2e-6, atol=0.0)
-    torch.testing.assert_close(ours[2:].double(), right[2:], rtol=5e-6, atol=0.0)
-    assert abs(ours.double().sum().item() - 1.0) < 2e-6
+    # As many units of float32 as a row of scores that differ may be off by, for the best and for all the others together.
+    torch.testing.assert_close(ours[:2].double(), right[:2], rtol=3e-6, atol=0.0)
+    assert abs(ours[2:].double().sum().item() - right[2:].sum().item()) < 3e-6
+    assert (ours[2:] == ours[2]).all()
 
 
 def test_the_known_case(isa: str) -> None:
@@ -67,7 +67,7 @@ def test_attention(alpha: float, queries: int, isa: str) -> None:
         answer.output[0, 0].double(), torch.tensor([[1.0, best]]).double().expand(queries, 2), rtol=1e-5, atol=0.0
     )
     total = answer.support.weight.double().sum() / queries
-    assert abs(total.item() - 1.0) < 2e-6
+    assert abs(total.item() - 1.0) < 3e-6
     # Of every column: what the queries gave to it.
     grads = torch.autograd.grad(answer.output, leaves, torch.ones_like(answer.output))
     weight = answer.support.weight[0].item()

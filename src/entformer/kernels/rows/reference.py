@@ -134,7 +134,7 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
     low = torch.zeros_like(count)
     high = -_expm1_over(e, -count.log())  # (1 - n^-e)/e
     c, last_gap = low, torch.full_like(low, math.inf)
-    best, best_gap = c, last_gap  # rounding makes the last steps wander; the best one counts
+    best, best_gap, stale = c, last_gap, low  # rounding makes the last steps wander; the best one counts
     tolerance = 2.0 * torch.finfo(u.dtype).eps
     for _ in range(MOST_STEPS):
         p, slope = _deformed_exp(u - c, e, allowed)
@@ -143,7 +143,9 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
         settled = gap.abs() <= tolerance
         better = gap.abs() < best_gap
         best, best_gap = torch.where(better, c, best), torch.where(better, gap.abs(), best_gap)
-        if _all_true(settled | ~allowed.any(-1, keepdim=True) | gap.isnan()):
+        stale = torch.where(better, 0.0, stale + 1.0)
+        wandering = (e <= 1.0) & (stale >= 3.0)  # where Newton converges from the left, what does not improve is rounding
+        if _all_true(settled | wandering | ~allowed.any(-1, keepdim=True) | gap.isnan()):
             break
         low, high = torch.where(gap > 0, c, low), torch.where(gap > 0, high, c)
         step = -total * _expm1_over(e, -total.clamp(min=1e-300).log()) / slope.sum(-1, keepdim=True)
