@@ -6,6 +6,7 @@ belongs: in rows whose query, or a key they may attend to, or a value they give 
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 
 def products(q: Tensor, k: Tensor) -> Tensor:
     """q k^T (..., Lq, Lk); NaN where the query or the key holds NaN or infinity, in the gradients of both too."""
-    if _known_finite(q) and _known_finite(k):
+    if _known(q, torch.isfinite) and _known(k, torch.isfinite):
         return torch.matmul(q, k.transpose(-1, -2))
     scores = torch.matmul(_finite(q), _finite(k).transpose(-1, -2))
     return scores + nan_where(~_finite_rows(q))[..., :, None] + nan_where(~_finite_rows(k))[..., None, :]
@@ -21,12 +22,14 @@ def products(q: Tensor, k: Tensor) -> Tensor:
 
 def masked(scores: Tensor, allowed: Tensor) -> Tensor:
     """Scores with -inf where a key may not be attended. A score of +inf becomes NaN: an overflow that should show."""
-    return torch.where(allowed, scores + nan_where(scores.detach() == math.inf), -math.inf)
+    if not _known(scores, lambda t: t < math.inf):
+        scores = scores + nan_where(scores.detach() == math.inf)
+    return torch.where(allowed, scores, -math.inf)
 
 
 def weighted_sum(weights: Tensor, v: Tensor) -> Tensor:
     """weights v (..., Lq, E). A row that gives weight to a value with NaN or infinity is NaN; no other row is."""
-    if _known_finite(v):
+    if _known(v, torch.isfinite):
         return torch.matmul(weights, v)
     bad = ~_finite_rows(v)  # (..., Lk)
     reached = ((weights.detach() != 0.0) & bad[..., None, :]).any(-1, keepdim=True)
@@ -47,11 +50,11 @@ def nan_where(condition: Tensor) -> Tensor:
     return torch.where(condition, math.nan, 0.0)
 
 
-def _known_finite(x: Tensor) -> bool:
-    """Whether a look at `x` shows that it is finite: not while tracing, not under vmap, not on a GPU, which would wait."""
+def _known(x: Tensor, condition: Callable[[Tensor], Tensor]) -> bool:
+    """Whether a look shows that it holds throughout: not while tracing, not under vmap, not on a GPU, which would wait."""
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return False
     try:
-        return bool(x.detach().isfinite().all())
+        return bool(condition(x.detach()).all())
     except RuntimeError:  # a batched tensor of torch.func.vmap has no single truth value
         return False

@@ -36,9 +36,17 @@ inline void narrow(const float* in, EntformerDtype dtype, int64_t at, int64_t n,
 
 // Whether n numbers are neither NaN nor infinite.
 inline bool all_finite(const float* x, int64_t n) {
-  float sum = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += x[i] - x[i];
-  return sum == 0.0f;
+  vf sum{};
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    vf v = load(x + i);
+    sum += v - v;  // NaN for both
+  }
+  if (i < n) {
+    vf v = load_tail(x + i, n - i, 0.0f);
+    sum += v - v;
+  }
+  return !any_nan(sum);
 }
 
 inline int64_t padded_keys(const FlashProblem& p) { return round_up(p.Lk, VL); }
