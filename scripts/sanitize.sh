@@ -2,8 +2,8 @@
 # The parity tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
 #
 # In: g++, the development environment (.venv, or $PYTHON); $WORKERS, how many processes (2); arguments for pytest, by default the
-# parity tests of rows and attention. Out: exit 0 and "clean", or the first report: an access outside a buffer, or undefined
-# arithmetic, with its place.
+# parity tests of rows and attention, the fuzzer's short run and the hostile calls of raw operators. Out: exit 0 and "clean", or
+# the first report: an access outside a buffer, or undefined arithmetic, with its place.
 # Memory is handed out full of 0xff, NaN in every float type, so what is read before it is written shows in the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +35,8 @@ if b"__asan_init" not in library.read_bytes():
     sys.exit("sanitize: the library is not instrumented; ENTFORMER_CXXFLAGS did not reach the compiler.")
 '
 
-[ $# -gt 0 ] || set -- tests/parity/test_rows.py tests/parity/test_flash.py tests/parity/test_flash_edges.py
+[ $# -gt 0 ] || set -- tests/parity/test_rows.py tests/parity/test_flash.py tests/parity/test_flash_edges.py \
+  tests/parity/test_not_finite.py tests/parity/test_ties.py tests/parity/test_fuzz.py tests/parity/test_hostile_operators.py
 echo "sanitize: running $*"
 # Reports go to stderr, which pytest must not swallow; signals belong to the runtime. Python itself leaks on purpose.
 if LD_PRELOAD="$runtime $standard" \

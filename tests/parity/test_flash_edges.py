@@ -1,4 +1,4 @@
-"""Fused attention where a tolerance matrix does not reach: NaN, infinity, dead rows, masked garbage, the support, float masks.
+"""Fused attention where a tolerance matrix does not reach: NaN in a query, dead rows, the support, float masks.
 
 In: small attention problems on every instruction set. Out: what the contract says about them, and that `reference`, by
 gradcheck in float64, is worth comparing with.
@@ -58,56 +58,6 @@ def test_nan_in_a_query_stays_in_its_row(how: dict[str, Any], lengths: tuple[int
     for ours, right in zip(dirty[2:], clean[2:], strict=True):  # the other heads have nothing to do with that row
         torch.testing.assert_close(ours[0], right[0], **CLOSE)
         torch.testing.assert_close(ours[1, 1], right[1, 1], **CLOSE)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_keys_of_plus_infinity_share_the_mass(alpha: float, dtype: torch.dtype, isa: str) -> None:
-    q, k, v = (t.to(dtype) for t in problem(1, 2, 13, 70, 8))
-    q[..., 0] = torch.where(torch.arange(13) % 2 == 0, 1.0, -1.0)  # scores of +inf and -inf by turns
-    k[:, :, [3, 40], 0] = INF
-    out = output(q, k, v, alpha=alpha, impl="cpu")
-    shared = v[:, :, [3, 40]].double().mean(2)  # (B, H, E)
-    eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(out[:, :, ::2].double(), shared[:, :, None].expand(-1, -1, 7, -1), rtol=eps, atol=eps)
-    right = output(q, k, v, alpha=alpha, impl="reference")
-    torch.testing.assert_close(out, right, rtol=4 * eps, atol=max(eps, 1e-5))  # as CLOSE
-
-
-@EVERY_WAY
-@pytest.mark.parametrize("garbage", [math.nan, INF, -INF])
-@pytest.mark.parametrize("kind", ["padding", "boolean", "causal"])
-def test_what_a_masked_key_holds_does_not_matter(kind: str, garbage: float, how: dict[str, Any], isa: str) -> None:
-    q, k, v = problem(2, 2, 9, 70, 16)
-    masked = torch.arange(70) >= 9
-    masks: dict[str, dict[str, Any]] = {
-        "padding": {"key_mask": ~masked.expand(2, -1)},
-        "boolean": {"attn_mask": ~masked.expand(9, -1)},
-        "causal": {"is_causal": True},
-    }
-    clean = output(q, k, v, **how, **masks[kind], impl="cpu")
-    dirty = torch.where(masked[:, None], garbage, k)
-    for impl in ("cpu", "reference"):
-        torch.testing.assert_close(output(q, dirty, v, **how, **masks[kind], impl=impl), clean, **CLOSE)
-
-
-@EVERY_WAY
-@pytest.mark.parametrize("keys", [9, 200])
-def test_what_a_masked_value_holds_does_not_matter(keys: int, how: dict[str, Any], isa: str) -> None:
-    """Padding on the left, full of large numbers: neither the output nor any gradient may feel them."""
-    q, k, v = problem(2, 2, 7, keys, 16)
-    allowed = (torch.arange(keys) > 2).expand(2, -1)
-    answers = []
-    for value in (v, torch.where(allowed[:, None, :, None], v, 1e30)):
-        leaves = [t.detach().clone().requires_grad_() for t in (q, k, value)]
-        more = dict(how)
-        if "alpha" in how:
-            more["alpha"] = torch.full((2,), how["alpha"], requires_grad=True)
-            leaves.append(more["alpha"])
-        out = output(*leaves[:3], **more, key_mask=allowed, impl="cpu")
-        answers.append((out.detach(), *torch.autograd.grad(out.sin().sum(), leaves)))
-    for clean, dirty in zip(*answers, strict=True):
-        torch.testing.assert_close(dirty, clean, **CLOSE)
 
 
 @EVERY_WAY

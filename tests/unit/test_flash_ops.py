@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels.flash import ops
-from entformer.kernels.flash.api import attention
+from entformer.kernels.flash.api import Attention, attention
+from entformer.kernels.impl import Impl
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -274,3 +275,70 @@ def test_gradient_of_a_sum_arrives_expanded() -> None:
     out = run(other)
     for ours, right in zip(by_sum, torch.autograd.grad(out, other, torch.ones_like(out)), strict=True):
         assert torch.equal(ours, right)
+
+
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_vmap_draws_dropout_as_asked(randomness: str, impl: Impl) -> None:
+    """Same: each sample is dropped as if it were alone after the same seed. Different: every sample in its own way."""
+    query, key, value, alpha = (t.detach() for t in leaves())
+    batches = torch.stack([query, query])
+
+    def dropped(query: Tensor) -> Tensor:
+        out = attention(query, key, value, alpha=alpha, enable_gqa=True, dropout_p=0.5, impl=impl)
+        assert isinstance(out, Tensor)
+        return out
+
+    torch.manual_seed(3)
+    mapped = torch.func.vmap(dropped, randomness=randomness)(batches)
+    torch.manual_seed(3)
+    alone = dropped(query)
+    assert torch.equal(mapped[0], mapped[1]) == (randomness == "same")
+    if randomness == "same":
+        torch.testing.assert_close(mapped[0], alone)
+        torch.manual_seed(3)
+        jacobian = torch.func.vmap(torch.func.grad(lambda q: dropped(q).square().sum()), randomness="same")(batches)
+        torch.manual_seed(3)
+        (right,) = torch.autograd.grad(dropped(wanted := query.clone().requires_grad_()).square().sum(), wanted)
+        torch.testing.assert_close(jacobian, torch.stack([right, right]))
+
+
+def test_jacobians_of_one_sequence() -> None:
+    """With a batch of one, what the gradient saved arrives expanded, with strides of zero."""
+    query, key, value = torch.randn(3, 1, 2, 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
+
+    def run_by(impl: Impl) -> Tensor:
+        def one(query: Tensor) -> Tensor:
+            out = attention(query, key, value, alpha=1.5, impl=impl)
+            assert isinstance(out, Tensor)
+            return out
+
+        jacobian: Tensor = torch.func.jacrev(one)(query)
+        return jacobian
+
+    torch.testing.assert_close(run_by("cpu"), run_by("reference"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5, 3.5])
+@pytest.mark.parametrize("keys", [9, 300])
+def test_statistics_are_those_before_dropout(keys: int, alpha: float) -> None:
+    query, key, value, _ = (t.detach() for t in leaves(keys=keys))
+    answers = []
+    for dropout in (0.0, 0.7):
+        answer = attention(query, key, value, alpha=alpha, enable_gqa=True, dropout_p=dropout, return_stats=True, impl="cpu")
+        assert isinstance(answer, Attention)
+        assert answer.stats is not None
+        answers.append(answer.stats)
+    for plain, dropped in zip(*answers, strict=True):
+        assert torch.equal(plain, dropped)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0)])
+def test_heads_of_size_zero(sizes: tuple[int, int]) -> None:
+    tensors = [torch.randn(1, 2, 3, size, requires_grad=True) for size in (sizes[0], *sizes)]
+    right = torch.nn.functional.scaled_dot_product_attention(*tensors)
+    out = attention(*tensors, alpha=1.0)
+    assert isinstance(out, Tensor)
+    torch.testing.assert_close(out, right)
+    for ours, theirs in zip(torch.autograd.grad(out.sum(), tensors), torch.autograd.grad(right.sum(), tensors), strict=True):
+        torch.testing.assert_close(ours, theirs)

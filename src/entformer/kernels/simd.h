@@ -30,6 +30,7 @@ namespace {
 constexpr int VL = ENTFORMER_VL;  // floats per vector
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef double vd __attribute__((vector_size(VL * 8)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));  // for bits that may wrap
 
 constexpr float kInf = __builtin_inff();

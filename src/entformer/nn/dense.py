@@ -3,19 +3,21 @@
     weights = mapping(scale q k^T + bias - slope |i + offset - j|)       mapping: scores (B, H, queries, Lk) -> weights
 
 Out: an `Attention`, as from the fused kernels. The mapping sees -inf where a key may not be attended. Weights it puts there
-do not count, and rows without keys give zeros. A key or value that is not finite reaches the rows that attend it, and no
-other row, forward or backward. A mapping with `uses_positions` is handed i + offset - j, (rows, Lk), as well. Where
-no gradient is wanted queries go in blocks, so that a long sequence needs memory for a block of rows, not for L x L.
+do not count, and rows without keys give zeros. What a masked key or value holds, NaN included, reaches nothing. A mapping with
+`uses_positions` is handed i + offset - j, (rows, Lk), as well. Where no gradient is wanted queries go in blocks, so that a long
+sequence needs memory for a block of rows, not for L x L.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
+from entformer.kernels import finite
 from entformer.kernels.flash.api import Attention, RowStats, Support
 from entformer.nn.masks import Masks
 
@@ -47,7 +49,8 @@ def mapped_attention(
     for start in range(0, max(queries, 1), rows) if free else (0,):
         end = min(start + rows, queries)
         weights = _weights(q[:, :, start:end], k, row_map, masks, start, offset, is_causal, slopes)
-        blocks.append((_mix(F.dropout(weights, dropout), v).to(v.dtype), weights.detach()))
+        out = finite.weighted_sum(F.dropout(weights, dropout), v.to(weights.dtype)).to(v.dtype)
+        blocks.append((out, weights.detach()))
         if not watched:
             blocks[-1] = (blocks[-1][0], weights[:0])
     out = torch.cat([out for out, _ in blocks], 2)
@@ -80,16 +83,18 @@ def _weights(
 ) -> Tensor:
     """Weights (B, H, rows, Lk) of the queries from number `start` on, in at least float32."""
     dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
-        k, odd = _finite(k.to(dtype))
-        scores = torch.matmul(q.to(dtype) / math.sqrt(max(q.shape[-1], 1)), k.transpose(-1, -2)).masked_fill(odd, math.nan)
+    has_autocast = torch.amp.is_autocast_available(q.device.type)
+    with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
+        scores = finite.products(q.to(dtype) / math.sqrt(max(q.shape[-1], 1)), k.to(dtype))
         query_at = torch.arange(start, start + q.shape[2], device=q.device)[:, None] + offset
         key_at = torch.arange(k.shape[2], device=q.device)
         if slopes is not None:
             scores = scores - slopes.to(dtype)[:, None, None] * (query_at - key_at).abs()
         if masks.bias is not None:
             scores = scores + _rows_of(masks.bias, start, q.shape[2]).to(dtype)
-        allowed = scores.detach() != -math.inf  # NaN stays, so that it shows
+        allowed = scores.detach() != -math.inf  # NaN is not masked: it should show
+        if masks.bias is not None:
+            allowed = allowed & (_rows_of(masks.bias.detach(), start, q.shape[2]) != -math.inf)
         if is_causal:
             allowed = allowed & (key_at <= query_at)
         if masks.pairs is not None:
@@ -98,24 +103,12 @@ def _weights(
             allowed = allowed & masks.keys[:, None, None, :]
         # A row without keys is shown as zeros, so that no NaN comes back through the mapping's gradient.
         somewhere = allowed.any(-1, keepdim=True)
-        shown = scores.masked_fill(~allowed, -math.inf).masked_fill(~somewhere, 0.0)
+        shown = finite.masked(scores, allowed).masked_fill(~somewhere, 0.0)
         weights = row_map(shown, query_at - key_at) if getattr(row_map, "uses_positions", False) else row_map(shown)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ArgumentError(f"the mapping must give weights of its scores' shape {tuple(scores.shape)}, not {found}.")
         return weights.masked_fill(~allowed, 0.0)
-
-
-def _finite(t: Tensor) -> tuple[Tensor, Tensor]:
-    """t (B, H, Lk, D) with zeros for keys that are not finite, since 0 * NaN is NaN, and which those are, (B, H, 1, Lk)."""
-    odd = ~t.detach().isfinite().all(-1)
-    return t.masked_fill(odd[..., None], 0.0), odd[:, :, None]
-
-
-def _mix(weights: Tensor, v: Tensor) -> Tensor:
-    """weights v; a value that is not finite makes NaN of the rows that give it weight."""
-    v, odd = _finite(v.to(weights.dtype))
-    return torch.matmul(weights, v).masked_fill((odd & (weights.detach() != 0.0)).any(-1, keepdim=True), math.nan)
 
 
 def _rows_of(mask: Tensor, start: int, count: int) -> Tensor:

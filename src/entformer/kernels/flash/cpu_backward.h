@@ -20,8 +20,8 @@ struct Panels {
     if (!space.data) space.take((held_floats(p) + (size_t)(keys * (p.D + p.E))) * sizeof(float));
     if (!space.data) return false;
     float *held = (float*)space.data, *k = held + held_floats(p), *v = k + keys * p.D;
-    if (value && !has_v) pack_head(p, p.v, p.E, block.b, block.g, held, v, nullptr);
-    if (!value && !has_k) pack_head(p, p.k, p.D, block.b, block.g, held, k, nullptr);
+    if (value && !has_v) pack_head(p, p.v, p.E, block.b, block.g, held, v, nullptr, false);
+    if (!value && !has_k) pack_head(p, p.k, p.D, block.b, block.g, held, k, nullptr, true);
     (value ? has_v : has_k) = true;
     (value ? block.v_panels : block.k_panels) = value ? v : k;
     return true;
@@ -38,7 +38,7 @@ inline Survey survey(const FlashBackward& a, const Block& block) {
   const Mapping m = mapping_of(p, block.b, block.h);
   Survey found{kAll, 0, 0};
   for (int64_t row = (block.b * p.H + block.h) * p.Lq + block.first, end = row + block.rows; row < end; ++row) {
-    const Kept kept = kept_of(p, m, a.row_state[2 * row], a.count[row]);
+    const Kept kept = kept_of(p, m, a.row_state[row].top, a.count[row]);
     found.least = kept < found.least ? kept : found.least;
     found.nonzero += a.count[row];
     found.entries += round_up(a.count[row], VL);
@@ -62,9 +62,15 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, grad_out);
-  const bool dense = (double)kept.nonzero > kDenseShare * (double)(block.rows * block.keys);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (a.count[first_row + r] > 0) continue;  // a row without support gives nothing, whatever it holds; for NaN see spread_nan_rows
+    memset(queries + r * Dp, 0, (size_t)Dp * sizeof(float));
+    memset(grad_out + r * Ep, 0, (size_t)Ep * sizeof(float));
+  }
+  // Dense products multiply by zero as well, which only finite gradients allow; keys and values are looked at below.
+  const bool dense = (double)kept.nonzero > kDenseShare * (double)(block.rows * block.keys) && all_finite(grad_out, block.rows * Ep);
   const bool stored = kept.least == kAll || (kept.least == kColumns && !dense);
-  if (kept.least != kAll) load_rows(p, p.q, block, p.D, p.scale, tall, w.q);
+  if (kept.least != kAll) load_queries(p, block, tall, w.q);
   if (!stored) {
     if (!block.few && !panels.get(false, block)) return false;
     score_block(p, block, w.q, w.scores, w.ld, w.top);
@@ -87,7 +93,7 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
         memset(s, 0, (size_t)block.keys * sizeof(float));
         for (int64_t i = 0; i < a.count[row]; ++i) s[w.columns[i]] = w.weights[i];
       } else {
-        densify(m, s, block.keys, w.top[r], a.row_state[2 * row + 1], spare);
+        densify(m, s, block.keys, a.row_state[row], spare);
       }
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) g[j] = survives(p, row, j) ? g[j] * rescue : 0.0f;
       if (m.rela)
@@ -96,6 +102,16 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
     }
     dense_product(w.grads, w.ld, block.rows, seen, head.k.data, head.k.stride, Dp, grad_q);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      if (all_finite(grad_q + r * Dp, p.D)) continue;  // else zeros have met keys that are not finite
+      int64_t count = 0;
+      for (int64_t j = 0; j < seen; ++j) {
+        w.columns[count] = (int32_t)j;
+        w.weights[count] = w.grads[r * w.ld + j];
+        count += w.weights[count] != 0.0f;
+      }
+      gather_rows(w.weights, w.columns, count, head.k.data, head.k.stride, Dp, grad_q + r * Dp);
+    }
     dense_transposed_add(w.grads, w.ld, seen, block.rows, queries, Dp, Dp, head.grad_k, Dp);
     dense_transposed_add(w.scores, w.ld, seen, block.rows, grad_out, Ep, Ep, head.grad_v, Ep);
   } else {
@@ -103,10 +119,10 @@ inline bool backward_block(const FlashBackward& a, Block block, const Survey& ke
       const int64_t row = first_row + r;
       int64_t count = a.count[row];
       if (stored) {
-        recall_support(p, m, block, r, kept_of(p, m, a.row_state[2 * row], count), a.kept + row * p.room, count,
-                       a.row_state + 2 * row, w.q + r * Dp, head.k, w.columns, w.weights);
+        recall_support(p, m, block, r, kept_of(p, m, a.row_state[row].top, count), a.kept + row * p.room, count,
+                       a.row_state[row], w.q + r * Dp, head.k, w.columns, w.weights);
       } else {
-        count = extract(m, w.scores + r * w.ld, block.keys, w.top[r], a.row_state[2 * row + 1], spare, w.columns, w.weights);
+        count = extract(m, w.scores + r * w.ld, block.keys, a.row_state[row], spare, w.columns, w.weights);
       }
       float* g = w.grads;
       gather_dots(grad_out + r * Ep, w.columns, count, head.v.data, head.v.stride, Ep, g);
@@ -158,6 +174,8 @@ bool backward(const FlashBackward& a, int64_t begin, int64_t end) {
         }
       }
       finish_run();
+      const int64_t tall = block_rows(p.Lk), from = chunk * blocks / a.chunks * tall, to = (chunk + 1) * blocks / a.chunks * tall;
+      spread_nan_rows(a, b, h, from, to < p.Lq ? to : p.Lq, gradient, grad_alpha);
       if (a.grad_alpha) a.grad_alpha[(chunk * p.B + b) * p.H + h] = grad_alpha;
     }
   }

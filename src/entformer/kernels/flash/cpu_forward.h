@@ -24,6 +24,8 @@ inline Workspace set_up(const FlashProblem& p, float* at, HeadTables& tables) {
   w.weights = w.solver + VL * 3 * run;  // then a spare row of weights and one of doubles, see `extract`
   w.columns = (int32_t*)(w.weights + 4 * run);
   w.top = (float*)w.columns + run;
+  w.lam = w.top + w.tall;
+  w.low = w.lam + w.tall;
   w.q = w.top + 8 * w.tall + 2 * run;
   return w;
 }
@@ -41,20 +43,20 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
   const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
   const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
-  float* lam = w.top + w.tall;
   float* spare = w.weights + (w.ld + 2 * VL);
   float* out = w.q + w.tall * padded_d(p);
   const float rescue = p.dropout > 0.0f ? 1.0f / (1.0f - p.dropout) : 1.0f;
 
-  load_rows(p, p.q, block, p.D, p.scale, round_up(block.rows, TILE), w.q);
+  load_queries(p, block, round_up(block.rows, TILE), w.q);
   score_block(p, block, w.q, w.scores, w.ld, w.top);
-  solve_block(m, block, w, w.scores, w.top, lam);
+  solve_block(m, block, w);
+  auto state_of = [&](int64_t r) { return RowState{w.top[r], w.lam[r], w.low[r]}; };
 
   // Two rows tell whether the block is dense.
   int64_t probe = 0;
   for (int half = 0; half < 2; ++half) {
     const int64_t r = half * block.rows / 2;
-    probe += extract(m, w.scores + r * w.ld, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
+    probe += extract(m, w.scores + r * w.ld, block.keys, state_of(r), spare, w.columns, w.weights);
   }
   const bool dense = probe > kDenseShare * 2.0 * block.keys;
 
@@ -63,14 +65,15 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
     float* s = w.scores + r * w.ld;
     int64_t count;
     if (dense) {
-      count = densify(m, s, block.keys, w.top[r], lam[r], spare);
+      count = densify(m, s, block.keys, state_of(r), spare);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
       if (kept_of(p, m, w.top[r], count)) extract_weights(s, block.keys, w.columns, w.weights);
     } else {
-      count = extract(m, s, block.keys, w.top[r], lam[r], spare, w.columns, w.weights);
+      count = extract(m, s, block.keys, state_of(r), spare, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
     }
     keep_support(p, kept_of(p, m, w.top[r], count), w.columns, w.weights, count, a.kept + row * p.room);
+    if (m.in_double && count > 0) w.lam[r] = root_from_best(dense ? s : w.weights, dense ? block.keys : count, m.e);  // before dropout
     if (dense) {
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = survives(p, row, j) ? s[j] * rescue : 0.0f;
     } else {
@@ -78,15 +81,18 @@ inline void forward_block(const FlashForward& a, const Block& block, const Works
         w.weights[i] = survives(p, row, w.columns[i]) ? w.weights[i] * rescue : 0.0f;
       gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
     }
-    if (m.in_double && count > 0) lam[r] = root_from_best(dense ? s : w.weights, dense ? block.keys : count, m.e);
     a.count[row] = (int32_t)count;
-    a.row_state[2 * row] = w.top[r];
-    a.row_state[2 * row + 1] = lam[r];
+    a.row_state[row] = state_of(r);
   }
   if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out);
   for (int64_t r = 0; r < block.rows; ++r) {
-    if (w.top[r] != w.top[r])
-      for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
+    float* row = out + r * wide;
+    if (dense && !all_finite(row, p.E)) {  // the product has multiplied values by zero; some are not finite
+      const int64_t count = extract_weights(w.scores + r * w.ld, block.keys, w.columns, w.weights);
+      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, row);
+    }
+    if (w.top[r] != w.top[r] || !all_finite(row, p.E))
+      for (int64_t c = 0; c < wide; ++c) row[c] = __builtin_nanf("");
     narrow(out + r * wide, p.dtype, (first_row + r) * p.E, p.E, a.out);
   }
 }

@@ -28,9 +28,18 @@ inline double score_gradient(const Mapping& m, bool want_alpha, const float* p, 
       store(spare + i, w);
       return w;
     });
-    WG = row.sum_blocks([&](int64_t i) { return load(spare + i) * load(g + i); });
+    WG = row.products();
   }
-  const float total = hsum(W), delta = total == 0.0f ? 0.0f : hsum(WG) / total;
+  float products = hsum(WG);
+  if (!(products - products == 0.0f)) {  // some g is not finite: without a weight it does not count, with one the row is NaN
+    for (int64_t i = 0; i < count; ++i) g[i] = p[i] > 0.0f ? g[i] : 0.0f;
+    products = hsum(row.products());
+    if (!(products - products == 0.0f)) {
+      for (int64_t i = 0; i < count; ++i) g[i] = p[i] > 0.0f ? __builtin_nanf("") : 0.0f;
+      return __builtin_nan("");
+    }
+  }
+  const float total = hsum(W), delta = total == 0.0f ? 0.0f : products / total;
   const float correction = total == 0.0f ? 0.0f : hsum(row.residue(delta)) / total;
   const float grad_alpha = hsum(row.conclude(want_alpha, delta, correction));
   for (int64_t i = 0; i < count; i += VL) store(g + i, load(g + i) * scale);
@@ -54,12 +63,37 @@ inline double row_gradient(const FlashProblem& p, const Mapping& m, bool want_al
   return grad_alpha;
 }
 
+inline bool is_nan(const RowState& state) { return state.top != state.top; }
+
+// Whether query i of head (b, h) may attend to key j.
+inline bool may_attend(const FlashProblem& p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (p.causal && j > i + p.causal_offset) return false;
+  if (p.key_mask && !p.key_mask[b * p.Lk + j]) return false;
+  return !p.mask || p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_row + j];
+}
+
+// Rows that are NaN have no support, so nothing of them has reached dK, dV and dalpha yet: here they make NaN what they may attend to.
+inline void spread_nan_rows(const FlashBackward& a, int64_t b, int64_t h, int64_t first, int64_t end, const HeadGradient& head,
+                            double& grad_alpha) {
+  const FlashProblem& p = a.problem;
+  const int64_t Dp = padded_d(p), Ep = padded_e(p);
+  for (int64_t i = first; i < end; ++i) {
+    if (!is_nan(a.row_state[(b * p.H + h) * p.Lq + i])) continue;
+    if (!p.rela) grad_alpha = __builtin_nan("");
+    for (int64_t j = 0; j < p.Lk; ++j) {
+      if (!may_attend(p, b, h, i, j)) continue;
+      for (int64_t d = 0; d < Dp; ++d) head.grad_k[j * Dp + d] = __builtin_nanf("");
+      for (int64_t d = 0; d < Ep; ++d) head.grad_v[j * Ep + d] = __builtin_nanf("");
+    }
+  }
+}
+
 // dQ of a block in the dtype of q; a row whose maximum is NaN has no gradient to give.
 inline void write_query_gradient(const FlashBackward& a, const Block& block, float* grad_q) {
   const FlashProblem& p = a.problem;
   const int64_t Dp = padded_d(p), first_row = (block.b * p.H + block.h) * p.Lq + block.first;
   for (int64_t r = 0; r < block.rows; ++r) {
-    if (a.row_state[2 * (first_row + r)] != a.row_state[2 * (first_row + r)])
+    if (is_nan(a.row_state[first_row + r]))
       for (int64_t c = 0; c < Dp; ++c) grad_q[r * Dp + c] = __builtin_nanf("");
     narrow(grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
   }

@@ -30,7 +30,10 @@ inline void keep_support(const FlashProblem& p, Kept what, const int32_t* column
     to += count * sizeof(float);
     if (column_bytes(p) == 4) memcpy(to, columns, (size_t)count * sizeof(int32_t));
     else
-      for (int64_t i = 0; i < count; ++i) ((uint16_t*)to)[i] = (uint16_t)columns[i];
+      for (int64_t i = 0; i < count; ++i) {
+        const uint16_t column = (uint16_t)columns[i];
+        memcpy(to + 2 * i, &column, sizeof column);  // `room` may be odd
+      }
     to += count * column_bytes(p);
   } else if (what == kColumns) {
     int64_t next = 0;
@@ -77,27 +80,36 @@ inline void scores_at(const FlashProblem& p, const Block& block, int64_t r, cons
   }
 }
 
-// The columns of a kept support, and its weights if they were kept.
+// The columns of a kept support, and its weights if they were kept. Bytes that forward did not write lead to some column, never beyond.
 inline void recall_columns(const FlashProblem& p, Kept what, const uint8_t* from, int64_t count, int32_t* columns, float* weights) {
+  const int32_t last = (int32_t)p.Lk - 1;
+  auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
   if (what == kAll) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
     if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
     else
-      for (int64_t i = 0; i < count; ++i) columns[i] = ((const uint16_t*)from)[i];
+      for (int64_t i = 0; i < count; ++i) {
+        uint16_t column;
+        memcpy(&column, from + 2 * i, sizeof column);
+        columns[i] = column;
+      }
+    for (int64_t i = 0; i < count; ++i) columns[i] = within(columns[i]);
     return;
   }
-  int32_t next = 0;
+  const uint8_t* end = from + p.room;
+  int64_t next = 0;
   for (int64_t i = 0; i < count; ++i) {
-    for (; *from == kSkip; ++from) next += (int32_t)kSkip;
-    columns[i] = next + *from++;
+    for (; from < end && *from == kSkip; ++from) next += kSkip;
+    columns[i] = within(from < end ? (int32_t)(next + *from++) : last);
     next = columns[i] + 1;
   }
 }
 
 // The weights of a row in place of its scores on the support. Reads and writes whole vectors.
-inline void weights_of(const Mapping& m, const float* state, int64_t count, float* scores) {
-  const float base = m.rela ? 0.0f : state[0], further = m.rela ? 0.0f : state[1];
+inline void weights_of(const Mapping& m, const RowState& state, int64_t count, float* scores) {
+  if (!m.rela && double_weights(m, round_up(count, VL), state, scores, scores, nullptr)) return;
+  const float base = m.rela ? 0.0f : state.top, further = m.rela ? 0.0f : state.lam;
   with_weight(m, [&](const auto& weight) {
     for (int64_t i = 0; i < count; i += VL) store(scores + i, weight((load(scores + i) - base) - further));
   });
@@ -105,7 +117,7 @@ inline void weights_of(const Mapping& m, const float* state, int64_t count, floa
 
 // The kept support of a row as columns and weights. `scaled` is its query times scale.
 inline void recall_support(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, Kept what, const uint8_t* from,
-                           int64_t count, const float* state, const float* scaled, const FloatRows& k, int32_t* columns,
+                           int64_t count, const RowState& state, const float* scaled, const FloatRows& k, int32_t* columns,
                            float* weights) {
   recall_columns(p, what, from, count, columns, weights);
   if (what == kAll) return;

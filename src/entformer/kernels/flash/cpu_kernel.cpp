@@ -20,12 +20,12 @@ bool support(const FlashSupport& a, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; ++task) {
     const Block block = block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks);
     const Mapping m = mapping_of(p, block.b, block.h, tables);
-    load_rows(p, p.q, block, p.D, p.scale, round_up(block.rows, TILE), w.q);
+    load_queries(p, block, round_up(block.rows, TILE), w.q);
     score_block(p, block, w.q, w.scores, w.ld, w.top);
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
-      const int64_t count = extract(m, w.scores + r * w.ld, block.keys, w.top[r], a.row_state[2 * row + 1],
-                                    w.weights + (w.ld + 2 * VL), w.columns, w.weights);
+      const int64_t count = extract(m, w.scores + r * w.ld, block.keys, a.row_state[row], w.weights + (w.ld + 2 * VL), w.columns, w.weights);
+      if (count != a.offset[row + 1] - a.offset[row]) return false;
       memcpy(a.columns + a.offset[row], w.columns, (size_t)count * sizeof(int32_t));
       memcpy(a.weights + a.offset[row], w.weights, (size_t)count * sizeof(float));
     }

@@ -25,7 +25,8 @@ struct FlashProblem {
   int32_t causal;  // query i sees keys j <= i + causal_offset
   int64_t causal_offset;
   float dropout;  // probability of dropping a weight
-  uint64_t seed;
+  const int64_t* seeds;   // of dropout, one for every `rows_per_seed` rows (B, H, Lq)
+  int64_t rows_per_seed;
   int64_t room;  // bytes in which forward may keep a row's support for backward
 
   // Prepared once per (batch, key head) by `pack`; row counts and row lengths are padded to whole vectors.
@@ -35,10 +36,17 @@ struct FlashProblem {
   float* key_bias;   // (B, Lk padded): 0, or -inf where masked or beyond Lk
 };
 
+// What a row's scores became weights by: p = exp_e((score - top) - (lam + low)). `low` is what float32 cannot hold of lam; it is not
+// zero only where the weights are so many that it shows (rows/cpu_fine.h). top is NaN for a row that is NaN throughout.
+struct RowState {
+  float top, lam, low;
+};
+constexpr int64_t kStateFloats = sizeof(RowState) / sizeof(float);
+
 struct FlashForward {
   FlashProblem problem;
   void* out;          // (B, H, Lq, E)
-  float* row_state;   // (B, H, Lq, 2): the row's maximum and its lam
+  RowState* row_state;  // (B, H, Lq)
   int32_t* count;     // (B, H, Lq): support size
   float* entropy;     // (B, H, Lq) or null
   uint8_t* kept;      // (B, H, Lq, room): supports for backward, see cpu_kept.h
@@ -47,7 +55,7 @@ struct FlashForward {
 struct FlashBackward {
   FlashProblem problem;
   FlashView grad_out;
-  const float* row_state;
+  const RowState* row_state;
   const int32_t* count;
   const uint8_t* kept;
   int64_t chunks;      // the queries of a key head are cut in this many parts, whatever the number of threads
@@ -57,10 +65,10 @@ struct FlashBackward {
   double* grad_alpha;  // (chunks, B, H) or null
 };
 
-// CSR of the exact support; `offset` (B, H, Lq) says where each row begins.
+// CSR of the exact support; `offset` (B, H, Lq, and one more) is where each row begins.
 struct FlashSupport {
   FlashProblem problem;
-  const float* row_state;
+  const RowState* row_state;
   const int64_t* offset;
   int32_t* columns;
   float* weights;

@@ -15,7 +15,7 @@ constexpr int64_t kRunRows = 1024, kRunEntries = 262144;
 
 // Keys of a tile, 2^shift of them: their rows of k, dK and dV fill some of the second-level cache.
 inline int tile_shift(const FlashProblem& p) {
-  const int64_t fit = 196608 / 4 / (2 * padded_d(p) + padded_e(p));
+  const int64_t wide = 2 * padded_d(p) + padded_e(p), fit = 196608 / 4 / (wide > 0 ? wide : 1);
   int shift = 0;
   while (fit >> (shift + 1)) ++shift;
   return shift;
@@ -108,7 +108,7 @@ inline void entry_dots(Lanes& lanes, const float* x, const FloatRows& y, int64_t
 
 // The scores of a row in `weights` -> its weights. These scores were summed in another order than forward's, so their root is a
 // rounding away from forward's too: one step on S = sum p follows it, also where a long row of equal scores shifted as one.
-inline void settle_weights(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, const float* state,
+inline void settle_weights(const FlashProblem& p, const Mapping& m, const Block& block, int64_t r, const RowState& state,
                            const int32_t* columns, int64_t count, float* weights, float* spare) {
   if (p.slopes)
     for (int64_t i = 0; i < count; i += VL) {
@@ -116,7 +116,7 @@ inline void settle_weights(const FlashProblem& p, const Mapping& m, const Block&
       for (int l = 0; l < VL; ++l) column[l] = columns[i + l < count ? i + l : i];
       store(weights + i, alibi(p, block, (int32_t)r - vi{}, column, load(weights + i)));
     }
-  float moved[2] = {state[0], state[1]};
+  RowState moved = state;
   if (!m.rela) {
     memcpy(spare, weights, (size_t)round_up(count, VL) * sizeof(float));
     weights_of(m, state, count, spare);
@@ -127,7 +127,7 @@ inline void settle_weights(const FlashProblem& p, const Mapping& m, const Block&
       W += m.shape == kGeneral ? slopes_and_alpha(weight, (float)m.e, false, unused) : slope_of(m.shape, weight);
     }
     const float slope = hsum(W);
-    if (slope > 0.0f) moved[1] += (hsum(S) - 1.0f) / slope;
+    if (slope > 0.0f) (state.low == 0.0f ? moved.lam : moved.low) += (hsum(S) - 1.0f) / slope;
   }
   weights_of(m, moved, count, weights);
 }
@@ -163,11 +163,11 @@ inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradi
   const Mapping m = mapping_of(p, block.b, block.h, tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
-  const float* state = a.row_state + 2 * first_row;
-  auto kept = [&](int64_t r) { return kept_of(p, m, state[2 * r], s.count[r]); };
+  const RowState* state = a.row_state + first_row;
+  auto kept = [&](int64_t r) { return kept_of(p, m, state[r].top, s.count[r]); };
 
   load_rows(p, p.q, block, p.D, 1.0f, block.rows, s.queries);
-  load_rows(p, p.q, block, p.D, p.scale, block.rows, s.scaled);
+  load_queries(p, block, block.rows, s.scaled);
   load_rows(p, a.grad_out, block, p.E, 1.0f, block.rows, s.grad_out);
   memset(s.grad_q, 0, (size_t)(block.rows * Dp) * sizeof(float));
   int64_t entries = 0;
@@ -199,7 +199,7 @@ inline void backward_run(const FlashBackward& a, const Run& run, const HeadGradi
   for (int64_t r = 0; r < block.rows; ++r) {
     float* weights = s.weights + s.start[r];
     if (kept(r) == kColumns)
-      settle_weights(p, m, block, r, state + 2 * r, s.columns + s.start[r], s.count[r], weights, s.spare);
+      settle_weights(p, m, block, r, state[r], s.columns + s.start[r], s.count[r], weights, s.spare);
     grad_alpha += row_gradient(p, m, a.grad_alpha != nullptr, first_row + r, s.columns + s.start[r], s.count[r], weights,
                                s.grads + s.start[r], s.spare);
   }

@@ -1,6 +1,8 @@
 // From q and packed k to a block of masked scores in cache, their row maxima, and the prepared copies of k and v.
 //
 // In: FlashProblem.  Out: scores (rows, Lk padded) = scale q k^T + ALiBi, -inf where a key may not be attended; top (rows).
+// A query, or a key it may attend, that holds NaN or infinity makes its row NaN, and so does a score of +inf. What a masked key
+// holds does not matter: masks choose, they do not add.
 #pragma once
 
 #include <math.h>
@@ -32,6 +34,21 @@ inline void narrow(const float* in, EntformerDtype dtype, int64_t at, int64_t n,
     for (int64_t i = 0; i < n; ++i) ((_Float16*)base)[at + i] = (_Float16)in[i];
 }
 
+// Whether n numbers are neither NaN nor infinite.
+inline bool all_finite(const float* x, int64_t n) {
+  vf sum{};
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    vf v = load(x + i);
+    sum += v - v;  // NaN for both
+  }
+  if (i < n) {
+    vf v = load_tail(x + i, n - i, 0.0f);
+    sum += v - v;
+  }
+  return !any_nan(sum);
+}
+
 inline int64_t padded_keys(const FlashProblem& p) { return round_up(p.Lk, VL); }
 // How many keys the panel that begins at key j holds: the last one may be narrower.
 inline int64_t panel_width(const FlashProblem& p, int64_t j) { return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL; }
@@ -49,9 +66,10 @@ inline FloatRows rows_of(const FlashProblem& p, const FlashView& view, const flo
   return {copy + (b * p.G + g) * p.Lk * padded, padded};
 }
 
-// Panels and float rows, each where a place for it is given, of one head of k or v. `held` has room for PANEL padded rows.
+// Panels and float rows, each where a place for it is given, of one head of k or v. `held` has room for PANEL padded rows. In panels
+// of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
 inline void pack_head(const FlashProblem& p, const FlashView& view, int64_t width, int64_t b, int64_t g, float* held, float* panels,
-                      float* copy) {
+                      float* copy, bool keys) {
   const int64_t padded = round_up(width, VL);
   for (int64_t first = 0; first < p.Lk; first += PANEL) {
     const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
@@ -63,7 +81,13 @@ inline void pack_head(const FlashProblem& p, const FlashView& view, int64_t widt
       stride = padded;
       for (int64_t j = 0; j < count; ++j) widen(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
     }
-    if (panels) pack_panel(rows, stride, count, width, panels + first * width, panel_width(p, first));
+    if (!panels) continue;
+    const int64_t across = panel_width(p, first);
+    pack_panel(rows, stride, count, width, panels + first * width, across);
+    for (int64_t j = 0; keys && j < count; ++j) {
+      if (all_finite(rows + j * stride, width)) continue;
+      for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
+    }
   }
 }
 
@@ -81,8 +105,8 @@ bool pack(const FlashProblem& p, int64_t begin, int64_t end) {
         p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
     }
     float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
-    if (panels || p.k_rows) pack_head(p, p.k, p.D, b, g, held, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr);
-    if (p.v_rows) pack_head(p, p.v, p.E, b, g, held, nullptr, p.v_rows + task * p.Lk * padded_e(p));
+    if (panels || p.k_rows) pack_head(p, p.k, p.D, b, g, held, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
+    if (p.v_rows) pack_head(p, p.v, p.E, b, g, held, nullptr, p.v_rows + task * p.Lk * padded_e(p), false);
   }
   return true;
 }
@@ -117,7 +141,7 @@ typedef uint8_t Bytes __attribute__((vector_size(VL)));
 
 // Scores of row r, one or one a lane, at some columns with what ALiBi adds.
 inline vf alibi(const FlashProblem& p, const Block& block, vi r, vi column, vf s) {
-  vf distance = __builtin_convertvector(column, vf) - __builtin_convertvector(r + (int32_t)(block.first + p.causal_offset), vf);
+  vf distance = __builtin_convertvector(column - (r + (int32_t)(block.first + p.causal_offset)), vf);
   return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
 }
 
@@ -161,6 +185,22 @@ inline void load_rows(const FlashProblem& p, const FlashView& view, const Block&
   }
 }
 
+// Rows of q times scale, for scores: a row that is not finite becomes NaN throughout.
+inline void load_queries(const FlashProblem& p, const Block& block, int64_t tall, float* out) {
+  load_rows(p, p.q, block, p.D, p.scale, tall, out);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* row = out + r * padded_d(p);
+    if (all_finite(row, p.D)) continue;
+    for (int64_t d = 0; d < p.D; ++d) row[d] = __builtin_nanf("");
+  }
+}
+
+// The maximum of a row of scores, or NaN if the row holds one or an infinite score.
+inline float finite_top(vf best, bool bad) {
+  const float top = hmax(best);
+  return bad || top == kInf ? __builtin_nanf("") : top;
+}
+
 // The same scores for a few queries, from k as it lies: transposing k would cost more than the products.
 inline void score_few(const FlashProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores, int64_t ld, float* top) {
   const FloatRows k = rows_of(p, p.k, p.k_rows, p.D, block.b, block.g);
@@ -176,12 +216,17 @@ inline void score_few(const FlashProblem& p, const Block& block, const RowBias& 
           for (int64_t at = 0; at < wide; at += VL) sum += load(q + r * wide + at) * load(k.data + (j + n) * k.stride + at);
         sums[n] = sum;
       }
-      vf s = bias.add(sum_each(sums), r, j);
+      vf s = sum_each(sums);
+      for (uint32_t low = bits_greater(splat(-3.4e38f), s); low; low &= low - 1) {  // -inf, if not by a key that holds infinity
+        const int l = __builtin_ctz(low);
+        if (!all_finite(k.data + (j + l) * k.stride, p.D)) s[l] = __builtin_nanf("");
+      }
+      s = bias.add(s, r, j);
       store(scores + r * ld + j, s);
       best = vmax(s, best);
       bad |= any_nan(s);
     }
-    top[r] = bad ? __builtin_nanf("") : hmax(best);
+    top[r] = finite_top(best, bad);
   }
 }
 
@@ -211,7 +256,7 @@ inline void score_block(const FlashProblem& p, const Block& block, const float* 
       });
     }
   }
-  for (int64_t r = 0; r < block.rows; ++r) top[r] = bad[r] ? __builtin_nanf("") : hmax(best[r]);
+  for (int64_t r = 0; r < block.rows; ++r) top[r] = finite_top(best[r], bad[r]);
 }
 
 // The same product for v: out (tall, ld) = x v^T, with no bias.
@@ -227,9 +272,10 @@ inline void value_products(const FlashProblem& p, const Block& block, const floa
   }
 }
 
-// Whether this weight survives dropout: a hash of (seed, row, key), so that backward draws the same without storing it.
+// Whether dropout keeps this weight: a hash of (seed, row, key), so that backward draws the same without storing it.
 inline bool survives(const FlashProblem& p, int64_t flat_row, int64_t j) {
-  uint64_t x = p.seed + 0x9e3779b97f4a7c15ull * (uint64_t)(flat_row * p.Lk + j + 1);
+  const uint64_t seed = (uint64_t)p.seeds[flat_row / p.rows_per_seed], row = (uint64_t)(flat_row % p.rows_per_seed);
+  uint64_t x = seed + 0x9e3779b97f4a7c15ull * (row * (uint64_t)p.Lk + (uint64_t)j + 1);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   x ^= x >> 31;

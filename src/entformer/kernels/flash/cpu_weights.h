@@ -1,6 +1,6 @@
 // From a block of scores to weights: the root of each row, then its support, packed or in place.
 //
-// In: scores (rows, keys) and their maxima; alpha.  Out: per row (top, lam); the support as columns and weights p; or p in place.
+// In: scores (rows, keys) and their maxima; alpha.  Out: the RowState of each row; the support as columns and weights p; or p in place.
 #pragma once
 
 #include "../rows/cpu_backward.h"
@@ -91,38 +91,49 @@ float log_sum_exp(const float* s, int64_t n, float top) {
 // Space for one block at a time. Every run of keys has room for whole vectors beyond its end.
 struct Workspace {
   int64_t ld, tall, batch;
-  float *q, *scores, *solver, *weights, *grads, *top;
+  float *q, *scores, *solver, *weights, *grads, *top, *lam, *low;  // the last three: a RowState of each row
   int32_t* columns;
   HeadTables* tables;
 };
 
-// lam of every row of a block whose maximum is finite.
-inline void solve_block(const Mapping& m, const Block& block, const Workspace& w, const float* scores, float* top, float* lam) {
-  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r) top[r] = __builtin_nanf("");  // a broken alpha breaks its head
+// lam and low of every row of a block whose maximum is finite.
+inline void solve_block(const Mapping& m, const Block& block, const Workspace& w) {
+  const float* scores = w.scores;
+  float* top = w.top;
+  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
+    if (top[r] != -kInf) top[r] = __builtin_nanf("");
   Row rows[VL];
   const float* gathered[VL];
   int count = 0;
-  auto keep = [&](const float* s, float found) { lam[(s - scores) / w.ld] = found; };
+  auto keep = [&](const float* s, float found, float slopes) {
+    const int64_t r = (s - scores) / w.ld;
+    w.lam[r] = found;
+    if (!(slopes > kSensitive)) return;
+    const double lam = fine_row(m.shape, s, block.keys, top[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
+    w.lam[r] = (float)lam;
+    w.low[r] = (float)(lam - w.lam[r]);
+  };
   auto flush = [&]() {
     if (m.gathers) {
-      vf at{}, beyond{};
-      w.tables->gathered.solve(block.keys, at, beyond);
+      vf at{}, beyond{}, slopes{};
+      float tops[VL];
+      w.tables->gathered.solve(block.keys, at, beyond, slopes, tops);
       w.tables->gathered.clear();
-      for (int r = 0; r < count; ++r) keep(gathered[r], at[r] + beyond[r]);
+      for (int r = 0; r < count; ++r) keep(gathered[r], at[r] + beyond[r], slopes[r]);
     } else {
       if (m.shape == kHalf) solve<kHalf>(rows, count);
       else if (m.shape == kOne) solve<kOne>(rows, count);
       else solve<kGeneral>(rows, count);
-      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam);  // in whatever order they are now
+      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);  // in whatever order they are now
     }
     count = 0;
   };
   for (int64_t r = 0; r < block.rows; ++r) {
-    lam[r] = 0.0f;
+    w.lam[r] = w.low[r] = 0.0f;
     if (m.rela || m.in_double || !(top[r] - top[r] == 0.0f)) continue;
     const float* s = scores + r * w.ld;
     if (m.shape == kSoftmax) {
-      lam[r] = log_sum_exp(s, block.keys, top[r]);
+      w.lam[r] = log_sum_exp(s, block.keys, top[r]);
       continue;
     }
     float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
@@ -133,11 +144,11 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
   if (count) flush();
 }
 
-// Rows the vectors cannot serve: alpha > 2, and maxima of +inf. Weights go to `out`, which may be the scores.
-inline bool scalar_row(const Mapping& m, int64_t keys, float top, const float* s, float* out, double* scratch) {
-  if (m.rela || (!m.in_double && top - top == 0.0f)) return false;
-  if (top - top == 0.0f) double_row(s, out, keys, m.e, scratch);
-  else special_row(s, out, keys, top != top, top);
+// Rows that float32 cannot serve, since alpha > 2 or by their RowState. Weights go to `out`, which may be the scores; whole vectors.
+inline bool double_weights(const Mapping& m, int64_t keys, const RowState& state, const float* s, float* out, double* scratch) {
+  if (m.in_double) double_row(s, out, keys, m.e, scratch);
+  else if (state.low != 0.0f) FineRow{m.shape, m.e, state.top, (double)state.lam + state.low}.write(s, keys, out);
+  else return false;
   return true;
 }
 
@@ -161,10 +172,11 @@ inline int64_t extract_weights(const float* p, int64_t keys, int32_t* columns, f
 }
 
 // The support of one row: columns and weights, packed; returns its size. `spare` holds a row of weights and n doubles.
-inline int64_t extract(const Mapping& m, const float* s, int64_t keys, float top, float lam, float* spare, int32_t* columns, float* weights) {
+inline int64_t extract(const Mapping& m, const float* s, int64_t keys, const RowState& state, float* spare, int32_t* columns, float* weights) {
+  const float top = state.top, lam = state.lam;
   if (top == -kInf || top != top) return 0;
   if (m.rela) return extract_weights(s, keys, columns, weights);
-  if (scalar_row(m, keys, top, s, spare, (double*)(spare + keys + 2 * VL))) return extract_weights(spare, keys, columns, weights);
+  if (double_weights(m, keys, state, s, spare, (double*)(spare + keys + 2 * VL))) return extract_weights(spare, keys, columns, weights);
   // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
   const float edge = m.shape == kSoftmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
   const int64_t count = pack_above(s, keys, top, lam, edge, columns, weights);
@@ -183,13 +195,14 @@ inline int64_t extract(const Mapping& m, const float* s, int64_t keys, float top
 }
 
 // The weights of one row in place of its scores; returns the size of the support.
-inline int64_t densify(const Mapping& m, float* s, int64_t keys, float top, float lam, float* spare) {
+inline int64_t densify(const Mapping& m, float* s, int64_t keys, const RowState& state, float* spare) {
+  const float top = state.top, lam = state.lam;
   if (top == -kInf || top != top) {
     for (int64_t j = 0; j < keys; ++j) s[j] = 0.0f;
     return 0;
   }
   int64_t count = 0;
-  if (scalar_row(m, keys, top, s, s, (double*)spare)) {
+  if (double_weights(m, keys, state, s, s, (double*)spare)) {
     for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), vf{}));
     return count;
   }

@@ -51,14 +51,22 @@ inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t 
   for (; at < width; at += VL) use(multiply<1>(depth, a, a_row, a_depth, b + at, b_depth), at);
 }
 
+// Sums along the keys are taken in parts of this many, which are then added: thousands of equal terms round alike, and one after the
+// other they would lose the last digits of the sum one by one.
+constexpr int64_t kPart = 256;
+
 // out (rows, width) = weights (rows, depth) times b (depth, width). `weights` and `out` have room for whole tiles of rows.
 inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
                           float* out) {
   for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-    multiply_wide(width, depth, weights + r0 * ld, ld, 1, b, b_stride, [&](const auto& tile, int64_t at) {
-      for (int r = 0; r < TILE; ++r)
-        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) store(out + (r0 + r) * width + at + c * VL, tile.at[r][c]);
-    });
+    for (int64_t k = 0; k == 0 || k < depth; k += kPart)
+      multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride, [&](const auto& tile, int64_t at) {
+        for (int r = 0; r < TILE; ++r)
+          for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
+            float* to = out + (r0 + r) * width + at + c * VL;
+            store(to, k == 0 ? tile.at[r][c] : load(to) + tile.at[r][c]);
+          }
+      });
 }
 
 // out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
@@ -135,28 +143,30 @@ inline void expect(const float* rows, int64_t stride, int64_t width, const int32
   for (int64_t at = 0; at < width; at += 16) __builtin_prefetch(row + at, 1, 3);
 }
 
-// out[0:width] = sum_n weight[n] * rows[index[n]], or that added to it; width a whole number of vectors.
-template <int WIDE, bool ADD>
+// out[0:width] = sum_n weight[n] * rows[index[n]]; width a whole number of vectors.
+template <int WIDE>
 inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
   vf sum[WIDE] = {};
-  if (ADD)
-    for (int c = 0; c < WIDE; ++c) sum[c] = load(out + c * VL);
-  for (int64_t n = 0; n < count; ++n) {
-    expect(rows, stride, WIDE * VL, index, n + AHEAD, count);
-    const float* row = rows + index[n] * stride;
-    vf w = splat(weight[n]);
+  for (int64_t first = 0; first < count; first += kPart) {
+    const int64_t end = count - first < kPart ? count : first + kPart;
+    vf part[WIDE] = {};
+    for (int64_t n = first; n < end; ++n) {
+      expect(rows, stride, WIDE * VL, index, n + AHEAD, count);
+      const float* row = rows + index[n] * stride;
+      vf w = splat(weight[n]);
 #pragma GCC unroll 4
-    for (int c = 0; c < WIDE; ++c) sum[c] += w * load(row + c * VL);
+      for (int c = 0; c < WIDE; ++c) part[c] += w * load(row + c * VL);
+    }
+    for (int c = 0; c < WIDE; ++c) sum[c] += part[c];
   }
   for (int c = 0; c < WIDE; ++c) store(out + c * VL, sum[c]);
 }
-template <bool ADD = false>
 inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
                         float* out) {
   int64_t at = 0;
-  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4, ADD>(weight, index, count, rows + at, stride, out + at);
-  for (; at + 2 * VL <= width; at += 2 * VL) gather_columns<2, ADD>(weight, index, count, rows + at, stride, out + at);
-  for (; at < width; at += VL) gather_columns<1, ADD>(weight, index, count, rows + at, stride, out + at);
+  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4>(weight, index, count, rows + at, stride, out + at);
+  for (; at + 2 * VL <= width; at += 2 * VL) gather_columns<2>(weight, index, count, rows + at, stride, out + at);
+  for (; at < width; at += VL) gather_columns<1>(weight, index, count, rows + at, stride, out + at);
 }
 
 // rows[index[n]] += weight[n] * x

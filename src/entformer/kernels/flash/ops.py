@@ -1,12 +1,14 @@
 """The torch operators behind `attention`: schemas, shapes for the tracer and derivatives. Letters as in cpu_kernel.h.
 
     flash_forward(q (B,H,Lq,D), k (B,G,Lk,D), v (B,G,Lk,E), alpha (B,H), ...) ->
-        out (B,H,Lq,E), state (B,H,Lq,2) [row maximum, lam], count (B,H,Lq), entropy (B,H,Lq) or (0,),
+        out (B,H,Lq,E), state (B,H,Lq,3) [row maximum, lam, what float32 cannot hold of lam], count (B,H,Lq),
+        entropy (B,H,Lq) or (0,),
         kept (B,H,Lq,room) uint8: the support of rows where it fits in `room` bytes, for backward
     flash_backward(...) -> grad_q, grad_k, grad_v, grad_alpha (B,H) or (0,)
     flash_support(...) -> columns, weights of the exact support in CSR order
 
-mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key; slopes (B,H) float32.
+mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key; slopes (B,H) float32; seed () int64,
+or (N,) where the batch is N batches one after the other (vmap): each is dropped as if it were alone with its seed.
 """
 
 from typing import Any
@@ -49,7 +51,7 @@ def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, *rest: Any) 
     rows = q.shape[:3]
     return (
         q.new_empty((*rows, v.shape[3])),
-        q.new_empty((*rows, 2), dtype=torch.float32),
+        q.new_empty((*rows, 3), dtype=torch.float32),
         q.new_empty(rows, dtype=torch.int32),
         q.new_empty(rows if want_entropy else (0,), dtype=torch.float32),
         q.new_empty((*rows, room), dtype=torch.uint8),
@@ -191,20 +193,18 @@ def forward_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
 # ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------
 
 
-def _folded(info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]) -> list[Any]:
-    """Every tensor (N, B, ...) -> (N * B, ...); numbers, and the seed, as they are. Dropout so draws N * B different masks."""
+def _folded(info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...], seed_at: int) -> list[Any]:
+    """Every tensor (N, B, ...) -> (N * B, ...); N seeds, equal ones where all samples share one; numbers as they are."""
 
-    def fold(value: Any, batch_dim: int | None) -> Any:
-        if not isinstance(value, Tensor) or value.dim() == 0:
+    def fold(at: int, value: Any, batch_dim: int | None) -> Any:
+        if not isinstance(value, Tensor):
             return value
         first = value.expand(info.batch_size, *value.shape) if batch_dim is None else value.movedim(batch_dim, 0)
+        if at == seed_at % len(inputs):
+            return first.reshape(-1)
         return first.flatten(0, 1)
 
-    if any(
-        isinstance(value, Tensor) and value.dim() == 1 and dim is not None for value, dim in zip(inputs, in_dims, strict=True)
-    ):
-        raise ImplUnavailable("vmap over attention with dropout is not fused; use impl='reference' there.")
-    return [fold(value, dim) for value, dim in zip(inputs, in_dims, strict=True)]
+    return [fold(at, value, dim) for at, (value, dim) in enumerate(zip(inputs, in_dims, strict=True))]
 
 
 def _unfolded(info: Any, outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
@@ -214,11 +214,11 @@ def _unfolded(info: Any, outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...
 
 
 def _forward_batched(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _unfolded(info, flash_forward(*_folded(info, in_dims, inputs)))
+    return _unfolded(info, flash_forward(*_folded(info, in_dims, inputs, seed_at=-3)))
 
 
 def _backward_batched(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _unfolded(info, flash_backward(*_folded(info, in_dims, inputs)))
+    return _unfolded(info, flash_backward(*_folded(info, in_dims, inputs, seed_at=-2)))
 
 
 torch.library.register_vmap("entformer::flash_forward", _forward_batched, lib=_library)

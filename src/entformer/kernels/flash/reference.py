@@ -6,6 +6,9 @@ Out: output (B,H,Lq,E), the weights (B,H,Lq,Lk) before dropout, and the masked s
     scores  = scale q k^T + bias - slope |i + offset - j|,  -inf where a key may not be attended
     weights = entmax(scores, alpha)        (ReLA: max(scores, 0))
     output  = dropout(weights) v
+
+What is masked does not exist: NaN or infinity in a key or value reaches no query that may not attend to it, nor any gradient.
+kernels/finite.py has the products that keep it so.
 """
 
 import math
@@ -13,6 +16,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from entformer.kernels.finite import masked, nan_where, products, weighted_sum
 
 RowMap = Callable[[Tensor], Tensor]  # scores (..., Lk) -> weights (..., Lk); -inf scores get no weight
 
@@ -38,13 +43,8 @@ def attention(
     group = q.shape[1] // max(k.shape[1], 1)
     keys = k.to(dtype).repeat_interleave(group, 1)  # (B, H, Lk, D)
     values = v.to(dtype).repeat_interleave(group, 1)
-    scores = torch.matmul(q.to(dtype) * scale, keys.transpose(-1, -2))  # (B, H, Lq, Lk)
-    if bias is not None:
-        scores = scores + bias.to(dtype)
     query_at = torch.arange(q.shape[2], device=q.device)[:, None] + causal_offset  # (Lq, 1)
     key_at = torch.arange(k.shape[2], device=q.device)
-    if slopes is not None:
-        scores = scores - slopes.to(dtype)[:, :, None, None] * (query_at - key_at).abs()
     allowed = torch.ones((), dtype=torch.bool, device=q.device)
     if causal:
         allowed = allowed & (key_at <= query_at)
@@ -52,17 +52,29 @@ def attention(
         allowed = allowed & mask
     if key_mask is not None:
         allowed = allowed & key_mask[:, None, None, :]
-    scores = torch.where(allowed, scores, -math.inf)
+    scores = products(q.to(dtype) * scale, keys)  # (B, H, Lq, Lk)
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+        allowed = allowed & (bias.detach() != -math.inf)
+    if slopes is not None:
+        scores = scores - slopes.to(dtype)[:, :, None, None] * (query_at - key_at).abs()
+    scores = masked(scores, allowed)
     weights = row_map(scores)
+    if allowed.dim() > 0:  # a row of NaN has it where it may attend
+        weights = torch.where(allowed, weights, 0.0)
     used = weights
     if dropout > 0.0:
-        used = torch.where(survivors(weights.shape, dropout, seed), weights / (1.0 - dropout), 0.0)
-    return torch.matmul(used, values).to(v.dtype), weights, scores
+        rescale = 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0
+        kept = survivors(weights.shape, dropout, seed) | weights.detach().isnan()  # dropout does not hide NaN
+        used = torch.where(kept, weights * rescale, 0.0)
+    return weighted_sum(used, values).to(v.dtype), weights, scores
 
 
 def rela(scores: Tensor) -> Tensor:
-    """Rectified linear weights: they do not sum to one, and a row may have none."""
-    return torch.where(scores == -math.inf, 0.0, scores).relu()
+    """Rectified linear weights: they do not sum to one, and a row may have none. NaN makes its whole row NaN."""
+    seen = torch.where(scores == -math.inf, 0.0, scores)
+    broken = scores.detach().isnan().any(-1, keepdim=True)
+    return torch.where(broken, seen * nan_where(broken), seen.relu())
 
 
 def survivors(shape: torch.Size, dropout: float, seed: Tensor) -> Tensor:

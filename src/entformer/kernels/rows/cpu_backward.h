@@ -120,7 +120,10 @@ struct PackedRow {
   }
   void measure(bool want_alpha, vf& W, vf& WG) const {
     W = measure_slopes(want_alpha);
-    WG = sum_blocks([&](int64_t i) { return load(weight + i) * load(grad + i); });
+    WG = products();
+  }
+  vf products() const {
+    return sum_blocks([&](int64_t i) { return load(weight + i) * load(grad + i); });
   }
   vf residue(float delta) const {
     return sum_blocks([&](int64_t i) { return load(weight + i) * (load(grad + i) - delta); });

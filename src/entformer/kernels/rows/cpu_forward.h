@@ -8,12 +8,10 @@
 
 #include "../simd.h"
 #include "cpu_double.h"
+#include "cpu_fine.h"
 #include "cpu_softmax.h"
 
 namespace {
-
-// The four shapes of p = [1 + y]_+ ^ (1/e): no transcendental at e = 1/2 and e = 1.
-enum Shape { kSoftmax, kHalf, kOne, kGeneral };
 
 // One row on its way. Its candidates are the scores above `edge`, in `from`, less `base`: packed, already less the maximum
 // (base 0) and padded with -inf to whole vectors; or, in a row of few whole vectors, the row itself (base = maximum).
@@ -25,11 +23,12 @@ struct Row {
   const float* from;
   int64_t padded;
   float base, top, e, inv_e, edge;
-  float lam, beyond;  // found: the root, and how far it lies from the last evaluation
+  double excess;  // e before it was rounded
+  float lam, beyond, slopes;  // found: the root, how far it lies from the last evaluation, and the sum of slopes there
 
   // `scratch` holds three runs of n + 2 VL floats. Filled in place: a struct copied right after it was written stalls the
   // copy until the writes land.
-  void start(const float* scores, int64_t n, float maximum, double excess, float* scratch);
+  void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
 constexpr int64_t kFewVectors = 4;
 constexpr int64_t kShort = 64 * VL;  // candidates of a row that is solved together with others
@@ -85,10 +84,10 @@ constexpr float kLastHalley = 1e-3f;  // and a step of third order from this clo
 constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
 constexpr float kAimShort = 4e-4f;  // the excess that rough steps aim for
 
-// Where a row stands: its root, and how far that lies from the last evaluation.
+// Where a row stands: its root, how far that lies from the last evaluation, and the sum of slopes there.
 template <class T>
 struct Root {
-  T lam, beyond;
+  T lam, beyond, slopes;
 };
 
 // Packs the candidates above `edge`; in place when they are packed already.
@@ -116,8 +115,10 @@ template <Shape shape>
 Root<float> solve_one(Row& row, float lam, double tolerance) {
   const float e = shape == kHalf ? 0.5f : shape == kOne ? 1.0f : row.e;
   float beyond = 0.0f;
+  double W = 0.0;
   for (int step = 0; step < 64; ++step) {
-    double S = 0.0, W = 0.0;
+    double S = 0.0;
+    W = 0.0;
     for (int64_t block = 0; block < row.padded; block += 64 * VL) {
       Sums sums{};
       accumulate<shape>(row, block, block + 64 * VL < row.padded ? block + 64 * VL : row.padded, lam, sums);
@@ -134,7 +135,7 @@ Root<float> solve_one(Row& row, float lam, double tolerance) {
     if (e <= 0.5f && S - 1.0 < kLastStep) break;
     if (shape != kGeneral && row.padded > kShort) keep_above(row, lam - row.inv_e);
   }
-  return {lam, beyond};
+  return {lam, beyond, (float)W};
 }
 
 // The sums of VL rows.
@@ -195,7 +196,7 @@ inline vf step_of(const RowSums& of, vf S, vf W, vf e, uint32_t third_order) {
 // so the latency of a reduction, a root and a division is paid once for VL rows.
 template <Shape shape>
 Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
-  vf e{}, beyond{};
+  vf e{}, beyond{}, W{};
   RowSums of;
   for (int r = 0; r < count; ++r) e[r] = rows[r].e;
   for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
@@ -208,9 +209,9 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
     uint32_t far = all & bits_greater(e, splat(1.0f / 32));
     for (int step = 0; step < 8 && far; ++step) {
       accumulate_flat<false>(rows, far, lam, of);
-      vf S = sum_each(of.p), W = sum_each(of.w), change = step_of<shape>(of, S, W, e, third_order);
+      vf S = sum_each(of.p), slopes = sum_each(of.w), change = step_of<shape>(of, S, slopes, e, third_order);
       // Aimed a little short of the root: an evaluation beyond it would miss what is barely inside the support.
-      change -= kAimShort / vmax(W, splat(kSmallestNormal));
+      change -= kAimShort / vmax(slopes, splat(kSmallestNormal));
       lam = blend(far, vmax(lam + change, least), lam);
       far &= bits_greater(S, blend(third_order, splat(1.5f), splat(1.05f)));
     }
@@ -225,7 +226,8 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
       of.w[r] = sums.w;
       of.w_over_q[r] = sums.w_over_q;
     }
-    vf S = sum_each(of.p), W = sum_each(of.w), excess = S - 1.0f;
+    vf S = sum_each(of.p), excess = S - 1.0f;
+    W = sum_each(of.w);
     vf change = step_of<shape>(of, S, W, e, third_order), next = lam + change;
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
     uint32_t moving = bits_greater(excess, splat(tolerance)) & bits_greater(next, lam);
@@ -236,12 +238,16 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
     open = moving;
     open &= bits_greater(excess, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), excess) | ~third_order;
   }
-  return {lam, beyond};
+  return {lam, beyond, W};
 }
 
 // Writes the weights of a row whose root is known.
 template <Shape shape>
 void finish(const Row& row, int64_t n, bool past_cache) {
+  if (row.slopes > kSensitive) {
+    fine_row(shape, row.s, n, row.top, row.excess, row.lam, row.packed).write(row.s, n, row.p);
+    return;
+  }
   if (shape == kGeneral && row.beyond != 0.0f) {  // the last step was so short that two terms of its effect are all of it
     const float half_curve = 0.5f * (1.0f - row.e);
     for (int64_t i = 0; i < row.padded; i += VL) {
@@ -308,7 +314,8 @@ inline float root_of_sample(const Row& whole) {
   return (whole.e == 0.5f ? solve_one<kHalf>(sample, 0.0f, kRough) : solve_one<kOne>(sample, 0.0f, kRough)).lam;
 }
 
-inline void Row::start(const float* scores, int64_t n, float maximum, double excess, float* scratch) {
+inline void Row::start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch) {
+  excess = alpha_less_one;
   s = from = scores;
   packed = scratch;
   weight = scratch + n + 2 * VL;
@@ -336,6 +343,7 @@ void solve(Row* rows, int count) {
     const Root<float> root = solve_one<shape>(rows[r], rows[r].lam, kSettled);
     rows[r].lam = root.lam;
     rows[r].beyond = root.beyond;
+    rows[r].slopes = root.slopes;
     swap(rows[r], rows[--count]);
   }
   if (count == 0) return;
@@ -363,6 +371,7 @@ void solve(Row* rows, int count) {
   for (int r = 0; r < count; ++r) {
     rows[r].lam = roots.lam[r];
     rows[r].beyond = roots.beyond[r];
+    rows[r].slopes = roots.slopes[r];
   }
 }
 

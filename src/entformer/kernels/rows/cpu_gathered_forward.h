@@ -35,6 +35,7 @@ struct GatheredRows {
     const PowerTable* table;
     int64_t padded;
     float e, inv_e;
+    double excess;  // e before it was rounded
   } rows[VL];
   PowerTables tables;
   int size = 0;
@@ -47,6 +48,7 @@ struct GatheredRows {
     row.u = scratch;
     row.slope = scratch + n + 2 * VL;
     row.chosen = (uint16_t*)(row.slope + n + 2 * VL);
+    row.excess = e;
     row.e = (float)e;
     row.inv_e = (float)(1.0 / e);
     row.table = table_of(e);
@@ -145,8 +147,8 @@ struct GatheredRows {
     }
   }
 
-  // Moves lam of the open rows to their roots: the last evaluation is `at`, the root lies `beyond` it.
-  ENTFORMER_APART void solve_rows(uint32_t open, vf e, vf lam, vf& at, vf& beyond) const {
+  // Moves lam of the open rows to their roots: the last evaluation is `at`, the root lies `beyond` it, `slopes` is the sum of w there.
+  ENTFORMER_APART void solve_rows(uint32_t open, vf e, vf lam, vf& at, vf& beyond, vf& slopes) const {
     RowSums of;
     for (int r = 0; r < VL; ++r)
       if (!(open >> r & 1)) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
@@ -157,6 +159,7 @@ struct GatheredRows {
       evaluate(open, lam_of, of);
       at = blend(open, lam, at);
       vf S = sum_each(of.p), W = sum_each(of.w), excess = S - 1.0f, change = step_of<kGeneral>(of, S, W, e, third_order);
+      slopes = blend(open, W, slopes);
       const uint32_t far = bits_greater(excess, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), excess);
       vf less = kAimShort / vmax(W, splat(kSmallestNormal));
       vf next = vmax(lam + blend(far & third_order, change - less, change), vf{});
@@ -209,20 +212,20 @@ struct GatheredRows {
     }
   }
 
-  // The roots of the rows that were added: the last evaluation is `at`, the root lies `beyond` it. Returns the rows that have one.
-  uint32_t solve(int64_t n, vf& at, vf& beyond) {
-    float top[VL], floor_of[VL];
+  // The roots of the rows that were added, as solve_rows has them, and the maxima. Returns the rows that have a root.
+  uint32_t solve(int64_t n, vf& at, vf& beyond, vf& slopes, float* top) {
+    float floor_of[VL];
     vf e = splat(1.0f), guess;
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
     const uint32_t good = begin(n, e, top, guess);
     vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
     store(floor_of, floor);
     gather(n, good, top, floor_of);
-    solve_rows(good, e, guess, at, beyond);
+    solve_rows(good, e, guess, at, beyond, slopes);
     if (const uint32_t lost = good & bits_greater(floor, vmin(at, at + beyond))) {
       store(floor_of, vf{});
       gather(n, lost, top, floor_of);
-      solve_rows(lost, e, guess, at, beyond);
+      solve_rows(lost, e, guess, at, beyond, slopes);
     }
     return good;
   }
@@ -234,12 +237,17 @@ struct GatheredRows {
 
   void run(int64_t n, bool past_cache) {
     if (size == 0) return;
-    float at_of[VL], beyond_of[VL];
-    vf at{}, beyond{};
-    const uint32_t good = solve(n, at, beyond);
+    float at_of[VL], beyond_of[VL], top[VL];
+    vf at{}, beyond{}, slopes{};
+    const uint32_t good = solve(n, at, beyond, slopes, top);
     store(at_of, at);
     store(beyond_of, beyond);
     finish(n, past_cache, good, at_of, beyond_of);
+    for (uint32_t fine = good & bits_greater(slopes, splat(kSensitive)); fine; fine &= fine - 1) {
+      const int r = __builtin_ctz(fine);
+      const One& row = rows[r];
+      fine_row(kGeneral, row.s, n, top[r], row.excess, at_of[r] + beyond_of[r], row.u).write(row.s, n, row.p);
+    }
     clear();
   }
 };
@@ -252,7 +260,7 @@ struct GatheredRows {
   int size = 0;
   void add(const float*, float*, int64_t, double, float*) {}
   const PowerTable* table_of(double) { return nullptr; }
-  uint32_t solve(int64_t, vf&, vf&) { return 0; }
+  uint32_t solve(int64_t, vf&, vf&, vf&, float*) { return 0; }
   void clear() {}
   void run(int64_t, bool) {}
 };

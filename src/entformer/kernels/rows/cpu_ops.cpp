@@ -7,18 +7,15 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
 
 #include <atomic>
 #include <cstring>
 #include <tuple>
 #include <vector>
 
+#include "../checks.h"
 #include "../isa.h"
 #include "cpu_kernel.h"
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 namespace {
 
@@ -37,8 +34,7 @@ EntformerDtype dtype_of(const Tensor& t) {
     case ScalarType::Float: return kFloat32;
     case ScalarType::Double: return kFloat64;
     case ScalarType::BFloat16: return kBFloat16;
-    case ScalarType::Half: return kFloat16;
-    default: STD_TORCH_CHECK(false, "entmax_rows takes float16, bfloat16, float32 or float64 scores"); return kFloat32;
+    default: return kFloat16;  // checked before
   }
 }
 
@@ -70,7 +66,7 @@ void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, i
   torch::stable::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
     if (!kernel(args, begin, end)) ok = false;
   });
-  STD_TORCH_CHECK(ok, "entmax_rows could not get scratch memory for a row of ", args.n, " scores");
+  require(ok, "entmax: there is not enough memory to work on rows of ", args.n, " scores; free some, or use shorter rows.");
 }
 
 // Whether rows that are written go past the cache (simd.h): not if whoever reads them next could have found them there.
@@ -79,7 +75,19 @@ bool past_cache(const Tensor& out, int64_t n) {
   return aligned && out.scalar_type() == ScalarType::Float && out.numel() * 4 >= 8 << 20;
 }
 
+// Rows in the last dimension of `rows`, one alpha for each.
+void require_rows(const char* op, const char* name, const Tensor& rows, const Tensor& alpha) {
+  require_memory(op, name, rows, {ScalarType::Float, ScalarType::Double, ScalarType::BFloat16, ScalarType::Half});
+  require_memory(op, "alpha", alpha, {ScalarType::Double});
+  require(rows.dim() > 0, op, ": ", name, " must have at least one dimension.");
+  bool same = alpha.dim() == rows.dim() - 1;
+  for (int64_t d = 0; same && d < alpha.dim(); ++d) same = alpha.size(d) == rows.size(d);
+  require(same, op, ": alpha must have the shape of ", name, " without the last dimension; they have shapes ",
+          shape_text(alpha.sizes()), " and ", shape_text(rows.sizes()), ".");
+}
+
 Tensor entmax_rows(const Tensor& scores, const Tensor& alpha) {
+  require_rows("entmax_rows", "scores", scores, alpha);
   Tensor s = torch::stable::contiguous(scores);
   Tensor weights = torch::stable::new_empty(s, sizes_of(s, s.dim()));
   const int64_t n = s.size(s.dim() - 1), rows = n == 0 ? 0 : s.numel() / n;
@@ -91,6 +99,10 @@ Tensor entmax_rows(const Tensor& scores, const Tensor& alpha) {
 
 std::tuple<Tensor, Tensor> entmax_rows_backward(const Tensor& weights, const Tensor& alpha, const Tensor& grad_weights,
                                                 bool want_alpha) {
+  const char* op = "entmax_rows_backward";
+  require_rows(op, "weights", weights, alpha);
+  require_memory(op, "grad_weights", grad_weights, {weights.scalar_type()});
+  require_same_shape(op, "grad_weights", grad_weights, "weights", weights);
   Tensor p = torch::stable::contiguous(weights), g = torch::stable::contiguous(grad_weights);
   Tensor grad_scores = torch::stable::new_empty(p, sizes_of(p, p.dim()));
   const int64_t n = p.size(p.dim() - 1), rows = n == 0 ? 0 : p.numel() / n;

@@ -45,7 +45,6 @@ inline vf pick(vf from, vi at) { return (vf)_mm512_permutexvar_ps((__m512i)at, (
 inline vi shifted(vi bits, int by) { return (vi)((vu)bits >> by); }
 
 // 2^t for |t| < 900 in double: what is looked up should be rounded once.
-typedef double vd __attribute__((vector_size(VL * 8)));
 inline vf exp2_rounded(const vd& t) {
   const double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   vd shifted_t = t + magic, f = t - (shifted_t - magic);

@@ -10,6 +10,7 @@ So gradients here follow from the definition alone, by ordinary operations, and 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +28,8 @@ def entmax_rows(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = None)
     e = alpha.to(work).unsqueeze(-1) - 1.0  # (..., 1)
 
     top = s.detach().amax(-1, keepdim=True)  # NaN where the row has one
-    shared = top == math.inf  # +inf entries share the mass: the limit of ever larger scores
-    s = torch.where(shared, torch.where(s == math.inf, 0.0, -math.inf), s)
+    shared = top == math.inf  # +inf entries share the mass, as equal scores do, and have their gradient
+    s = torch.where(shared, torch.where(s == math.inf, _finite(s), -math.inf), s)
     top = torch.where(top.isinf(), 0.0, top)
     allowed = s - top > -math.inf  # -inf is how a mask arrives; a difference beyond the largest number is as good as one
     u = torch.where(allowed, s - top, 0.0)
@@ -36,14 +37,15 @@ def entmax_rows(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = None)
     c = _solve(u.detach(), allowed, e.detach())
     for _ in range(2):
         p, slope = _deformed_exp(u - c, e, allowed)
-        total_slope = slope.sum(-1, keepdim=True)
-        step = (p.sum(-1, keepdim=True) - 1.0) / torch.where(total_slope == 0.0, 1.0, total_slope)
-        c = c + (step - step.detach())  # the derivative of a step, not its rounding
+        total, total_slope = p.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
+        # The derivative of a step from the root. What rounding leaves of S - 1 must be exactly 0 here: at alpha > 2 it would be
+        # multiplied by the derivative of W, which is unbounded at the edge of the support.
+        c = c + (total - total.detach()) / torch.where(total_slope == 0.0, 1.0, total_slope)
     flat = (e > 1.0) & (1.0 - e * c < 1e-6)
     weights = _share_out(_deformed_exp(u - c, e, allowed)[0], flat, allowed & (u == 0.0))
-    broken = torch.where(top.isnan() | e.isnan(), math.nan, 0.0)
-    weights = weights + (torch.where(s == -math.inf, 0.0, s) + e) * broken  # NaN stays in its row, in the gradients too
-    return weights.to(scores.dtype)
+    broken = top.isnan() | e.isnan()  # NaN stays in its row, and in the gradients of that row
+    nothing = (_finite(scores.to(work)) + e) * torch.where(broken, math.nan, 0.0)
+    return torch.where(broken, nothing, weights).to(scores.dtype)
 
 
 def entmax_rows_backward(weights: Tensor, alpha: Tensor, grad: Tensor, want_alpha: bool) -> tuple[Tensor, Tensor]:
@@ -90,6 +92,33 @@ def _deformed_exp(x: Tensor, e: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor
     return p, p / (1.0 + y)
 
 
+class _Finite(torch.autograd.Function):
+    """NaN and infinity replaced by 0, with the gradient of x + constant."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent
+
+
+def _finite(x: Tensor) -> Tensor:
+    finite: Tensor = _Finite.apply(x)  # type: ignore[no-untyped-call]
+    return finite
+
+
 def _share_out(weights: Tensor, flat: Tensor, best: Tensor) -> Tensor:
     """Of many equal scores at alpha > 2, 1 + e x = n^-e is beyond what 1 - e c can hold. All are off alike, so divide by the
     sum; where nothing is left of it give all to the best."""
@@ -105,7 +134,7 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
     low = torch.zeros_like(count)
     high = -_expm1_over(e, -count.log())  # (1 - n^-e)/e
     c, last_gap = low, torch.full_like(low, math.inf)
-    best, best_gap = c, last_gap  # rounding makes the last steps wander; the best one counts
+    best, best_gap, stale = c, last_gap, low  # rounding makes the last steps wander; the best one counts
     tolerance = 2.0 * torch.finfo(u.dtype).eps
     for _ in range(MOST_STEPS):
         p, slope = _deformed_exp(u - c, e, allowed)
@@ -114,7 +143,9 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
         settled = gap.abs() <= tolerance
         better = gap.abs() < best_gap
         best, best_gap = torch.where(better, c, best), torch.where(better, gap.abs(), best_gap)
-        if _all_true(settled | ~allowed.any(-1, keepdim=True) | gap.isnan()):
+        stale = torch.where(better, 0.0, stale + 1.0)
+        wandering = (e <= 1.0) & (stale >= 3.0)  # where Newton converges from the left, what does not improve is rounding
+        if _all_true(settled | wandering | ~allowed.any(-1, keepdim=True) | gap.isnan()):
             break
         low, high = torch.where(gap > 0, c, low), torch.where(gap > 0, high, c)
         step = -total * _expm1_over(e, -total.clamp(min=1e-300).log()) / slope.sum(-1, keepdim=True)

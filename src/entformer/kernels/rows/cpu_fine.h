@@ -1,0 +1,93 @@
+// Weights of a row that float32 cannot hold a root for: many scores, equal or nearly so, barely inside the support.
+//
+// The sum of a row moves by W = sum(w), the sum of the slopes, for each unit that lam moves. A rounding of lam, or of scores that are
+// equal and therefore round alike, is 6e-8: with W = 20,000 the weights no longer sum to one, and what the equal scores have too
+// much the others lack. So above kSensitive the base 1 + e (s - top - lam) is computed in float64, where it cancels, and rounded
+// to float32 after; powers and sums go on from there as elsewhere. Only sparse rows of thousands of scores are like this.
+#pragma once
+
+#include <math.h>
+
+#include "../simd.h"
+
+namespace {
+
+// The four shapes of p = [1 + y]_+ ^ (1/e): no transcendental at e = 1/2 and e = 1.
+enum Shape { kSoftmax, kHalf, kOne, kGeneral };
+
+constexpr float kSensitive = 16.0f;   // of W: below, 6e-8 W is a few units of float32
+constexpr double kFineEnough = 1e-7;  // how far the sum of a row may stay from one
+constexpr int64_t kFineBlock = 8 * VL;
+
+struct FineRow {
+  Shape shape;
+  double e, top, lam;
+
+  // The weights of VL scores and their slopes; zero for -inf.
+  vf weights(vf scores, vf& slopes) const {
+    const vd y = ((__builtin_convertvector(scores, vd) - top) - lam) * e;
+    const vf q = vmax(__builtin_convertvector(y + 1.0, vf), vf{});
+    if (shape == kOne) {
+      slopes = q > 0.0f ? splat(1.0f) : vf{};
+      return q;
+    }
+    if (shape == kHalf) {
+      slopes = q;
+      return q * q;
+    }
+    const vf low = vmax(__builtin_convertvector(y, vf), splat(-1.0f));
+    slopes = q > 0.0f ? vexp(vlog1p(low, q) * (float)(1.0 / e - 1.0)) : vf{};
+    return slopes * q;
+  }
+
+  // S and W of n scores, -inf beyond them up to a whole vector.
+  void sums(const float* s, int64_t n, double& S, double& W) const {
+    S = W = 0.0;
+    for (int64_t block = 0; block < n; block += kFineBlock) {
+      vf p{}, w{}, slopes;
+      for (int64_t i = block; i < n && i < block + kFineBlock; i += VL) {
+        p += weights(load(s + i), slopes);
+        w += slopes;
+      }
+      S += hsum(p);
+      W += hsum(w);
+    }
+  }
+
+  // The weights of n scores, which `out` may be; returns how many are above zero. Touches nothing beyond n.
+  int64_t write(const float* s, int64_t n, float* out) const {
+    vf slopes;
+    int64_t i = 0, count = 0;
+    auto counted = [&](vf p) {
+      count += __builtin_popcount(bits_greater(p, vf{}));
+      return p;
+    };
+    for (; i + VL <= n; i += VL) store(out + i, counted(weights(load(s + i), slopes)));
+    if (i < n) store_tail(out + i, counted(weights(load_tail(s + i, n - i, -kInf), slopes)), n - i);
+    return count;
+  }
+};
+
+// The row of n scores with maximum `top` at its root, which lies near `lam`. `packed` holds n + 2 VL floats of scratch: sums run over
+// what can have weight alone, so that scores far below do not change a bit.
+ENTFORMER_APART FineRow fine_row(Shape shape, const float* s, int64_t n, float top, double e, double lam, float* packed) {
+  const double most = -expm1(-e * log((double)n)) / e;  // the root of n equal scores: no row has a larger one
+  FineRow row{shape, e, top, lam < most ? lam : most};
+  const vf edge = splat((float)(-1.0 / e) * 1.000001f);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i += VL) {
+    const vf scores = i + VL <= n ? load(s + i) : load_tail(s + i, n - i, -kInf);
+    count += compress(packed + count, scores, bits_greater(scores - top, edge));
+  }
+  store(packed + count, splat(-kInf));
+  for (int step = 0; step < 16; ++step) {
+    double S, W;
+    row.sums(packed, count, S, W);
+    if (!(W > 0.0) || fabs(S - 1.0) <= kFineEnough) break;
+    row.lam += (S - 1.0) / W;
+    if (row.lam > most) row.lam = most;
+  }
+  return row;
+}
+
+}  // namespace

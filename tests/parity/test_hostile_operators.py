@@ -1,0 +1,223 @@
+"""Raw operators called with what no caller of ours passes: wrong sizes, dtypes, devices, strides, numbers.
+
+In: the arguments of a valid call, one or two of them spoiled. Out: an error that is a sentence, or a result, but never a crash.
+`make sanitize` runs the same cases with every access checked.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from entformer.kernels.flash import ops as flash
+from entformer.kernels.rows import ops as rows
+from entformer.kernels.training import ops as training
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "kernels")
+
+CASES = 2000
+EACH = 200
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.uint8,
+    torch.complex64,
+]
+INTEGERS = [0, 1, -1, 7, 2**20, 2**30, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63)]
+NUMBERS = [0.0, 1.0, -1.0, 0.5, 2.0, math.nan, math.inf, -math.inf, 1e300]
+
+
+def flash_arguments(draw: random.Random) -> tuple[Any, ...]:
+    batch, heads, group = draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([1, 2])
+    queries, keys, size, value_size = (draw.choice([1, 2, 5, 17, 40]) for _ in range(4))
+    seed = torch.Generator().manual_seed(draw.randrange(1000))
+    q = torch.randn(batch, heads * group, queries, size, generator=seed)
+    k, v = torch.randn(batch, heads, keys, size, generator=seed), torch.randn(batch, heads, keys, value_size, generator=seed)
+    alpha = torch.full(q.shape[:2], draw.choice([1.0, 1.3, 1.5, 2.0, 2.5]), dtype=torch.float64)
+    mask = torch.rand(*q.shape[:3], keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
+    key_mask = torch.rand(batch, keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
+    slopes = torch.rand(q.shape[:2], generator=seed) if draw.random() < 0.5 else None
+    how = (0.3, draw.random() < 0.2, draw.random() < 0.5, draw.randint(-3, 3))
+    return (
+        q,
+        k,
+        v,
+        alpha,
+        mask,
+        key_mask,
+        slopes,
+        *how,
+        draw.choice([0.0, 0.4]),
+        torch.tensor(5),
+        draw.random() < 0.5,
+        draw.choice([0, 4, 33, 100]),
+    )
+
+
+def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
+    given = flash_arguments(draw)
+    out, state, count, _entropy, kept = flash.flash_forward(*given)
+    if draw.random() < 0.3:
+        state = torch.where(torch.rand(state.shape) < 0.3, draw.choice([math.nan, math.inf, 1e30, -5.0]), state)
+    if draw.random() < 0.3:
+        count = torch.randint(0, given[1].shape[2] + 1, count.shape, dtype=torch.int32)
+    if draw.random() < 0.3:
+        kept = torch.randint(0, 256, kept.shape, dtype=torch.uint8)
+    return torch.ones_like(out), *given[:7], state, count, kept, *given[7:13], draw.random() < 0.5
+
+
+def support_arguments(draw: random.Random) -> tuple[Any, ...]:
+    given = flash_arguments(draw)
+    _out, state, count, _entropy, _kept = flash.flash_forward(*given)
+    crow = torch.nn.functional.pad(count.flatten().long().cumsum(0), (1, 0))
+    if draw.random() < 0.3:
+        crow = crow + torch.randint(-3, 4, crow.shape)
+    return given[0], given[1], *given[3:7], state, crow, *given[7:11]
+
+
+def rows_arguments(draw: random.Random) -> tuple[Any, ...]:
+    shape = tuple(draw.choice([1, 2, 3, 17]) for _ in range(draw.randint(1, 3)))
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(draw.randrange(1000)))
+    return x, torch.full(shape[:-1], draw.choice([1.0, 1.3, 1.5, 2.0, 3.0]), dtype=torch.float64)
+
+
+def rows_backward_arguments(draw: random.Random) -> tuple[Any, ...]:
+    x, alpha = rows_arguments(draw)
+    return x.softmax(-1), alpha, torch.ones_like(x), draw.random() < 0.5
+
+
+def cross_entropy_arguments(draw: random.Random) -> tuple[Any, ...]:
+    count, classes = draw.choice([1, 2, 9]), draw.choice([1, 3, 40])
+    return torch.randn(count, classes), torch.randint(0, classes, (count,)), 0.1, draw.random() < 0.5
+
+
+def dropout_arguments(draw: random.Random) -> tuple[Any, ...]:
+    x = torch.randn(draw.choice([1, 5, 70]), draw.choice([1, 8]))
+    return x, torch.ones_like(x) if draw.random() < 0.5 else None, torch.tensor(3), 0.3, draw.random() < 0.5
+
+
+OPERATORS: list[tuple[Any, Callable[[random.Random], tuple[Any, ...]]]] = [
+    (flash.flash_forward, flash_arguments),
+    (flash.flash_backward, backward_arguments),
+    (flash.flash_support, support_arguments),
+    (rows.entmax_rows, rows_arguments),
+    (rows.entmax_rows_backward, rows_backward_arguments),
+    (training.cross_entropy_, cross_entropy_arguments),
+    (training.dropout, dropout_arguments),
+]
+
+
+def spoil_tensor(draw: random.Random, t: Tensor) -> Tensor:
+    """The same tensor but for its size, rank, dtype, device, strides or memory."""
+    kind = draw.choice(
+        ["size", "size", "rank", "dtype", "meta", "expanded", "strided", "overlapping", "empty", "freed", "transposed"]
+    )
+    dim = draw.randrange(t.dim()) if t.dim() else 0
+    if kind == "size" and t.dim():
+        sizes = list(t.shape)
+        sizes[dim] = draw.choice([0, 1, sizes[dim] + 1, max(sizes[dim] - 1, 0), 2 * sizes[dim], 3, 64])
+        return torch.ones(sizes).to(t.dtype)
+    if kind == "rank":
+        return t.unsqueeze(dim) if draw.random() < 0.5 or not t.dim() else t.select(dim, 0) if t.shape[dim] else t
+    if kind == "dtype":
+        return t.to(draw.choice(DTYPES))
+    if kind == "meta":
+        return t.to("meta")
+    if kind == "expanded" and t.dim():  # valid: stride 0
+        return t.narrow(dim, 0, min(t.shape[dim], 1)).expand(t.shape) if t.shape[dim] else t
+    if kind == "strided":  # valid: every second element
+        return t.repeat_interleave(2, -1)[..., ::2] if t.dim() else t
+    if kind == "overlapping" and t.numel():  # valid: windows into each other
+        return t.flatten()[:1].expand(sum(t.shape) + 1).clone().as_strided(t.shape, [1] * t.dim())
+    if kind == "empty":
+        return t.new_empty(0)
+    if kind == "freed":  # as sharding frees parameters
+        t = t.clone()
+        t.untyped_storage().resize_(0)
+        return t
+    if kind == "transposed" and t.dim() > 1:
+        return t.transpose(dim, draw.randrange(t.dim()))
+    return t
+
+
+def spoil(draw: random.Random, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return spoil_tensor(draw, value)
+    if isinstance(value, bool) or value is None:
+        return value
+    return draw.choice(INTEGERS) if isinstance(value, int) else draw.choice(NUMBERS)
+
+
+@pytest.mark.parametrize("first", range(0, CASES, EACH))
+def test_an_error_or_a_result_but_never_a_crash(first: int) -> None:
+    errors = []
+    for number in range(first, first + EACH):
+        draw = random.Random(number)
+        torch.manual_seed(number)
+        operator, make = OPERATORS[number % len(OPERATORS)]
+        arguments = list(make(draw))
+        for at in draw.sample(range(len(arguments)), draw.choice([1, 1, 2])):
+            arguments[at] = spoil(draw, arguments[at])
+        try:
+            operator(*arguments)
+        except Exception as problem:
+            errors.append(f"case {number}: {problem}")
+    assert len(errors) > EACH // 5  # much of what is spoiled is noticed
+    assert not [text for text in errors if ".cpp" in text]
+
+
+def test_heads_that_do_not_divide() -> None:
+    draw = random.Random(0)
+    q, k, v, _alpha, _mask, _key_mask, _slopes, *rest = flash_arguments(draw)
+    q, k, v = torch.ones(1, 2, 5, 8), torch.ones(1, 3, 5, 8), torch.ones(1, 3, 5, 8)
+    alpha = torch.ones(1, 2, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"flash_forward: the 2 heads of q must be a multiple of the 3 of k\."):
+        flash.flash_forward(q, k, v, alpha, None, None, None, *rest)
+
+
+@pytest.mark.parametrize("offset", [2**63 - 1, -(2**63), 2**31])
+def test_offsets_beyond_what_positions_can_be(offset: int) -> None:
+    arguments = list(flash_arguments(random.Random(0)))
+    arguments[10] = offset
+    with pytest.raises(RuntimeError, match=r"flash_forward: causal_offset must lie between"):
+        flash.flash_forward(*arguments)
+
+
+@pytest.mark.parametrize("dropout", [math.nan, -0.1, 1.5, math.inf])
+def test_dropout_that_is_no_probability(dropout: float) -> None:
+    arguments = list(flash_arguments(random.Random(0)))
+    arguments[11] = dropout
+    with pytest.raises(RuntimeError, match=r"flash_forward: dropout must lie between 0 and 1"):
+        flash.flash_forward(*arguments)
+
+
+def test_strides_of_zero_are_read_as_such() -> None:
+    """vmap of a gradient hands over state, count and kept that are expanded, not copied."""
+    given = flash_arguments(random.Random(3))
+    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:])
+    out, state, count, _entropy, kept = flash.flash_forward(*given)
+    twice = [t.expand(2, *t.shape[1:]) if isinstance(t, Tensor) and t.dim() else t for t in given]
+    saved = [t.expand(2, *t.shape[1:]) for t in (state, count, kept)]
+    ones = torch.ones_like(out)
+    once = flash.flash_backward(ones, *given[:7], state, count, kept, *given[7:13], True)
+    both = flash.flash_backward(ones.expand(2, *ones.shape[1:]), *twice[:7], *saved, *twice[7:11], 0.0, given[12], True)
+    if given[11] == 0.0:
+        for one, two in zip(once, both, strict=True):
+            assert torch.equal(two, one.expand(two.shape))
+
+
+def test_scratch_that_cannot_be_had_is_said_in_a_sentence() -> None:
+    q = torch.ones(1, 1, 1, 1)
+    k = torch.ones(1, 1, 1, 1).expand(1, 1, 2**33, 1)
+    alpha = torch.ones(1, 1, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"flash_forward: at most 536870912 queries and keys are possible"):
+        flash.flash_forward(q, k, k, alpha, None, None, None, 1.0, False, False, 0, 0.0, torch.tensor(0), False, 4)
