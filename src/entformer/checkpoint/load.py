@@ -211,5 +211,4 @@ def _weights_in(path: Path) -> tuple[Path, int]:
     file = path / "model.safetensors"
     if not file.is_file():
         raise DataError(f"{path} holds no weights; give a run, a checkpoint folder or a safetensors file.")
-    average = path / "average.json"
-    return file, int(read_json(average)["step"]) if average.is_file() else -1
+    return file, _average_step(file) if (path / "average.json").is_file() else -1

@@ -116,8 +116,14 @@ def prepared_of_run(run: Path | None) -> Prepared:
     folder = RunFolder(run)
     places = [folder.prepared]
     if folder.recipe.is_file():
-        recipe = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
-        if stored := (recipe.get("data") or {}).get("prepared"):
+        try:
+            recipe = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
+            stored = (recipe["data"] or {}).get("prepared")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as err:
+            raise DataError(
+                f"{folder.recipe} is damaged; restore it from a copy, or give the data with --data FOLDER."
+            ) from err
+        if stored:
             places.insert(0, Path(stored))
     found = next((place for place in places if (place / "prep.json").is_file()), None)
     if found is None:

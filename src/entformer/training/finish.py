@@ -5,6 +5,8 @@ RUN/averaged/average.json, and a finished run that is started again does not rep
 """
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from entformer.checkpoint.atomic import read_json, write_json
 from entformer.checkpoint.average import (
@@ -17,6 +19,7 @@ from entformer.checkpoint.average import (
 )
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import load_weights
+from entformer.errors import DataError
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.metrics import Metrics
 from entformer.training.recipe import Recipe
@@ -52,6 +55,8 @@ def finish(
     Returns:
         The validation of the average and the comparison; None for what does not exist.
     """
+    if not progress.best:  # every validated checkpoint was damaged and set aside
+        return None, None
     chosen = _chosen(folder, recipe, progress)
     if len(chosen) < 2:
         say(
@@ -63,13 +68,10 @@ def finish(
     step, ranked = progress.best[0]
     best, beam, metric = folder.checkpoint(str(step)), _beam(recipe, ranked), recipe.training.metric
     record = folder.averaged / "average.json"
-    facts = read_json(record) if record.is_file() else {}
     wanted = {"checkpoint": best.name, "metric": metric, "beam": beam}
-    known = (
-        facts.get("checkpoints") == names and facts.get("validation") and facts.get("compared", {}).items() >= wanted.items()
-    )
-    if known:
-        found, checkpoint_value = Validation(**facts["validation"]), float(facts["compared"]["value"])
+    known = _recorded(record, names, wanted)
+    if known is not None:
+        found, checkpoint_value = known
     else:
         judged = _judge_best(best, ranked, beam, recipe, model, judge, say)
         if judged is None:
@@ -100,6 +102,17 @@ def finish(
     else:
         folder.point("best", best, metric=metric, value=as_read(metric, ranked))
     return found, choice
+
+
+def _recorded(record: Path, names: list[str], wanted: dict[str, Any]) -> tuple[Validation, float] | None:
+    """The validation of this average and the checkpoint's value, if average.json has both; a damaged record is made again."""
+    try:
+        facts = read_json(record)
+        if facts["checkpoints"] != names or not facts["compared"].items() >= wanted.items():
+            return None
+        return Validation(**facts["validation"]), float(facts["compared"]["value"])
+    except (DataError, KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def compared_with(folder: RunFolder) -> str | None:
