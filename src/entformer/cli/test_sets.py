@@ -121,7 +121,7 @@ def prepared_of_run(run: Path | None) -> Prepared:
             stored = (recipe["data"] or {}).get("prepared")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as err:
             raise DataError(
-                f"{folder.recipe} is damaged; restore it from a copy, or give the data with --data FOLDER."
+                f"{folder.recipe} is damaged; restore it, or give the data with --data FOLDER."
             ) from err
         if stored:
             places.insert(0, Path(stored))
