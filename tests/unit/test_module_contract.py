@@ -115,6 +115,10 @@ CASES: dict[str, Case] = {
     "attention, rela": attention_case(normalizer="rela"),
     "attention, ssmax by sdpa": attention_case(normalizer="ssmax", backend="sdpa"),
     "attention, topk": attention_case(normalizer="topk"),
+    **{
+        f"attention, {name}": attention_case(normalizer=name, is_causal=True, output_norm="rms")
+        for name in ("stickbreaking", "softmax1", "adaptive_span", "softmax_temperature", "relu2")
+    },
     "attention, extra keys": attention_case(add_bias_kv=True, add_zero_attn=True, alpha_tied="layer"),
     "language model, nape": language_model_case(positions="nape"),
     "language model, rotary": language_model_case(positions="rotary", attention={"alpha": "learned", "alpha_tied": "kind"}),
@@ -136,6 +140,9 @@ CASES: dict[str, Case] = {
     "EntmaxAlpha": Case(lambda: ef.EntmaxAlpha(HEADS), lambda module, x: module(scores_of(x)), ("EntmaxAlpha",)),
     "SSMaxScaling": Case(lambda: ef.SSMaxScaling(HEADS), lambda module, x: module(x, lengths_of(x)), ("SSMaxScaling",)),
     "PerHeadScaling": Case(lambda: ef.PerHeadScaling(HEADS), lambda module, x: module(x, lengths_of(x)), ("PerHeadScaling",)),
+    "TemperatureScaling": Case(
+        lambda: ef.TemperatureScaling(HEADS, 4), lambda module, x: module(x, lengths_of(x)), ("TemperatureScaling",)
+    ),
     "ASEntmaxScaling": Case(
         lambda: ef.ASEntmaxScaling(WIDTH, HEADS, init="paper"), lambda module, x: module(x, lengths_of(x)), ("ASEntmaxScaling",)
     ),
@@ -180,6 +187,7 @@ NO_MODULES = {
 }
 NO_MODULES |= {
     "project_alphas",
+    "register_operators",
     "NORMALIZERS",
     "Normalizer",
     "alibi_windows",

@@ -109,6 +109,8 @@ def check_offset(name: str, value: Any) -> int:
     """An integer small enough that adding a position does not overflow."""
     if isinstance(value, torch.SymInt):
         return value  # type: ignore[return-value]
+    if torch.compiler.is_compiling() and isinstance(value, int):
+        return value  # a symbolic number too: reading it would make a graph for each length of a cache
     try:
         number = operator.index(value)
     except TypeError:

@@ -108,8 +108,8 @@ class StickBreaking(nn.Module):
         hidden = (scores == -math.inf) | (distance < (0 if self.attend_current else 1))
         scores = scores.masked_fill(hidden, 0.0)
         left = F.logsigmoid(-scores).masked_fill(hidden, 0.0)  # ln of what each key leaves
-        after = left.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # of the keys from j + 1 on
-        return (F.logsigmoid(scores) + F.pad(after, (0, 1))).exp().masked_fill(hidden, 0.0)
+        after = F.pad(left.flip(-1).cumsum(-1).flip(-1), (0, 1))[..., 1:]  # of the keys from j + 1 on
+        return (F.logsigmoid(scores) + after).exp().masked_fill(hidden, 0.0)
 
     def extra_repr(self) -> str:
         return f"attend_current={self.attend_current}"
