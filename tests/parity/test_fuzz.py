@@ -1,7 +1,8 @@
 """A short run of the fuzzer (fuzz_kernels.py) on every instruction set: the same cases on every machine."""
 
-import fuzz_kernels
 import pytest
+
+from . import fuzz_kernels
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 

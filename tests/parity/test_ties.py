@@ -50,6 +50,21 @@ def test_the_known_case(isa: str) -> None:
     assert weights[0].item() == pytest.approx(0.376283561, rel=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [1.1, 1.2, 1.3, 1.4, 1.4999, 1.5, 1.6])
+@pytest.mark.parametrize("second", [0.0, -0.0312, -0.2])
+def test_a_few_groups_of_equal_scores(second: float, alpha: float, isa: str) -> None:
+    """A step of third order from the left may land where no weight is left: the solver must come back from there."""
+    values = torch.tensor([0.0, second, -0.3671, -1.1718, -1.9762])
+    for counts in ((12, 6, 6, 11, 30), (5, 5, 5, 5, 5), (3, 20, 1, 1, 200), (40, 1, 1, 40, 1), (12, 6, 6, 11, 900)):
+        x = values.repeat_interleave(torch.tensor(counts)) + 1.4062
+        right = entmax(x.double(), alpha, impl="reference")
+        torch.testing.assert_close(entmax(x, alpha, impl="cpu").double(), right, rtol=1e-5, atol=1e-6)
+        q, k = torch.ones(1, 1, 9, 1), x[None, None, :, None]
+        out = attention(q, k, k, alpha=alpha, scale=1.0, impl="cpu")
+        assert isinstance(out, Tensor)
+        torch.testing.assert_close(out[0, 0, :, 0].double(), (right @ x.double()).expand(9), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("queries", [1, 20])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_attention(alpha: float, queries: int, isa: str) -> None:

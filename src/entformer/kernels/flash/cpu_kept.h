@@ -24,6 +24,7 @@ inline Kept kept_of(const FlashProblem& p, const Mapping& m, float top, int64_t 
 
 // What the support does not fill is zero: outputs of an operator should not depend on what memory held before.
 inline void keep_support(const FlashProblem& p, Kept what, const int32_t* columns, const float* weights, int64_t count, uint8_t* to) {
+  if (p.room == 0) return;
   const uint8_t* end = to + p.room;
   if (what == kAll) {
     memcpy(to, weights, (size_t)count * sizeof(float));
@@ -82,6 +83,7 @@ inline void scores_at(const FlashProblem& p, const Block& block, int64_t r, cons
 
 // The columns of a kept support, and its weights if they were kept. Bytes that forward did not write lead to some column, never beyond.
 inline void recall_columns(const FlashProblem& p, Kept what, const uint8_t* from, int64_t count, int32_t* columns, float* weights) {
+  if (count == 0) return;
   const int32_t last = (int32_t)p.Lk - 1;
   auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
   if (what == kAll) {

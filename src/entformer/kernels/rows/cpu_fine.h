@@ -15,7 +15,7 @@ namespace {
 // The four shapes of p = [1 + y]_+ ^ (1/e): no transcendental at e = 1/2 and e = 1.
 enum Shape { kSoftmax, kHalf, kOne, kGeneral };
 
-constexpr float kSensitive = 16.0f;   // of W: below, 6e-8 W is a few units of float32
+constexpr float kSensitive = 64.0f;   // of W: below, 6e-8 W is some units of float32
 constexpr double kFineEnough = 1e-7;  // how far the sum of a row may stay from one
 constexpr int64_t kFineBlock = 8 * VL;
 
@@ -54,17 +54,17 @@ struct FineRow {
     }
   }
 
-  // The weights of n scores, which `out` may be; returns how many are above zero. Touches nothing beyond n.
-  int64_t write(const float* s, int64_t n, float* out) const {
-    vf slopes;
-    int64_t i = 0, count = 0;
-    auto counted = [&](vf p) {
-      count += __builtin_popcount(bits_greater(p, vf{}));
-      return p;
+  // The weights of n scores, which `out` may be. Touches nothing beyond n.
+  void write(const float* s, int64_t n, float* out) const {
+    const float most = (float)top;
+    const vf edge = splat((float)(-1.0 / e) * 1.000001f);
+    int64_t i = 0;
+    auto written = [&](vf scores) {
+      vf slopes;
+      return bits_greater(scores - most, edge) ? weights(scores, slopes) : vf{};  // most vectors of a long row have no weight
     };
-    for (; i + VL <= n; i += VL) store(out + i, counted(weights(load(s + i), slopes)));
-    if (i < n) store_tail(out + i, counted(weights(load_tail(s + i, n - i, -kInf), slopes)), n - i);
-    return count;
+    for (; i + VL <= n; i += VL) store(out + i, written(load(s + i)));
+    if (i < n) store_tail(out + i, written(load_tail(s + i, n - i, -kInf)), n - i);
   }
 };
 

@@ -82,6 +82,7 @@ constexpr float kRough = 0.1f;      // the same, where only a bound is wanted
 constexpr double kLastStep = 3e-5;  // S'' is bounded for e <= 1/2: a step from this close leaves excess^2, below rounding
 constexpr float kLastHalley = 1e-3f;  // and a step of third order from this close leaves excess^3
 constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
+constexpr float kTooFar = 0.1f;  // below one, where Halley's step is not to be trusted again
 constexpr float kAimShort = 4e-4f;  // the excess that rough steps aim for
 
 // Where a row stands: its root, how far that lies from the last evaluation, and the sum of slopes there.
@@ -198,12 +199,21 @@ template <Shape shape>
 Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
   vf e{}, beyond{}, W{};
   RowSums of;
-  for (int r = 0; r < count; ++r) e[r] = rows[r].e;
+  // A little more than the root of as many equal scores: no row has a larger one. Halley's step may go beyond, where no weight is left
+  // to step back by; a row that it took too far goes on by Newton's.
+  vf most = splat(1.0f);
+  for (int r = 0; r < count; ++r) e[r] = rows[r].e, most[r] = (float)rows[r].padded;
+  if (shape == kHalf) most = 2.0f - 2.0f / vsqrt(most);
+  else if (shape == kGeneral) most = (1.0f - vexp(-e * vlog(most))) / vmax(e, splat(kSmallestNormal));
+  else most = splat(kInf);
+  most *= 1.0f + 1e-6f;
   for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
   const uint32_t all = (1u << count) - 1;
   uint32_t open = all;
   // Where S'' is bounded Halley's steps are taken, which may end on either side of the root; a bound needs Newton's.
-  const uint32_t smooth = ~bits_greater(e, splat(0.5f)), third_order = shape == kOne || tolerance == kRough ? 0 : smooth;
+  const uint32_t smooth = ~bits_greater(e, splat(0.5f));
+  const uint32_t returns = shape == kOne || tolerance == kRough ? 0 : smooth;  // rows that may step left
+  uint32_t third_order = returns;
   if (shape == kGeneral) {  // far from the root a rough power is enough to step by
     const vf least = lam;
     uint32_t far = all & bits_greater(e, splat(1.0f / 32));
@@ -212,7 +222,7 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
       vf S = sum_each(of.p), slopes = sum_each(of.w), change = step_of<shape>(of, S, slopes, e, third_order);
       // Aimed a little short of the root: an evaluation beyond it would miss what is barely inside the support.
       change -= kAimShort / vmax(slopes, splat(kSmallestNormal));
-      lam = blend(far, vmax(lam + change, least), lam);
+      lam = blend(far, vmin(vmax(lam + change, least), most), lam);
       far &= bits_greater(S, blend(third_order, splat(1.5f), splat(1.05f)));
     }
   }
@@ -228,15 +238,16 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
     }
     vf S = sum_each(of.p), excess = S - 1.0f;
     W = sum_each(of.w);
-    vf change = step_of<shape>(of, S, W, e, third_order), next = lam + change;
+    vf change = vmin(step_of<shape>(of, S, W, e, third_order), most - lam), next = lam + change;
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
     uint32_t moving = bits_greater(excess, splat(tolerance)) & bits_greater(next, lam);
-    moving |= bits_greater(splat(-tolerance), excess) & (step == 0 ? ~0u : third_order);
+    moving |= bits_greater(splat(-tolerance), excess) & (step == 0 ? ~0u : returns);
     moving &= open;
     beyond = blend(open, blend(moving, change, vf{}), beyond);
     lam = blend(moving, next, lam);
     open = moving;
     open &= bits_greater(excess, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), excess) | ~third_order;
+    third_order &= ~bits_greater(splat(-kTooFar), excess);
   }
   return {lam, beyond, W};
 }

@@ -148,11 +148,13 @@ struct GatheredRows {
   }
 
   // Moves lam of the open rows to their roots: the last evaluation is `at`, the root lies `beyond` it, `slopes` is the sum of w there.
-  ENTFORMER_APART void solve_rows(uint32_t open, vf e, vf lam, vf& at, vf& beyond, vf& slopes) const {
+  ENTFORMER_APART void solve_rows(int64_t n, uint32_t open, vf e, vf lam, vf& at, vf& beyond, vf& slopes) const {
     RowSums of;
+    const vf most = (1.0f - vexp(-e * vlog(splat((float)n)))) / e * (1.0f + 1e-6f);  // as in solve_together
     for (int r = 0; r < VL; ++r)
       if (!(open >> r & 1)) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
-    const uint32_t third_order = ~bits_greater(e, splat(0.5f));
+    const uint32_t returns = ~bits_greater(e, splat(0.5f));  // rows that may step left
+    uint32_t third_order = returns;
     for (int step = 0; step < 64 && open; ++step) {
       float lam_of[VL];
       store(lam_of, lam);
@@ -162,13 +164,14 @@ struct GatheredRows {
       slopes = blend(open, W, slopes);
       const uint32_t far = bits_greater(excess, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), excess);
       vf less = kAimShort / vmax(W, splat(kSmallestNormal));
-      vf next = vmax(lam + blend(far & third_order, change - less, change), vf{});
+      vf next = vmin(vmax(lam + blend(far & third_order, change - less, change), vf{}), most);
       uint32_t moving = bits_greater(excess, splat((float)kSettled)) & bits_greater(next, lam);
-      moving |= bits_greater(splat((float)-kSettled), excess) & (step == 0 ? ~0u : third_order);
+      moving |= bits_greater(splat((float)-kSettled), excess) & (step == 0 ? ~0u : returns);
       moving &= open;
       beyond = blend(open, blend(moving, next - lam, vf{}), beyond);
       lam = blend(moving, next, lam);
       open = moving & (far | ~third_order);
+      third_order &= ~bits_greater(splat(-kTooFar), excess);
     }
   }
 
@@ -221,11 +224,11 @@ struct GatheredRows {
     vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
     store(floor_of, floor);
     gather(n, good, top, floor_of);
-    solve_rows(good, e, guess, at, beyond, slopes);
+    solve_rows(n, good, e, guess, at, beyond, slopes);
     if (const uint32_t lost = good & bits_greater(floor, vmin(at, at + beyond))) {
       store(floor_of, vf{});
       gather(n, lost, top, floor_of);
-      solve_rows(lost, e, guess, at, beyond, slopes);
+      solve_rows(n, lost, e, guess, at, beyond, slopes);
     }
     return good;
   }
