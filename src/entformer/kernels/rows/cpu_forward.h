@@ -193,6 +193,12 @@ inline vf step_of(const RowSums& of, vf S, vf W, vf e, uint32_t third_order) {
   return change;
 }
 
+// The root of n equal scores, (1 - n^-e)/e, or a little more: ln n where e is small and the difference would cancel.
+inline vf largest_root(vf e, vf n) {
+  vf log_n = vlog(n), t = e * log_n;
+  return t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal));
+}
+
 // The roots of up to VL rows of at most kShort candidates: sums of all rows are taken together and the steps run one row a lane,
 // so the latency of a reduction, a root and a division is paid once for VL rows.
 template <Shape shape>
@@ -204,7 +210,7 @@ Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
   vf most = splat(1.0f);
   for (int r = 0; r < count; ++r) e[r] = rows[r].e, most[r] = (float)rows[r].padded;
   if (shape == kHalf) most = 2.0f - 2.0f / vsqrt(most);
-  else if (shape == kGeneral) most = (1.0f - vexp(-e * vlog(most))) / vmax(e, splat(kSmallestNormal));
+  else if (shape == kGeneral) most = largest_root(e, most);
   else most = splat(kInf);
   most *= 1.0f + 1e-6f;
   for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};

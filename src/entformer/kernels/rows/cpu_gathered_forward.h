@@ -150,7 +150,7 @@ struct GatheredRows {
   // Moves lam of the open rows to their roots: the last evaluation is `at`, the root lies `beyond` it, `slopes` is the sum of w there.
   ENTFORMER_APART void solve_rows(int64_t n, uint32_t open, vf e, vf lam, vf& at, vf& beyond, vf& slopes) const {
     RowSums of;
-    const vf most = (1.0f - vexp(-e * vlog(splat((float)n)))) / e * (1.0f + 1e-6f);  // as in solve_together
+    const vf most = largest_root(e, splat((float)n)) * (1.0f + 1e-6f);  // as in solve_together
     for (int r = 0; r < VL; ++r)
       if (!(open >> r & 1)) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
     const uint32_t returns = ~bits_greater(e, splat(0.5f));  // rows that may step left
