@@ -39,27 +39,9 @@ GARBAGE = [math.nan, INF, -INF, 3e38]
 LENGTHS = [1, 1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 23, 31, 33, 49, 65]
 SIZES = [1, 2, 3, 5, 8, 8, 16, 16, 24, 32, 33, 64]
 ALPHAS = [
-    1.0,
-    1.0,
-    1.0 + 1e-9,
-    1.0001,
-    1.01,
-    1.05,
-    1.1,
-    1.25,
-    1.4999,
-    1.5,
-    1.5,
-    1.6,
-    1.75,
-    1.99,
-    2.0,
-    2.0,
-    2.001,
-    2.5,
-    3.0,
-    4.0,
-]
+    1.0, 1.0, 1.0 + 1e-9, 1.0001, 1.01, 1.05, 1.1, 1.25, 1.4999, 1.5, 1.5, 1.6, 1.75, 1.99, 2.0, 2.0, 2.001,
+    2.5, 3.0, 4.0,
+]  # fmt: skip
 
 
 def draw_alpha(draw: random.Random) -> float:
@@ -173,7 +155,11 @@ def check_rows(number: int, isas: list[str]) -> None:
     divided = slope.sum(-1, keepdim=True).clamp(max=64.0) * single if dtype != torch.float64 else 0.0 * size
     blur = torch.where((alpha > 2.0) & (p > 0.0), 16.0 * double / p.clamp(min=1e-300) ** (alpha - 1.0), 0.0)
     blur = divided + blur + blur.amax(-1, keepdim=True)
-    special = (8.0 * eps, blur * slope * size + (8.0 + 4.0 * (2.0 - alpha).abs()) * eps * slope * size, 64.0 * eps * a.sum(-1, keepdim=True) * size)
+    special = (
+        8.0 * eps,
+        blur * slope * size + (8.0 + 4.0 * (2.0 - alpha).abs()) * eps * slope * size,
+        64.0 * eps * a.sum(-1, keepdim=True) * size,
+    )
     regulars = (
         bounds.weights + blur * p,
         bounds.scores + in_order + 4.0 * blur * slope * size,
