@@ -5,13 +5,11 @@ dtypes, alphas in [1, 4], ties, extreme scores, masks with NaN and infinity behi
 and dropout are drawn independently. The tolerances are those of test_rows.py and test_flash.py. By hand, for as many cases as
 you like:
 
-    python tests/parity/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
+    python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
 """
 
-import argparse
 import math
 import random
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -28,7 +26,7 @@ if __package__:  # as pytest imports it
     from .test_flash import LAYOUTS, SMALLEST, Tolerance, dense
     from .test_rows import SMALLEST as SMALLEST_ROWS
     from .test_rows import Bounds
-else:  # as a script
+else:  # for benchmarks/fuzz_kernels.py
     from test_flash import LAYOUTS, SMALLEST, Tolerance, dense
     from test_rows import SMALLEST as SMALLEST_ROWS
     from test_rows import Bounds
@@ -38,10 +36,12 @@ Answer = TypeVar("Answer")
 GARBAGE = [math.nan, INF, -INF, 3e38]
 LENGTHS = [1, 1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 23, 31, 33, 49, 65]
 SIZES = [1, 2, 3, 5, 8, 8, 16, 16, 24, 32, 33, 64]
+# fmt: off
 ALPHAS = [
-    1.0, 1.0, 1.0 + 1e-9, 1.0001, 1.01, 1.05, 1.1, 1.25, 1.4999, 1.5, 1.5, 1.6, 1.75, 1.99, 2.0, 2.0, 2.001,
-    2.5, 3.0, 4.0,
-]  # fmt: skip
+    1.0, 1.0, 1.0 + 1e-9, 1.0001, 1.01, 1.05, 1.1, 1.25, 1.4999, 1.5, 1.5, 1.6,
+    1.75, 1.99, 2.0, 2.0, 2.001, 2.5, 3.0, 4.0,
+]
+# fmt: on
 
 
 def draw_alpha(draw: random.Random) -> float:
@@ -370,38 +370,3 @@ def check_broken_rows(want: Problem, isas: list[str], clean: dict[str, Tensor], 
 
 
 CHECKS = {"rows": check_rows, "attention": check_attention}
-
-
-def main() -> None:
-    """Command line: as many cases as asked for, on one instruction set."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1, help="the first case")
-    parser.add_argument("--isa", default=native.isa(), help="avx512, avx2 or portable, or some of them with commas between")
-    parser.add_argument("--kind", choices=[*CHECKS, "both"], default="both")
-    parser.add_argument("--keep-going", action="store_true", help="report every failure instead of stopping at the first")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    isas = options.isa.split(",")
-    if unfit := [isa for isa in isas if not native.set_isa(isa)]:
-        sys.exit(f"this CPU cannot run {', '.join(unfit)}")
-    failures = 0
-    for number in range(options.seed, options.seed + options.cases):
-        for kind, check in CHECKS.items():
-            if options.kind not in (kind, "both") or (options.kind == "both" and (number % 2 == 0) != (kind == "rows")):
-                continue
-            try:
-                check(number, isas)
-            except Exception as problem:
-                failures += 1
-                print(f"{kind} {number}: {type(problem).__name__}: {problem}", flush=True)
-                if not options.keep_going:
-                    sys.exit(1)
-        if number % 1000 == 0:
-            print(f"{number - options.seed} cases, {failures} failures", flush=True)
-    print(f"{options.cases} cases on {options.isa}, {failures} failures")
-    sys.exit(1 if failures else 0)
-
-
-if __name__ == "__main__":
-    main()
