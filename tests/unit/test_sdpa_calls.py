@@ -253,8 +253,8 @@ def test_alphas_of_any_kind() -> None:
 
 def test_the_largest_offsets_are_right() -> None:
     q = normal(1, 2, 4, 8)
-    assert torch.equal(entmax(q, q, q, is_causal=True, causal_offset=2**62), entmax(q, q, q))
-    assert (entmax(q, q, q, is_causal=True, causal_offset=-(2**62)) == 0.0).all()
+    assert torch.equal(entmax(q, q, q, is_causal=True, causal_offset=2**30), entmax(q, q, q))
+    assert (entmax(q, q, q, is_causal=True, causal_offset=-(2**30)) == 0.0).all()
 
 
 # ---- shapes and layouts ---------------------------------------------------------------------------------------------------

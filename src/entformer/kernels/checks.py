@@ -11,7 +11,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-MOST_OFFSET = 2**62  # position + offset then fits in int64 for every length a tensor can have
+MOST_OFFSET = 2**30  # the kernels' limit: differences of positions are then exact in all their arithmetic
 
 
 def values_are_readable(tensor: Tensor) -> bool:
@@ -114,7 +114,7 @@ def check_offset(name: str, value: Any) -> int:
     except TypeError:
         raise ArgumentError(f"{name} must be an integer, not {type(value).__name__}.") from None
     if abs(number) > MOST_OFFSET:
-        raise ArgumentError(f"{name}={number} is out of range; it must lie between -2**62 and 2**62.")
+        raise ArgumentError(f"{name}={number} is out of range; it must lie between -2**30 and 2**30.")
     return number
 
 
