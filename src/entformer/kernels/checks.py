@@ -11,7 +11,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-MOST_OFFSET = 2**30  # so that positions and their differences fit in 32 bits, as the kernels have them
+MOST_OFFSET = 2**30  # the kernels' limit: differences of positions are then exact in all their arithmetic
 
 
 def values_are_readable(tensor: Tensor) -> bool:

@@ -36,14 +36,16 @@ def forward(
     out, weights, scores = _dense(q, k, v, alpha, masks, scale, rela, causal, causal_offset, dropout, seed)
     count = (weights > 0).sum(-1, dtype=torch.int32)
     entropy = torch.special.entr(weights).sum(-1).float() if want_entropy else q.new_empty(0, dtype=torch.float32)
-    state = q.new_zeros((*q.shape[:3], 2), dtype=torch.float32)
+    state = q.new_zeros((*q.shape[:3], 3), dtype=torch.float32)
     if k.shape[2] > 0:
         best, at = weights.max(-1)
         e = alpha[:, :, None] - 1.0
         log_best = torch.where(best > 0, best, 1.0).to(e.dtype).log()
         near = e.abs() < 1e-12
         deformed_log = torch.where(near, log_best, torch.expm1(e * log_best) / torch.where(near, 1.0, e))
-        state = torch.stack([scores.gather(-1, at[..., None]).squeeze(-1).float(), -deformed_log.float()], -1)
+        lam = -deformed_log
+        rest = lam - lam.float()  # what float32 cannot hold of it
+        state = torch.stack([scores.gather(-1, at[..., None]).squeeze(-1).float(), lam.float(), rest.float()], -1)
     return out, state, count, entropy, q.new_zeros((*q.shape[:3], room), dtype=torch.uint8)
 
 
