@@ -1,6 +1,6 @@
 """Run the fuzzer of the kernels (tests/parity/kernel_fuzzer.py) for as many random problems as you like.
 
-    python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
+python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
 """
 
 import argparse

@@ -120,9 +120,7 @@ def prepared_of_run(run: Path | None) -> Prepared:
             recipe = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
             stored = (recipe["data"] or {}).get("prepared")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as err:
-            raise DataError(
-                f"{folder.recipe} is damaged; restore it, or give the data with --data FOLDER."
-            ) from err
+            raise DataError(f"{folder.recipe} is damaged; restore it, or give the data with --data FOLDER.") from err
         if stored:
             places.insert(0, Path(stored))
     found = next((place for place in places if (place / "prep.json").is_file()), None)

@@ -187,6 +187,7 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
   const EntformerDtype dtype = dtype_of(like);
   if (chunks == 1 && padded == width && dtype == kFloat32) return parts;
   Tensor sum = torch::stable::new_empty(like, std::vector<int64_t>{B, G, L, width});
+  if (width == 0) return sum;
   const float* from = float_data(parts);
   void* to = sum.mutable_data_ptr();
   torch::stable::parallel_for(0, B * G * L, 256, [&](int64_t begin, int64_t end) {

@@ -27,6 +27,7 @@ inline void widen(const void* base, EntformerDtype dtype, int64_t at, int64_t n,
   for (int64_t i = n; i < padded; ++i) out[i] = 0.0f;
 }
 inline void narrow(const float* in, EntformerDtype dtype, int64_t at, int64_t n, void* base) {
+  if (n == 0) return;  // an empty tensor has no memory to name
   if (dtype == kFloat32) memcpy((float*)base + at, in, (size_t)n * sizeof(float));
   else if (dtype == kBFloat16)
     for (int64_t i = 0; i < n; ++i) ((uint16_t*)base)[at + i] = to_bf16(in[i]);
