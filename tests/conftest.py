@@ -1,6 +1,7 @@
 """Fixtures every tier shares: each implementation, each instruction set, memory that is never clean by luck, a small run."""
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,12 @@ from entformer.text.subwords import Subwords
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fresh_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """torch.compile keeps what it compiled between processes, also across versions of our operators."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
 
 
 def _need_kernels() -> None:
