@@ -108,7 +108,7 @@ inline void solve_block(const Mapping& m, const Block& block, const Workspace& w
   auto keep = [&](const float* s, float found, float slopes) {
     const int64_t r = (s - scores) / w.ld;
     w.lam[r] = found;
-    if (!(slopes > kSensitive)) return;
+    if (!(slopes > 0.25f * kSensitive)) return;  // sooner than for rows alone, whose weights are divided by their sum
     const double lam = fine_row(m.shape, s, block.keys, top[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
     w.lam[r] = (float)lam;
     w.low[r] = (float)(lam - w.lam[r]);
