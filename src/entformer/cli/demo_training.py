@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from entformer.checkpoint.folder import RunFolder
-from entformer.data.prep_folder import stored
 from entformer.errors import ArgumentError, RunFailed
 from entformer.text.numbers import format_alpha, format_percent
 from entformer.training.corpora import open_prepared
@@ -126,7 +125,7 @@ def _clear(folder: RunFolder) -> None:
     for file in (folder.recipe, folder.model, folder.subwords, folder.metrics, folder.log, *pointers):
         file.unlink(missing_ok=True)
     data = folder.path.parent / DATA
-    if stored(data) is not None:
+    if (data / "prep.json").is_file():  # prepared by us, whole or damaged
         shutil.rmtree(data)
 
 

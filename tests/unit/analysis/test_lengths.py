@@ -91,7 +91,7 @@ def test_the_command_gives_the_recipe_again(races: Path, monkeypatch: pytest.Mon
     assert words[:3] == ["entformer", "longctx", "copy"]
     made: list[Recipe] = []
 
-    def race_instead(recipe: Recipe, *_: object) -> list[dict[str, Any]]:
+    def race_instead(recipe: Recipe, *_: object, **__: object) -> list[dict[str, Any]]:
         made.append(recipe)
         return read_results(races / "copy" / "results.jsonl")
 

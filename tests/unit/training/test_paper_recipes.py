@@ -132,7 +132,9 @@ def without_new_keys(resolved: dict[str, Any]) -> dict[str, Any]:
     for kind in ("encoder", "decoder", "cross"):
         attention = resolved["model"][kind]
         norm = "gated"  # the default then, whatever the normalizer
-        kept = {key: attention[key] for key in ("normalizer", "alpha", "alpha_tied", "alpha_init", "backend")}
+        kept = {
+            key: attention[key] for key in ("normalizer", "alpha", "alpha_tied", "alpha_init", "backend") if key in attention
+        }
         resolved["model"][kind] = kept | {"rela_norm": norm, "rela_per_head": False}
     for key in ("nape_slopes", "nape_share"):
         del resolved["model"][key]
