@@ -2,18 +2,10 @@
 
 import sys
 
-_APP_MODULES = (
-    "typer",
-    "rich",
-    "matplotlib",
-    "sentencepiece",
-    "sacrebleu",
-    "safetensors",
-    "pydantic",
-    "yaml",
-    "fastapi",
-    "uvicorn",
-)
+_APP_MODULES = {
+    *("typer", "rich", "matplotlib", "sentencepiece", "sacrebleu", "sacremoses", "safetensors"),
+    *("pydantic", "yaml", "fastapi", "uvicorn", "pooch"),
+}
 
 
 def main() -> None:
