@@ -25,7 +25,7 @@ from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.subwords import CONTROLS, Subwords
+from entformer.text.tokenizer import CONTROLS, SubwordTokenizer
 
 NORMALIZERS = {
     "softmax": AttentionConfig(normalizer="softmax"),
@@ -51,10 +51,10 @@ def make_model(normalizer: str) -> Seq2Seq:
 
 def make_store(sentences: int, vocabulary: int) -> TokenStore:
     """Lengths as in Multi30k with 10k merges: 13 tokens, more or less, on either side."""
-    chance = np.random.default_rng(1)
-    lengths = np.clip(np.rint(chance.normal(13.5, 4.5, size=(sentences, 2))), 4, 40).astype(int)
+    rng = np.random.default_rng(1)
+    lengths = np.clip(np.rint(rng.normal(13.5, 4.5, size=(sentences, 2))), 4, 40).astype(int)
     return TokenStore.from_examples(
-        tuple(chance.integers(CONTROLS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
+        tuple(rng.integers(CONTROLS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
     )
 
 
@@ -64,7 +64,7 @@ def evaluate(model: Seq2Seq, store: TokenStore) -> None:
             model.loss(batch)
 
 
-def measure(model: Seq2Seq, store: TokenStore, subwords: Subwords) -> None:
+def measure(model: Seq2Seq, store: TokenStore, subwords: SubwordTokenizer) -> None:
     batches = TokenBatches(store, tokens=TOKENS, shuffle=False).epoch(0)
     collect(model, batches, subwords=subwords, languages=("en", "de"), examples=12)
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--only", choices=NORMALIZERS, help=argparse.SUPPRESS)  # collect once and print the peak
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    subwords = Subwords.train([WORDS] * 20, vocab_size=320)
+    subwords = SubwordTokenizer.train([WORDS] * 20, vocab_size=320)
     store = make_store(options.sentences, subwords.size)
     if options.only:
         measure(make_model(options.only), store, subwords)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.bench.training import SMOOTHING, LossFn, benchmark_training
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.models.config import Seq2SeqConfig
 from entformer.nn.positions import Sinusoidal
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 
 class PlainTransformer(nn.Module):

@@ -18,8 +18,8 @@ import torch
 
 from entformer.bench.harness import get_signature
 from entformer.errors import DataError
-from entformer.longcontext.catalogue import Recipe
-from entformer.longcontext.train import Contestant, build
+from entformer.longcontext.registry import Recipe
+from entformer.longcontext.train import RunSpec, build
 from entformer.models.lm import CausalLM, LMState
 
 
@@ -30,7 +30,7 @@ def load(folder: Path) -> tuple[Any, CausalLM]:
     except OSError as problem:
         raise DataError(f"{folder / 'state.pt'} cannot be read ({problem.strerror}); give a folder below runs/.") from problem
     method, positions, seed = folder.resolve().name.rsplit("_", 2)
-    task, model = build(Recipe(**held["recipe"]), Contestant(method, positions, int(seed)))
+    task, model = build(Recipe(**held["recipe"]), RunSpec(method, positions, int(seed)))
     if not isinstance(model, CausalLM):
         raise DataError(f"{folder} is of a task without a decoder.")
     model.load_state_dict(held["model"])
@@ -47,16 +47,19 @@ def prefill(model: CausalLM, prompt: torch.Tensor, windowed: bool) -> tuple[LMSt
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("run", type=Path, help="a folder below runs/ of a race, with state.pt")
+    parser.add_argument("run", type=Path, help="a folder below runs/ of a sweep, with state.pt")
     parser.add_argument("--length", type=int, default=16_384, help="tokens of the prompt")
     parser.add_argument("--steps", type=int, default=64, help="tokens decoded after it")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    wish = parser.parse_args()
-    torch.set_num_threads(wish.threads)
-    task, model = load(wish.run)
-    sample = task.sample(wish.batch, wish.length - 2, torch.Generator().manual_seed(1))
-    prompt, after = sample.inputs[:, : wish.length], sample.inputs[:, wish.length : wish.length + wish.steps]
+    requested = parser.parse_args()
+    torch.set_num_threads(requested.threads)
+    task, model = load(requested.run)
+    sample = task.sample(requested.batch, requested.length - 2, torch.Generator().manual_seed(1))
+    prompt, after = (
+        sample.inputs[:, : requested.length],
+        sample.inputs[:, requested.length : requested.length + requested.steps],
+    )
 
     caches = {"full": False, "window": True}
     states, scores, seconds = {}, {}, {}
@@ -77,10 +80,10 @@ def main() -> None:
     held = {name: state.bytes for name, state in states.items()}
     times = {name: median(own) for name, own in laps.items()}
     found = {
-        "run": wish.run.resolve().name,
+        "run": requested.run.resolve().name,
         "task": str(task),
         "length": prompt.shape[1],
-        "batch": wish.batch,
+        "batch": requested.batch,
         "windows": model.windows(),
         "scores compared": len(equal),
         "bit for bit equal": sum(equal),

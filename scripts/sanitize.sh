@@ -35,7 +35,7 @@ if b"__asan_init" not in library.read_bytes():
     sys.exit("sanitize: the library is not instrumented; ENTFORMER_CXXFLAGS did not reach the compiler.")
 '
 
-[ $# -gt 0 ] || set -- tests/parity/test_rows.py tests/parity/test_flash.py tests/parity/test_flash_edges.py \
+[ $# -gt 0 ] || set -- tests/parity/test_entmax.py tests/parity/test_attention.py tests/parity/test_attention_edges.py \
   tests/parity/test_not_finite.py tests/parity/test_ties.py tests/parity/test_fuzz.py tests/parity/test_hostile_operators.py
 echo "sanitize: running $*"
 # Reports go to stderr, which pytest must not swallow; signals belong to the runtime. Python itself leaks on purpose.

@@ -12,7 +12,7 @@ from entformer.checkpoint import LoadedRun
 from entformer.kernels import native
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
@@ -102,7 +102,7 @@ def threads() -> Iterator[None]:
 def make_run() -> Callable[..., LoadedRun]:
     """Runs of untrained models whose heads matter: their maps are large, so another alpha soon means another translation."""
     words = "a man in an orange hat is looking at something . two dogs play with the red ball on green grass . Der Mann !"
-    subwords = Subwords.train([words] * 20, vocab_size=340)
+    subwords = SubwordTokenizer.train([words] * 20, vocab_size=340)
 
     def make(*, info: dict[str, Any] | None = None, seed: int = 1, **config: Any) -> LoadedRun:
         torch.manual_seed(seed)

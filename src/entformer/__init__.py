@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "entformer.errors": ("ArgumentError", "DataError", "EntformerError", "ImplUnavailable"),
-    "entformer.kernels.impl": ("SlowPathWarning",),
-    "entformer.kernels.flash.api": ("Attention", "RowStats", "Support", "attention"),
-    "entformer.kernels.rows.api": ("entmax",),
-    "entformer.mappings": (
+    "entformer.kernels.registry": ("SlowPathWarning",),
+    "entformer.kernels.attention.api": ("Attention", "RowStats", "Support", "attention"),
+    "entformer.kernels.entmax.api": ("entmax",),
+    "entformer.functional": (
         "budget_bisect",
         "entmax15",
         "entmax_bisect",
@@ -44,7 +44,7 @@ _HOMES = {
         "sparsemax_loss",
     ),
     "entformer.nn.alpha": ("AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"),
-    "entformer.nn.attention": ("MultiheadAttention",),
+    "entformer.nn.multihead_attention": ("MultiheadAttention",),
     "entformer.nn.cache": ("KeyValueCache",),
     "entformer.nn.normalizers": ("NORMALIZERS", "Normalizer"),
     "entformer.nn.rela": ("RelaNorm",),
@@ -100,12 +100,36 @@ if TYPE_CHECKING:
     from entformer.errors import (
         ImplUnavailable as ImplUnavailable,
     )
-    from entformer.kernels.flash.api import Attention as Attention
-    from entformer.kernels.flash.api import RowStats as RowStats
-    from entformer.kernels.flash.api import Support as Support
-    from entformer.kernels.flash.api import attention as attention
-    from entformer.kernels.impl import SlowPathWarning as SlowPathWarning
-    from entformer.kernels.rows.api import entmax as entmax
+    from entformer.functional import (
+        budget_bisect as budget_bisect,
+    )
+    from entformer.functional import (
+        entmax15 as entmax15,
+    )
+    from entformer.functional import (
+        entmax_bisect as entmax_bisect,
+    )
+    from entformer.functional import (
+        entmax_support as entmax_support,
+    )
+    from entformer.functional import (
+        log_entmax as log_entmax,
+    )
+    from entformer.functional import (
+        normmax_bisect as normmax_bisect,
+    )
+    from entformer.functional import (
+        sparsemax as sparsemax,
+    )
+    from entformer.functional import (
+        sparsemax_bisect as sparsemax_bisect,
+    )
+    from entformer.kernels.attention.api import Attention as Attention
+    from entformer.kernels.attention.api import RowStats as RowStats
+    from entformer.kernels.attention.api import Support as Support
+    from entformer.kernels.attention.api import attention as attention
+    from entformer.kernels.entmax.api import entmax as entmax
+    from entformer.kernels.registry import SlowPathWarning as SlowPathWarning
     from entformer.losses import (
         Entmax15Loss as Entmax15Loss,
     )
@@ -142,30 +166,6 @@ if TYPE_CHECKING:
     from entformer.losses import (
         sparsemax_loss as sparsemax_loss,
     )
-    from entformer.mappings import (
-        budget_bisect as budget_bisect,
-    )
-    from entformer.mappings import (
-        entmax15 as entmax15,
-    )
-    from entformer.mappings import (
-        entmax_bisect as entmax_bisect,
-    )
-    from entformer.mappings import (
-        entmax_support as entmax_support,
-    )
-    from entformer.mappings import (
-        log_entmax as log_entmax,
-    )
-    from entformer.mappings import (
-        normmax_bisect as normmax_bisect,
-    )
-    from entformer.mappings import (
-        sparsemax as sparsemax,
-    )
-    from entformer.mappings import (
-        sparsemax_bisect as sparsemax_bisect,
-    )
     from entformer.models.config import Seq2SeqConfig as Seq2SeqConfig
     from entformer.models.lm import CausalLM as CausalLM
     from entformer.models.lm_config import LMAttentionConfig as LMAttentionConfig
@@ -175,7 +175,6 @@ if TYPE_CHECKING:
     from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
     from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
     from entformer.nn.alpha import project_alphas as project_alphas
-    from entformer.nn.attention import MultiheadAttention as MultiheadAttention
     from entformer.nn.cache import KeyValueCache as KeyValueCache
     from entformer.nn.mappings import (
         BudgetBisect as BudgetBisect,
@@ -198,6 +197,7 @@ if TYPE_CHECKING:
     from entformer.nn.mappings import (
         SparsemaxBisect as SparsemaxBisect,
     )
+    from entformer.nn.multihead_attention import MultiheadAttention as MultiheadAttention
     from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
     from entformer.nn.normalizers import Normalizer as Normalizer
     from entformer.nn.positions import Positions as Positions

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.functional import deformed_log, normmax_rows, per_row
 from entformer.kernels.checks import check_real
-from entformer.kernels.rows.api import entmax, under_autocast
-from entformer.mappings import deformed_log, normmax_rows, per_row
+from entformer.kernels.entmax.api import entmax, under_autocast
 
 __all__ = ["Entmax15Loss", "EntmaxBisectLoss", "EntmaxLoss", "NormmaxBisectLoss", "SparsemaxBisectLoss", "SparsemaxLoss"]
 __all__ += ["entmax15_loss", "entmax_bisect_loss", "entmax_loss"]

@@ -67,15 +67,15 @@ def test_every_file_and_name_exists(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_make_target_and_verb_exists(document: Path) -> None:
+def test_every_make_target_and_command_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`make ([a-z]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    tables = [PACKAGE / "cli" / "main.py", *(PACKAGE / "cli").glob("verbs_*.py")]
+    tables = [PACKAGE / "cli" / "main.py", *(PACKAGE / "cli").glob("commands_*.py")]
     main = "\n".join(table.read_text(encoding="utf-8") for table in tables)
-    for verb in re.findall(r"`entformer ([a-z]+)", text):
-        assert re.search(rf'^def {verb}\(|name="{verb}"', main, re.MULTILINE), f"entformer {verb}"
+    for command in re.findall(r"`entformer ([a-z]+)", text):
+        assert re.search(rf'^def {command}\(|name="{command}"', main, re.MULTILINE), f"entformer {command}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -84,20 +84,21 @@ def test_examples_give_what_they_say(document: Path) -> None:
     assert result.failed == 0
 
 
-def test_the_journey_meets_every_kernel_file() -> None:
-    """A new file of the row operator must find its place on the page."""
-    journey = (ROOT / "docs" / "journey.md").read_text(encoding="utf-8")
-    files = [path.name for path in (PACKAGE / "kernels" / "rows").iterdir() if path.suffix in (".py", ".cpp", ".h")]
-    assert [name for name in files if name not in journey and name != "__init__.py"] == []
+def test_architecture_page_names_every_kernel_file() -> None:
+    
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = [path.name for path in (PACKAGE / "kernels" / "entmax").iterdir() if path.suffix in (".py", ".cpp", ".h")]
+    assert [name for name in files if name not in page and name != "__init__.py"] == []
 
 
 @pytest.mark.parametrize(
-    "mention", ["kernels/rows/api.py::entmaxx", "kernels/rows/nowhere.py::entmax", "kernels/rows/cpu_kernel.cpp::row_bottom"]
+    "mention",
+    ["kernels/entmax/api.py::entmaxx", "kernels/entmax/nowhere.py::entmax", "kernels/entmax/cpu_kernel.cpp::row_bottom"],
 )
 def test_a_wrong_name_is_caught(mention: str) -> None:
     assert missing_names(f"see `{mention}`") == [mention]
 
 
-@pytest.mark.parametrize("text", ["`docs/nothing.md`", "[a page](docs/nothing.md)", '<img src="docs/nothing.png">', "`rooms/`"])
+@pytest.mark.parametrize("text", ["`docs/nothing.md`", "[a page](docs/nothing.md)", '<img src="docs/nothing.png">', "`nowhere/`"])
 def test_a_wrong_path_is_caught(text: str) -> None:
     assert len(missing_files(text)) == 1

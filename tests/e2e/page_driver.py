@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect
 
 
-class Watched:
+class AttentionTrace:
     """A page, and everything it said or asked for."""
 
     def __init__(self, page: Page) -> None:
@@ -20,10 +20,10 @@ class Watched:
 
 def open_page(browser: Browser, path: Path, width: int = 1280, **options: object) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)  # type: ignore[arg-type]
-    watched = Watched(context.new_page())
-    watched.page.goto(path.as_uri())
-    yield watched.page
-    assert watched.problems == []
+    trace = AttentionTrace(context.new_page())
+    trace.page.goto(path.as_uri())
+    yield trace.page
+    assert trace.problems == []
     context.close()
 
 

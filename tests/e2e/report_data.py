@@ -43,11 +43,11 @@ def pieces(text: str) -> list[str]:
     return found
 
 
-def head_scores(rows: int, columns: int, role: int, chance: np.random.Generator) -> Numbers:
+def head_scores(rows: int, columns: int, role: int, rng: np.random.Generator) -> Numbers:
     """(rows, columns): heads that look at a fixed offset, along the diagonal, at the end, or broadly."""
     query = np.arange(rows)[:, None] * (columns / rows)
     key = np.arange(columns)[None, :]
-    noise = chance.normal(size=(rows, columns))
+    noise = rng.normal(size=(rows, columns))
     if role == 0:
         return 3.5 * (np.abs(query - 1 - key) < 0.6) + 0.5 * noise
     if role == 1:
@@ -85,7 +85,7 @@ def head_rows(scores: Numbers, alpha: float, causal: bool, keep_scores: bool) ->
 
 
 def make_sentence(
-    number: int, pair: tuple[str, str, str], alphas: dict[str, Numbers], chance: np.random.Generator
+    number: int, pair: tuple[str, str, str], alphas: dict[str, Numbers], rng: np.random.Generator
 ) -> dict[str, Any]:
     source, target = [*pieces(pair[0]), "</s>"], ["<s>", *pieces(pair[1]), "</s>"]
     shapes = {"encoder": (len(source),) * 2, "decoder": (len(target) - 1,) * 2, "cross": (len(target) - 1, len(source))}
@@ -93,7 +93,7 @@ def make_sentence(
     heads = {}
     for kind in KINDS:
         for layer, head in np.ndindex(alphas[kind].shape):
-            scores = head_scores(*shapes[kind], role=(layer + head) % 4, chance=chance)
+            scores = head_scores(*shapes[kind], role=(layer + head) % 4, rng=rng)
             heads[f"{kind}.{layer}.{head}"] = head_rows(scores, float(alphas[kind][layer, head]), kind == "decoder", short)
     return {
         "id": number,
@@ -106,11 +106,11 @@ def make_sentence(
     }
 
 
-def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, chance: np.random.Generator) -> dict[str, Any]:
-    density = float(np.clip(1.25 - 0.62 * alpha + 0.1 * chance.normal(), 0.05, 1.0)) if alpha > 1 else 1.0
-    rows = np.clip(chance.normal(density, 0.12, size=2000), 0.02, 0.999) if alpha > 1 else np.full(2000, 0.999)
+def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, rng: np.random.Generator) -> dict[str, Any]:
+    density = float(np.clip(1.25 - 0.62 * alpha + 0.1 * rng.normal(), 0.05, 1.0)) if alpha > 1 else 1.0
+    rows = np.clip(rng.normal(density, 0.12, size=2000), 0.02, 0.999) if alpha > 1 else np.full(2000, 0.999)
     role = (layer + head) % 4
-    small, other = (float(value) for value in 0.1 * chance.random(2))
+    small, other = (float(value) for value in 0.1 * rng.random(2))
     before = 0.9 - 0.2 * abs(2 - alpha) + small if role == 0 else small
     itself = 0.6 + 3 * other if role == 1 else other
     roles = []
@@ -130,7 +130,7 @@ def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, cha
         "entropy": math.log(1 + 9 * density),
         "effective_keys": 1 + 9 * density,
         "null_rate": 0.0,
-        "positional": {} if cross else {"-1": before, "0": itself, "1": 0.1 * float(chance.random())},
+        "positional": {} if cross else {"-1": before, "0": itself, "1": 0.1 * float(rng.random())},
         "first_key": float(other),
         "last_key": 0.8 if role == 2 else float(small),
         "density_spread": density / 2,
@@ -138,18 +138,18 @@ def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, cha
         "merging_with_self": itself if kind == "encoder" else None,
         "interrogation": (0.71 if role == 2 else 0.1) if kind == "encoder" else None,
         "interrogation_contrast": 0.05 if kind == "encoder" else None,
-        "aer": 0.4 + 0.5 * float(chance.random()) if cross else None,
-        "aer_shifted": 0.3 + 0.5 * float(chance.random()) if cross else None,
+        "aer": 0.4 + 0.5 * float(rng.random()) if cross else None,
+        "aer_shifted": 0.3 + 0.5 * float(rng.random()) if cross else None,
         "roles": roles,
     }
 
 
 def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads: int, seed: int) -> dict[str, Any]:
     """alpha None: learned, another one for every head."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     shape = (layers, heads)
-    alphas = {kind: np.full(shape, alpha) if alpha else 1 + chance.beta(1.1, 0.9, size=shape) for kind in KINDS}
-    start = 1.5 + 0.1 * chance.normal(size=(len(KINDS), *shape))
+    alphas = {kind: np.full(shape, alpha) if alpha else 1 + rng.beta(1.1, 0.9, size=shape) for kind in KINDS}
+    start = 1.5 + 0.1 * rng.normal(size=(len(KINDS), *shape))
     paths = {
         kind: [
             [
@@ -161,7 +161,7 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
         for place, kind in enumerate(KINDS)
     }
     found = [
-        make_head(kind, *at, alpha=float(alphas[kind][at]), learned=alpha is None, chance=chance)
+        make_head(kind, *at, alpha=float(alphas[kind][at]), learned=alpha is None, rng=rng)
         for kind in KINDS
         for at in np.ndindex(shape)
     ]
@@ -172,7 +172,7 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
     for kind in KINDS:
         for layer in range(layers):
             densities = [head["density"] for head in found if (head["kind"], head["layer"]) == (kind, layer)]
-            diversity = 0.12 + 0.08 * seed + 0.05 * float(chance.random())
+            diversity = 0.12 + 0.08 * seed + 0.05 * float(rng.random())
             union = min(1.0, 1.5 * max(densities))
             by_layer.append(
                 {
@@ -230,7 +230,7 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
             "averaged_raw": {**rate, "aer": 0.42},
         },
         "varied": [{"kind": "encoder", "layer": 1, "head": 0, "sparse": 1, "dense": 3, "densities": [0.11, 0.42]}],
-        "sentences": [make_sentence(10 + number, pair, alphas, chance) for number, pair in enumerate(PAIRS)],
+        "sentences": [make_sentence(10 + number, pair, alphas, rng) for number, pair in enumerate(PAIRS)],
     }
 
 
@@ -252,8 +252,8 @@ def report_data(layers: int = 3, heads: int = 4) -> dict[str, Any]:
 def long_report_data(tokens: int = 512, layers: int = 4, heads: int = 4) -> dict[str, Any]:
     """A run whose first sentence has `tokens` tokens on both sides, without scores, as reports store long sentences."""
     run = make_run("learned alpha", "entmax", None, layers, heads, seed=1)
-    chance = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     alphas = {kind: np.full((layers, heads), 1.6) for kind in KINDS}
     words = " ".join(f"w{number}" for number in range(tokens - 1))
-    run["sentences"].insert(0, make_sentence(99, (words, words, "longest"), alphas, chance))
+    run["sentences"].insert(0, make_sentence(99, (words, words, "longest"), alphas, rng))
     return wrap([run])

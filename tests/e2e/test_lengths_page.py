@@ -1,4 +1,4 @@
-"""The report of long-context races in a real browser: values under the pointer, switches, measures, themes, small screens."""
+"""The report of long-context sweeps in a real browser: values under the pointer, switches, measures, themes, small screens."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ def series(number: int, method: str, positions: str) -> dict[str, Any]:
     }
 
 
-def race(task: str) -> dict[str, Any]:
+def sweep(task: str) -> dict[str, Any]:
     return {
         "name": task,
         "task": task,
@@ -79,10 +79,10 @@ def race(task: str) -> dict[str, Any]:
 DATA = {
     "version": 1,
     "kind": "longctx",
-    "title": "Length generalisation: copy, <sort>",
+    "title": "Length generalization: copy, <sort>",
     "created": "2026-11-16T00:00:00+00:00",
     "entformer": "0.1.0",
-    "races": [race("copy"), race("sort")],
+    "sweeps": [sweep("copy"), sweep("sort")],
 }
 
 
@@ -99,8 +99,8 @@ def page(browser: Browser, report: Path) -> Iterator[Page]:
 
 
 def shown(page: Page) -> dict[str, float]:
-    """What the box beside the curves of the first race says."""
-    rows = page.locator("#race-copy .values tr")
+    """What the box beside the curves of the first sweep says."""
+    rows = page.locator("#sweep-copy .values tr")
     names = rows.locator("th").all_text_contents()
     numbers = rows.locator("td").evaluate_all("(cells) => cells.map((cell) => parseFloat(cell.firstChild.textContent))")
     return dict(zip(names, numbers, strict=True))
@@ -108,7 +108,7 @@ def shown(page: Page) -> dict[str, float]:
 
 def point_at(page: Page, length: int) -> None:
     """Move the pointer over the large chart, at a length."""
-    chart = page.locator("#race-copy .curves .chart")
+    chart = page.locator("#sweep-copy .curves .chart")
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     assert box is not None
@@ -117,21 +117,21 @@ def point_at(page: Page, length: int) -> None:
 
 
 def test_the_pointer_reads_the_values_of_a_length(page: Page) -> None:
-    expect(page.locator("#race-copy .values h4")).to_contain_text("Length 32")  # twice the training length, to begin with
+    expect(page.locator("#sweep-copy .values h4")).to_contain_text("Length 32")  # twice the training length, to begin with
     point_at(page, 128)
-    expect(page.locator("#race-copy .values h4")).to_contain_text("Length 128")
+    expect(page.locator("#sweep-copy .values h4")).to_contain_text("Length 128")
     values = shown(page)
     assert list(values.values()) == sorted(values.values(), reverse=True)
     assert values["asentmax, nape"] == pytest.approx(98.0 - 3 * 8)
     assert values["softmax, rope"] == pytest.approx(98.0 - 3 * 30)
-    assert page.locator("#race-copy .reading[visibility=visible]").count() == 4  # the line stands in every chart of the race
-    page.locator("#race-copy .curves .chart").focus()
+    assert page.locator("#sweep-copy .reading[visibility=visible]").count() == 4  # the line stands in every chart of the sweep
+    page.locator("#sweep-copy .curves .chart").focus()
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("#race-copy .values h4")).to_contain_text("Length 64")
+    expect(page.locator("#sweep-copy .values h4")).to_contain_text("Length 64")
 
 
 def test_methods_and_positions_can_be_switched_off(page: Page) -> None:
-    lines = page.locator("#race-copy .curves .line")
+    lines = page.locator("#sweep-copy .curves .line")
     assert lines.count() == 8
     page.get_by_role("button", name="rope").click()
     assert lines.count() == 4
@@ -140,33 +140,33 @@ def test_methods_and_positions_can_be_switched_off(page: Page) -> None:
     assert lines.evaluate_all("(all) => all.map((line) => line.dataset.series)") == [
         f"{name}, nape" for name in METHODS if name != "softmax"
     ]
-    assert page.locator("#race-sort .means tbody tr").count() == 3
+    assert page.locator("#sweep-sort .means tbody tr").count() == 3
     for name in ("ssmax", "entmax", "asentmax"):
         page.get_by_role("button", name=name, exact=True).click()
-    expect(page.locator("#race-copy .values")).to_contain_text("Nothing is switched on")
+    expect(page.locator("#sweep-copy .values")).to_contain_text("Nothing is switched on")
     page.get_by_role("button", name="entmax", exact=True).click()
     assert lines.count() == 1
 
 
 def test_the_measure_changes_curves_values_and_table(page: Page) -> None:
-    best = page.locator("#race-copy .means tbody tr").first
+    best = page.locator("#sweep-copy .means tbody tr").first
     assert best.locator("th").all_text_contents() == ["asentmax", "nape"]
     assert best.locator("td").nth(1).text_content() == "90.0 ± 1.4"
     page.get_by_role("button", name="exact match").click()
-    expect(page.locator("#race-copy .means h3")).to_contain_text("Exact match")
+    expect(page.locator("#sweep-copy .means h3")).to_contain_text("Exact match")
     assert best.locator("td").nth(1).text_content() == "45.0 ± 0.7"
     assert shown(page)["asentmax, nape"] == pytest.approx(45.0)
 
 
 def test_attention_of_the_heads_without_alibi(page: Page) -> None:
-    entropy = page.locator("#race-copy .curve-row .chart").first.locator("circle").first
+    entropy = page.locator("#sweep-copy .curve-row .chart").first.locator("circle").first
     before = entropy.get_attribute("cy")
     page.get_by_role("button", name="without ALiBi").click()
-    assert page.locator("#race-copy .curve-row .chart").first.locator("circle").first.get_attribute("cy") != before
+    assert page.locator("#sweep-copy .curve-row .chart").first.locator("circle").first.get_attribute("cy") != before
 
 
 def test_learned_scales_of_every_scaled_head(page: Page) -> None:
-    charts = page.locator("#race-copy .curve-row").nth(1).locator(".chart")
+    charts = page.locator("#sweep-copy .curve-row").nth(1).locator(".chart")
     assert charts.count() == 3
     for chart in charts.all():
         assert chart.locator(".dot").count() == 4 * 8  # two methods with two kinds of positions; heads, layers and seeds
@@ -175,22 +175,22 @@ def test_learned_scales_of_every_scaled_head(page: Page) -> None:
 
 def test_command_settings_and_titles_are_text(page: Page) -> None:
     assert page.locator("h1").text_content() == DATA["title"]
-    page.locator("#race-copy summary").click()
-    expect(page.locator("#race-copy pre")).to_have_text("entformer longctx copy --seeds 2")
+    page.locator("#sweep-copy summary").click()
+    expect(page.locator("#sweep-copy pre")).to_have_text("entformer longctx copy --seeds 2")
     page.get_by_role("button", name="exact match").click()  # draws everything again
-    expect(page.locator("#race-copy pre")).to_be_visible()
+    expect(page.locator("#sweep-copy pre")).to_be_visible()
 
 
 def test_dark_theme_has_colours_of_its_own(page: Page) -> None:
-    line = page.locator("#race-copy .curves .line").first
+    line = page.locator("#sweep-copy .curves .line").first
     light = line.get_attribute("stroke")
     page.click("#theme")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert page.locator("#race-copy .curves .line").first.get_attribute("stroke") != light
+    assert page.locator("#sweep-copy .curves .line").first.get_attribute("stroke") != light
 
 
 def test_nothing_overflows_on_a_phone(browser: Browser, report: Path) -> None:
     for page in open_page(browser, report, width=360, has_touch=True, is_mobile=True):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        page.locator("#race-copy .curves .chart").tap()
-        expect(page.locator("#race-copy .values")).to_be_visible()
+        page.locator("#sweep-copy .curves .chart").tap()
+        expect(page.locator("#sweep-copy .values")).to_be_visible()

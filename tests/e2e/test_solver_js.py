@@ -27,12 +27,10 @@ SPECIAL = [
 
 
 def random_rows() -> list[list[float]]:
-    chance = random.Random(7)
-    rows = [
-        [chance.gauss(0, chance.choice([0.01, 1, 10])) for _ in range(chance.choice([2, 3, 10, 64, 300]))] for _ in range(120)
-    ]
+    rng = random.Random(7)
+    rows = [[rng.gauss(0, rng.choice([0.01, 1, 10])) for _ in range(rng.choice([2, 3, 10, 64, 300]))] for _ in range(120)]
     ties = [[round(value) for value in row] for row in rows[:40]]
-    masked = [[value if chance.random() > 0.4 else -math.inf for value in row] for row in rows[40:80]]
+    masked = [[value if rng.random() > 0.4 else -math.inf for value in row] for row in rows[40:80]]
     return rows + ties + masked
 
 
@@ -65,9 +63,9 @@ def test_the_browser_gives_the_weights_of_python(weights_in_browser: Any, alpha:
 
 
 def test_random_alphas(weights_in_browser: Any) -> None:
-    chance = random.Random(3)
+    rng = random.Random(3)
     for row in random_rows()[:60]:
-        alpha = chance.uniform(1, 4)
+        alpha = rng.uniform(1, 4)
         expected = entmax(torch.tensor(row, dtype=torch.float64), alpha=alpha)
         found = torch.tensor(weights_in_browser([row], alpha)[0], dtype=torch.float64)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)

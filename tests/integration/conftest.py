@@ -12,8 +12,8 @@ LETTERS = "abcdefgh"
 
 
 def backwards(count: int, seed: int) -> list[tuple[str, str]]:
-    chance = random.Random(seed)
-    words = [[chance.choice(LETTERS) for _ in range(chance.randint(2, 6))] for _ in range(count)]
+    rng = random.Random(seed)
+    words = [[rng.choice(LETTERS) for _ in range(rng.randint(2, 6))] for _ in range(count)]
     return [(" ".join(word), " ".join(reversed(word))) for word in words]
 
 

@@ -27,7 +27,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         bleu = given.get(translations.stem, 40.0)
         return Validation(1.0, 1.0, 2.7, 0.5, bleu, "signature", bleu, 0.0)
 
-    monkeypatch.setattr("entformer.training.trainer.validate", validate)
+    monkeypatch.setattr("entformer.training.loop.validate", validate)
     return given
 
 

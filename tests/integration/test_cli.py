@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = {
+COMMANDS = {
     (): "demo",
     ("demo",): "--out",
     ("doctor",): "--json",
@@ -30,9 +30,11 @@ def entformer(*arguments: str, cwd: Path | None = None, **environment: str) -> s
     )
 
 
-@pytest.mark.parametrize(("verb", "word"), VERBS.items(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
-def test_help(verb: tuple[str, ...], word: str) -> None:
-    done = entformer(*verb, "--help")
+@pytest.mark.parametrize(
+    ("command", "word"), COMMANDS.items(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_help(command: tuple[str, ...], word: str) -> None:
+    done = entformer(*command, "--help")
     assert done.returncode == 0
     assert done.stderr == ""
     assert word in done.stdout
@@ -127,7 +129,7 @@ def test_doctor_json_is_for_programs() -> None:
 
 
 OPERATORS = """
-import torch, entformer.kernels.rows.ops, entformer.kernels.flash.ops
+import torch, entformer.kernels.entmax.ops, entformer.kernels.attention.ops
 chosen = ("entformer::entmax", "entformer::flash")  # those with more than one implementation to choose from
 print(*[name for name in torch._C._dispatch_get_all_op_names() if name.startswith(chosen)])
 """
@@ -148,7 +150,7 @@ def test_doctor_knows_every_operator_with_kernels() -> None:
 def test_doctor_without_kernels_says_why() -> None:
     done = entformer("doctor", "--json", ENTFORMER_NATIVE="0")
     assert done.returncode == 0, done.stdout + done.stderr
-    service = json.loads(done.stdout)["operators"]["entformer::entmax_rows"]["cpu"]
+    service = json.loads(done.stdout)["operators"]["entformer::entmax_forward"]["cpu"]
     assert service["serves"] == "reference"
     assert "ENTFORMER_NATIVE=0" in service["why_not"]["cpu"]
 

@@ -24,7 +24,7 @@ def entformer(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("verb", "word"),
+    ("command", "word"),
     [
         (("train",), "--resume-with-new-data"),
         (("average",), "--last"),
@@ -34,8 +34,8 @@ def entformer(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     ],
     ids=str,
 )
-def test_help(verb: tuple[str, ...], word: str) -> None:
-    done = entformer(*verb, "--help")
+def test_help(command: tuple[str, ...], word: str) -> None:
+    done = entformer(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert word in done.stdout
 

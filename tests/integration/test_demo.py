@@ -18,7 +18,7 @@ from entformer.cli import demo as demo_module
 from entformer.cli.demo_report import striking_heads
 from entformer.cli.demo_results import Count, count_attention
 from entformer.cli.demo_training import check_folders, demo_models, read_metrics
-from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
+from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +118,7 @@ def test_a_report_that_fails_does_not_take_the_results_with_it(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(demo_module, "show_mappings", lambda *_: None)
-    monkeypatch.setattr(demo_module, "_train_and_judge", lambda *_, **__: 0)
+    monkeypatch.setattr(demo_module, "_train_and_evaluate", lambda *_, **__: 0)
     monkeypatch.setattr(demo_module, "make_report", full)
     monkeypatch.setattr(demo_module.torch, "set_num_threads", lambda _: None)
     with pytest.raises(RunFailed, match=r"could not be made \(OSError: .*No space left on device\); everything else is saved"):
@@ -197,7 +197,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> N
     assert (tmp_path / "entmax" / "thesis.tex").is_file()
 
 
-def test_the_two_models_differ_in_the_normaliser_alone(tmp_path: Path) -> None:
+def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:
     softmax, learned = (model.recipe for model in demo_models(tmp_path, quick=False))
     kinds = ("encoder", "decoder", "cross")
     assert {getattr(softmax.model, kind).normalizer for kind in kinds} == {"softmax"}

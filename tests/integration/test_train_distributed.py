@@ -47,7 +47,7 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_20_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
+def test_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
     make_recipe: Callable[..., Path], tmp_path: Path
 ) -> None:
     still = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -67,7 +67,7 @@ def test_20_two_processes_take_the_same_steps_as_one_that_accumulates_two_batche
 
 
 @pytest.mark.slow
-def test_20_two_processes_go_on_bit_for_bit(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_two_processes_go_on_bit_for_bit(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     for steps, run in ((8, whole), (4, pieces), (8, pieces)):
         done = torchrun(make_recipe(f"steps{steps}", steps=steps), "--out", run, "--threads", "1")

@@ -53,7 +53,7 @@ def numbers(run: Path) -> list[dict[str, object]]:
 
 
 def assert_same_run(first: Path, second: Path) -> None:
-    """Bit for bit: the last weights, the optimiser's state, the averaged weights, the metrics, the translations."""
+    """Bit for bit: the last weights, the optimizer's state, the averaged weights, the metrics, the translations."""
     names = [checkpoint.name for checkpoint in RunFolder(first).complete()]
     assert [checkpoint.name for checkpoint in RunFolder(second).complete()] == names
     files = [f"checkpoints/{name}/{kind}.safetensors" for name in names for kind in ("model", "state")]
@@ -68,15 +68,15 @@ def assert_same_run(first: Path, second: Path) -> None:
 
 
 @pytest.mark.slow
-def test_12_killed_at_random_steps_and_run_again_gives_bit_identical_weights(
+def test_killed_at_random_steps_and_run_again_gives_bit_identical_weights(
     make_recipe: Callable[..., Path], tmp_path: Path
 ) -> None:
     # A save now and then besides the validations, so that the restarts begin in the middle of everything.
     recipe = make_recipe(steps=60, validate_every=20, save_minutes=0.005, accumulate=2, average_count=2, keep_last=3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(recipe, whole, threads=1, quiet=True)
-    chance = random.Random(time.time_ns())  # a different place every time
-    at = sorted(chance.sample(range(2, 58), 2))
+    rng = random.Random(time.time_ns())  # a different place every time
+    at = sorted(rng.sample(range(2, 58), 2))
     for step in at:
         process = start(recipe, "--out", killed)
         wait_for_step(process, killed, step)
@@ -88,7 +88,7 @@ def test_12_killed_at_random_steps_and_run_again_gives_bit_identical_weights(
     assert_same_run(whole, killed)
 
 
-def test_12_stopped_after_every_few_steps_gives_bit_identical_weights(
+def test_stopped_after_every_few_steps_gives_bit_identical_weights(
     make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = make_recipe(steps=12, validate_every=4, log_every=3)
@@ -108,7 +108,7 @@ def test_12_stopped_after_every_few_steps_gives_bit_identical_weights(
 
 
 def two_more(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path) -> None:
-    from entformer.training.trainer import Trainer
+    from entformer.training.loop import Trainer
 
     real, count = Trainer._update, 0
 
@@ -152,7 +152,7 @@ def test_a_finished_run_is_not_trained_again(make_recipe: Callable[..., Path], t
     assert ((run / "metrics.jsonl").read_bytes(), (run / "averaged" / "model.safetensors").stat().st_mtime_ns) == before
 
 
-def test_12_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(make_recipe(steps=4), run, threads=1, quiet=True)
     longer = train(make_recipe(steps=8, log_every=1), run, threads=1, quiet=True)
@@ -164,15 +164,13 @@ def test_12_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recip
         train(make_recipe(steps=8, model={"width": 32}), run, threads=1, quiet=True)
 
 
-def test_12_a_schedule_that_ends_with_the_steps_cannot_get_more(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_schedule_that_ends_with_the_steps_cannot_get_more(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     train(make_recipe(steps=4, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
     with pytest.raises(ArgumentError, match=r"training\.steps 4 -> 8"):
         train(make_recipe(steps=8, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
 
 
-def test_12_changed_files_need_leave_and_keep_the_subwords(
-    make_recipe: Callable[..., Path], text: Path, tmp_path: Path
-) -> None:
+def test_changed_files_need_leave_and_keep_the_subwords(make_recipe: Callable[..., Path], text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(make_recipe(steps=4), run, threads=1, quiet=True)
     subwords = (run / "subwords.model").read_bytes()
@@ -188,7 +186,7 @@ def test_12_changed_files_need_leave_and_keep_the_subwords(
     train(make_recipe(steps=8), run, threads=1, quiet=True)  # the new data are the run's data from now on
 
 
-def test_12_another_prepared_folder_is_noticed_by_its_fingerprint(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_another_prepared_folder_is_noticed_by_its_fingerprint(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     recipe = make_recipe(steps=4)
     train(recipe, run, threads=1, quiet=True)
@@ -200,7 +198,7 @@ def test_12_another_prepared_folder_is_noticed_by_its_fingerprint(make_recipe: C
         train(recipe, run, settings=["data.prepared=" + str(other), "training.steps=6"], threads=1, quiet=True)
 
 
-def test_10_subwords_that_changed_under_a_run_are_told_by_numbers(
+def test_subwords_that_changed_under_a_run_are_told_by_numbers(
     make_recipe: Callable[..., Path], text: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -214,9 +212,7 @@ def test_10_subwords_that_changed_under_a_run_are_told_by_numbers(
         train(recipe, run, threads=1, quiet=True, resume_with_new_data=True)
 
 
-def test_13_training_goes_on_from_the_checkpoint_before_a_truncated_one(
-    make_recipe: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_training_goes_on_from_the_checkpoint_before_a_truncated_one(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     recipe, whole, hurt = make_recipe(), tmp_path / "whole", tmp_path / "hurt"
     train(recipe, whole, threads=1, quiet=True)
     shutil.copytree(whole, hurt)
@@ -224,7 +220,7 @@ def test_13_training_goes_on_from_the_checkpoint_before_a_truncated_one(
     weights = RunFolder(hurt).checkpoint("12").weights
     os.truncate(weights, 100)
     train(recipe, hurt, threads=1, quiet=True)
-    assert "step-00000012 was half-written and is removed" in (hurt / "train.log").read_text(encoding="utf-8")
+    assert "step-00000012 was incomplete and is removed" in (hurt / "train.log").read_text(encoding="utf-8")
     assert_same_run(whole, hurt)
 
 
@@ -249,7 +245,7 @@ def test_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_says_so(
     assert_same_run(whole, hurt)
 
 
-def test_15_nan_stops_the_run_and_leaves_the_last_checkpoint(
+def test_nan_stops_the_run_and_leaves_the_last_checkpoint(
     make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -270,7 +266,7 @@ def test_15_nan_stops_the_run_and_leaves_the_last_checkpoint(
     assert train(make_recipe(), run, threads=1, quiet=True).step == 12  # and it can go on
 
 
-def test_25_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
     process = start(make_recipe(), "--out", tmp_path / "full")
@@ -283,7 +279,7 @@ def test_25_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., 
     ]
 
 
-def test_25_a_missing_data_file_is_named_before_anything_is_trained(make_recipe: Callable[..., Path], text: Path) -> None:
+def test_a_missing_data_file_is_named_before_anything_is_trained(make_recipe: Callable[..., Path], text: Path) -> None:
     recipe = make_recipe()
     (text / "train.yy").unlink()
     with pytest.raises((ArgumentError, DataError), match=r"train\.yy"):

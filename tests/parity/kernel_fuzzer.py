@@ -2,7 +2,7 @@
 
 In: a seed. Out: nothing, or an AssertionError that names the seed and the problem. Shapes (odd and zero sizes), strides,
 dtypes, alphas in [1, 4], ties, extreme scores, masks with NaN and infinity behind them, causal offsets, ALiBi, shared key heads
-and dropout are drawn independently. The tolerances are those of test_rows.py and test_flash.py. By hand, for as many cases as
+and dropout are drawn independently. The tolerances are those of test_entmax.py and test_attention.py. By hand, for as many cases as
 you like:
 
     python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from entformer.kernels import native
-from entformer.kernels.flash.api import Attention, attention
-from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import Impl
 
 if __package__:  # as pytest imports it
     from .test_flash import LAYOUTS, SMALLEST, Tolerance, dense
@@ -120,7 +120,7 @@ def check_rows(number: int, isas: list[str]) -> None:
     if draw.random() < 0.3:
         grad = grad + 100.0  # what all share must cancel
     layout = draw.choice(["plain", "transposed", "every second", "expanded"])
-    want_alpha = draw.random() < 0.6
+    needs_alpha_grad = draw.random() < 0.6
     described = f"rows {number}: {dtype}, {count} x {n}, alpha {alpha.flatten().tolist()}, {layout}"
 
     def run(impl: Impl, kind: torch.dtype) -> list[Tensor]:
@@ -129,10 +129,10 @@ def check_rows(number: int, isas: list[str]) -> None:
             given = given.mT.contiguous().mT
         elif layout == "every second":
             given = given.repeat_interleave(2, -1)[..., ::2]
-        given, exponent = given.requires_grad_(), alpha.clone().requires_grad_(want_alpha)
+        given, exponent = given.requires_grad_(), alpha.clone().requires_grad_(needs_alpha_grad)
         upstream = grad[..., :1].expand(grad.shape) if layout == "expanded" and n else grad
         weights = entmax(given, exponent, impl=impl)
-        asked = [given, exponent] if want_alpha else [given]
+        asked = [given, exponent] if needs_alpha_grad else [given]
         return [weights.detach(), *torch.autograd.grad(weights, asked, upstream.to(kind))]
 
     right = run("reference", torch.float64)

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.flash import ops as flash
-from entformer.kernels.rows import ops as rows
-from entformer.kernels.training import ops as training
+from entformer.kernels.attention import ops as flash
+from entformer.kernels.entmax import ops as rows
+from entformer.kernels.fused import ops as training
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory", "kernels")
 
@@ -65,7 +65,7 @@ def flash_arguments(draw: random.Random) -> tuple[Any, ...]:
 
 def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
     given = flash_arguments(draw)
-    out, state, count, _entropy, kept = flash.flash_forward(*given)
+    out, state, count, _entropy, kept = flash.attention_forward(*given)
     if draw.random() < 0.3:
         state = torch.where(torch.rand(state.shape) < 0.3, draw.choice([math.nan, math.inf, 1e30, -5.0]), state)
     if draw.random() < 0.3:
@@ -77,7 +77,7 @@ def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
 
 def support_arguments(draw: random.Random) -> tuple[Any, ...]:
     given = flash_arguments(draw)
-    _out, state, count, _entropy, _kept = flash.flash_forward(*given)
+    _out, state, count, _entropy, _kept = flash.attention_forward(*given)
     crow = torch.nn.functional.pad(count.flatten().long().cumsum(0), (1, 0))
     if draw.random() < 0.3:
         crow = crow + torch.randint(-3, 4, crow.shape)
@@ -106,11 +106,11 @@ def dropout_arguments(draw: random.Random) -> tuple[Any, ...]:
 
 
 OPERATORS: list[tuple[Any, Callable[[random.Random], tuple[Any, ...]]]] = [
-    (flash.flash_forward, flash_arguments),
-    (flash.flash_backward, backward_arguments),
-    (flash.flash_support, support_arguments),
-    (rows.entmax_rows, rows_arguments),
-    (rows.entmax_rows_backward, rows_backward_arguments),
+    (flash.attention_forward, flash_arguments),
+    (flash.attention_backward, backward_arguments),
+    (flash.attention_support, support_arguments),
+    (rows.entmax_forward, rows_arguments),
+    (rows.entmax_backward, rows_backward_arguments),
     (training.cross_entropy_, cross_entropy_arguments),
     (training.dropout, dropout_arguments),
 ]
@@ -180,36 +180,36 @@ def test_heads_that_do_not_divide() -> None:
     q, k, v, _alpha, _mask, _key_mask, _slopes, *rest = flash_arguments(draw)
     q, k, v = torch.ones(1, 2, 5, 8), torch.ones(1, 3, 5, 8), torch.ones(1, 3, 5, 8)
     alpha = torch.ones(1, 2, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match=r"flash_forward: the 2 heads of q must be a multiple of the 3 of k\."):
-        flash.flash_forward(q, k, v, alpha, None, None, None, *rest)
+    with pytest.raises(RuntimeError, match=r"attention_forward: the 2 heads of q must be a multiple of the 3 of k\."):
+        flash.attention_forward(q, k, v, alpha, None, None, None, *rest)
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, -(2**63), 2**31])
 def test_offsets_beyond_what_positions_can_be(offset: int) -> None:
     arguments = list(flash_arguments(random.Random(0)))
     arguments[10] = offset
-    with pytest.raises(RuntimeError, match=r"flash_forward: causal_offset must lie between"):
-        flash.flash_forward(*arguments)
+    with pytest.raises(RuntimeError, match=r"attention_forward: causal_offset must lie between"):
+        flash.attention_forward(*arguments)
 
 
 @pytest.mark.parametrize("dropout", [math.nan, -0.1, 1.5, math.inf])
 def test_dropout_that_is_no_probability(dropout: float) -> None:
     arguments = list(flash_arguments(random.Random(0)))
     arguments[11] = dropout
-    with pytest.raises(RuntimeError, match=r"flash_forward: dropout must lie between 0 and 1"):
-        flash.flash_forward(*arguments)
+    with pytest.raises(RuntimeError, match=r"attention_forward: dropout must lie between 0 and 1"):
+        flash.attention_forward(*arguments)
 
 
 def test_strides_of_zero_are_read_as_such() -> None:
     """vmap of a gradient hands over state, count and kept that are expanded, not copied."""
     given = flash_arguments(random.Random(3))
     given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:])
-    out, state, count, _entropy, kept = flash.flash_forward(*given)
+    out, state, count, _entropy, kept = flash.attention_forward(*given)
     twice = [t.expand(2, *t.shape[1:]) if isinstance(t, Tensor) and t.dim() else t for t in given]
     saved = [t.expand(2, *t.shape[1:]) for t in (state, count, kept)]
     ones = torch.ones_like(out)
-    once = flash.flash_backward(ones, *given[:7], state, count, kept, *given[7:13], True)
-    both = flash.flash_backward(ones.expand(2, *ones.shape[1:]), *twice[:7], *saved, *twice[7:11], 0.0, given[12], True)
+    once = flash.attention_backward(ones, *given[:7], state, count, kept, *given[7:13], True)
+    both = flash.attention_backward(ones.expand(2, *ones.shape[1:]), *twice[:7], *saved, *twice[7:11], 0.0, given[12], True)
     if given[11] == 0.0:
         for one, two in zip(once, both, strict=True):
             assert torch.equal(two, one.expand(two.shape))
@@ -219,5 +219,5 @@ def test_scratch_that_cannot_be_had_is_said_in_a_sentence() -> None:
     q = torch.ones(1, 1, 1, 1)
     k = torch.ones(1, 1, 1, 1).expand(1, 1, 2**33, 1)
     alpha = torch.ones(1, 1, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match=r"flash_forward: at most 536870912 queries and keys are possible"):
-        flash.flash_forward(q, k, k, alpha, None, None, None, 1.0, False, False, 0, 0.0, torch.tensor(0), False, 4)
+    with pytest.raises(RuntimeError, match=r"attention_forward: at most 536870912 queries and keys are possible"):
+        flash.attention_forward(q, k, k, alpha, None, None, None, 1.0, False, False, 0, 0.0, torch.tensor(0), False, 4)

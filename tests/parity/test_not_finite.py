@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from entformer import MultiheadAttention
-from entformer.kernels.flash.api import Attention, attention
-from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import Impl
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -23,7 +23,7 @@ NAN = math.nan
 ALPHAS = [1.0, 1.01, 1.25, 1.5, 2.0, 2.5]
 HOW: list[dict[str, Any]] = [*({"alpha": a} for a in ALPHAS), {"normalizer": "rela"}]
 EVERY_WAY = pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
-# Of well-conditioned problems with logits of size 1, as in test_flash_edges.py.
+# Of well-conditioned problems with logits of size 1, as in test_attention_edges.py.
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 # Few queries, a dense block, a sparse one, several blocks over keys beyond the cache.
 SHAPES = {"few": (2, 40, 1.0), "dense": (9, 20, 0.1), "sparse": (9, 70, 4.0), "long": (60, 1900, 2.0)}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.flash.api import Attention, attention
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.entmax.api import entmax
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 

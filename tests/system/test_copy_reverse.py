@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 SYMBOLS, LONGEST, ROWS, STEPS = 16, 10, 64, 500
 COPY, REVERSE = 4, 5

@@ -7,8 +7,8 @@ find, for each place after SEP, the token n + 1 places back.
 import torch
 from torch import Tensor, nn
 
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 
 SYMBOLS, LENGTH, SIZE, HEADS, BATCH, STEPS = 12, 8, 48, 4, 48, 250
 BOS, SEP = SYMBOLS, SYMBOLS + 1

@@ -1,4 +1,4 @@
-"""What translation needs of attention: positions, watchers, shared alphas, memories projected once, torch's softmax."""
+"""What translation needs of attention: positions, hooks, shared alphas, memories projected once, torch's softmax."""
 
 import copy
 from typing import Any
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.hooks import AttentionTrace
 from entformer.nn.masks import Masks
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.nn.positions import alibi_slopes
 from entformer.nn.sdpa import softmax_attention
-from entformer.nn.watch import Watched
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 EMBED, HEADS, BATCH, LENGTH = 16, 4, 2, 9
@@ -80,7 +80,7 @@ def test_positions_leave_no_trace_in_the_state() -> None:
         assert list(layer(normalizer="entmax15", positions=positions).state_dict()) == names
 
 
-# ---- watchers --------------------------------------------------------------------------------------------------------------
+# ---- hooks --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
@@ -89,31 +89,31 @@ def test_watcher_sees_the_weights(name: str, causal: bool) -> None:
     module, x = layer(normalizer=name), random(BATCH, LENGTH, EMBED)
     ignored = torch.arange(LENGTH) >= torch.tensor([[LENGTH], [LENGTH - 3]])
     expected, weights = module(x, x, x, ignored, average_attn_weights=False, is_causal=causal)
-    seen: list[Watched] = []
-    module.watcher = seen.append
+    seen: list[AttentionTrace] = []
+    module.hook = seen.append
     out, nothing = module(x, x, x, ignored, need_weights=False, is_causal=causal)
     torch.testing.assert_close(out, expected, **CLOSE)
     assert nothing is None
-    [watched] = seen
-    rows = torch.repeat_interleave(watched.support.crow.diff())
+    [trace] = seen
+    rows = torch.repeat_interleave(trace.support.crow.diff())
     dense = torch.zeros(BATCH * HEADS * LENGTH, LENGTH)
-    dense[rows, watched.support.col.long()] = watched.support.weight
+    dense[rows, trace.support.col.long()] = trace.support.weight
     torch.testing.assert_close(dense.view(weights.shape), weights, **CLOSE)
-    assert torch.equal(watched.stats.support_size, (weights != 0).sum(-1).int())
-    assert watched.query.shape == watched.key.shape == (BATCH, HEADS, LENGTH, EMBED // HEADS)
-    assert not watched.query.requires_grad
-    assert watched.causal is causal
-    assert watched.masks.keys is not None
-    assert torch.equal(watched.masks.keys, ~ignored)
-    module.watcher = None
+    assert torch.equal(trace.stats.support_size, (weights != 0).sum(-1).int())
+    assert trace.query.shape == trace.key.shape == (BATCH, HEADS, LENGTH, EMBED // HEADS)
+    assert not trace.query.requires_grad
+    assert trace.causal is causal
+    assert trace.masks.keys is not None
+    assert torch.equal(trace.masks.keys, ~ignored)
+    module.hook = None
     module(x, x, x)
     assert len(seen) == 1
 
 
 def test_watcher_in_training_and_decoding() -> None:
     module, x = layer(normalizer="entmax", dropout=0.5).train(), random(1, 5, EMBED)
-    seen: list[Watched] = []
-    module.watcher = seen.append
+    seen: list[AttentionTrace] = []
+    module.hook = seen.append
     module(x, x, x, need_weights=False)[0].sum().backward()
     assert module.in_proj_weight is not None
     assert module.in_proj_weight.grad is not None
@@ -122,7 +122,7 @@ def test_watcher_in_training_and_decoding() -> None:
     with torch.no_grad():
         for t in range(3):
             module(x[:, t : t + 1], x[:, t : t + 1], x[:, t : t + 1], need_weights=False, is_causal=True, cache=cache)
-    assert [watched.offset for watched in seen[1:]] == [0, 1, 2]
+    assert [trace.offset for trace in seen[1:]] == [0, 1, 2]
     assert seen[-1].key.shape[2] == 3
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
 EMBED, HEADS, BATCH, QUERIES, KEYS = 12, 3, 2, 5, 7
@@ -88,7 +88,7 @@ def test_without_gradients_weights_come_from_the_exact_support(monkeypatch: pyte
     def dense(*_: Any, **__: Any) -> Tensor:
         raise AssertionError
 
-    monkeypatch.setattr("entformer.nn.attention.mapped_weights", dense)
+    monkeypatch.setattr("entformer.nn.multihead_attention.mapped_weights", dense)
     with torch.no_grad():
         assert module(x, x, x)[1] is not None
     with torch.inference_mode():

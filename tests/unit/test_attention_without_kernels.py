@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.flash import fallback, ops
+from entformer.kernels.attention import fallback, ops
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -42,7 +42,7 @@ def check(ours: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_forward_backward_and_support(how: str) -> None:
     given = arguments(**HOW[how])
-    right, found = ops.flash_forward(*given), fallback.forward(*given)
+    right, found = ops.attention_forward(*given), fallback.forward(*given)
     out, state, count, entropy, kept = right
     check((found[0], found[2], found[3]), (out, count, entropy))
     assert (found[1].shape, found[1].dtype) == (state.shape, state.dtype)
@@ -54,11 +54,11 @@ def test_forward_backward_and_support(how: str) -> None:
     saved, numbers, seed = given[:7], given[7:12], given[12]
     check(
         fallback.backward(grad, *saved, found[1], found[2], found[4], *numbers, seed, not rela),
-        ops.flash_backward(grad, *saved, state, count, kept, *numbers, seed, not rela),
+        ops.attention_backward(grad, *saved, state, count, kept, *numbers, seed, not rela),
     )
     q, k, _, alphas, *masks = saved
     crow = torch.nn.functional.pad(count.flatten().cumsum(0), (1, 0))
     check(
         fallback.support(q, k, alphas, *masks, found[1], crow, *numbers[:4]),
-        ops.flash_support(q, k, alphas, *masks, state, crow, *numbers[:4]),
+        ops.attention_support(q, k, alphas, *masks, state, crow, *numbers[:4]),
     )

@@ -7,7 +7,7 @@ import torch
 
 from entformer.errors import ArgumentError
 from entformer.kernels import native
-from entformer.kernels.training.api import dropout
+from entformer.kernels.fused.api import dropout
 from entformer.nn.dropout import Dropout
 
 
@@ -27,7 +27,7 @@ def test_share_and_mean(p: float, isa: str) -> None:
 
 
 def test_no_pattern_within_a_draw_and_between_draws() -> None:
-    """Correlations of the masks with themselves, moved, and with other draws are those of chance: 1/sqrt(n)."""
+    """Correlations of the masks with themselves, moved, and with other draws are those of rng: 1/sqrt(n)."""
     n = 2**18
     masks = [(dropout(torch.ones(n), 0.5) == 0).float().sub_(0.5).mul_(2.0) for _ in range(6)]
     for shift in (1, 2, 3, 8, 16, 64, 128, 256, 1024, 4096):

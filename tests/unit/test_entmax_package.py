@@ -155,7 +155,7 @@ def test_readme_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ENTMAX_FAMILY)
-def test_complaint_01_fully_masked_row_gives_zeros(name: str) -> None:
+def test_fully_masked_row_gives_zeros(name: str) -> None:
     x = torch.tensor([[-INF, -INF, -INF], [0.0, 1.0, -INF], [-1e9, -1e9, -1e9]], requires_grad=True)
     weights = getattr(ef, name)(x)
     weights.square().sum().backward()
@@ -166,7 +166,7 @@ def test_complaint_01_fully_masked_row_gives_zeros(name: str) -> None:
     assert x.grad.isfinite().all()
 
 
-def test_complaint_02_masks_of_a_transformer() -> None:
+def test_masks_of_a_transformer() -> None:
     """Softmax swapped for sparsemax: padding and causal masks together leave rows with nothing to attend to."""
     scores = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
     padding = torch.tensor([[False, False, True, True, True], [True] * 5])[:, None, None, :]  # left padding
@@ -184,7 +184,7 @@ def test_complaint_02_masks_of_a_transformer() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("pre_alpha", [-18.0, 0.0, 18.0])
-def test_complaint_03_loss_stays_finite_late_in_training(dtype: torch.dtype, pre_alpha: float) -> None:
+def test_loss_stays_finite_late_in_training(dtype: torch.dtype, pre_alpha: float) -> None:
     """Confident, badly shifted scores and an alpha driven to either end."""
     x = (rows(6, 50, scale=300.0) - 2e4).to(dtype).requires_grad_()
     alpha = ef.LearnedAlpha(1)
@@ -198,7 +198,7 @@ def test_complaint_03_loss_stays_finite_late_in_training(dtype: torch.dtype, pre
     assert alpha.pre_alpha.grad.isfinite()
 
 
-def test_complaint_04_alpha_1_is_softmax() -> None:
+def test_alpha_1_is_softmax() -> None:
     x = rows(5, 7).requires_grad_()
     alpha = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     direction = rows(5, 7, seed=1)
@@ -214,22 +214,22 @@ def test_complaint_04_alpha_1_is_softmax() -> None:
     torch.testing.assert_close(ef.entmax_bisect_loss(x, target, 1.0), F.cross_entropy(x, target, reduction="none"))
 
 
-def test_complaint_05_learned_alpha_cannot_drift_below_1() -> None:
+def test_learned_alpha_cannot_drift_below_1() -> None:
     """Twenty steps of descent that push alpha down as hard as they can."""
     x, learned = rows(4, 2, 3, 5), ef.EntmaxAlpha(2)
-    optimiser = torch.optim.SGD(learned.parameters(), lr=50.0)
+    optimizer = torch.optim.SGD(learned.parameters(), lr=50.0)
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = learned(x).square().sum()  # denser is better
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         assert loss.isfinite()
         assert (learned.alpha_chooser() >= 1.0).all()
     assert (learned.alpha_chooser() < 1.02).all()
 
 
 @pytest.mark.parametrize("alpha", [0.9999, 0.9, 0.5, 0.1])
-def test_complaint_06_alpha_below_1_is_dense(alpha: float) -> None:
+def test_alpha_below_1_is_dense(alpha: float) -> None:
     x = rows(20, 30, scale=10.0)
     weights = ef.entmax_bisect(x, alpha)
     assert (weights > 0.0).all()
@@ -244,7 +244,7 @@ def test_complaint_06_alpha_below_1_is_dense(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [3.0, 5.0, 10.0])
-def test_complaint_07_large_alpha_is_smooth_in_float32(alpha: float) -> None:
+def test_large_alpha_is_smooth_in_float32(alpha: float) -> None:
     """Errors of entmax 1.3 here: 4e-4, 3e-2 and 0.2."""
     x = rows(500, 32).float()
     exact = ef.entmax_bisect(x.double(), alpha)
@@ -254,7 +254,7 @@ def test_complaint_07_large_alpha_is_smooth_in_float32(alpha: float) -> None:
     torch.testing.assert_close(tau, torch.where(support, tau.gather(-1, exact.argmax(-1, keepdim=True)), 0.0))
 
 
-def test_complaint_08_peaked_scores() -> None:
+def test_peaked_scores() -> None:
     """Bisection once returned NaN or the wrong winner here."""
     x = 1000.0 * torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
     for alpha in (1.5, 3.0, 8.0):
@@ -266,14 +266,14 @@ def test_complaint_08_peaked_scores() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
-def test_complaint_09_half_precision_far_below_zero(dtype: torch.dtype, alpha: float) -> None:
+def test_half_precision_far_below_zero(dtype: torch.dtype, alpha: float) -> None:
     x = torch.tensor([[-1000.0, -1008.0, -1000.0, -5000.0]], dtype=dtype)
     weights = ef.entmax_bisect(x, alpha)
     assert weights.dtype == dtype
     assert weights.tolist() == [[0.5, 0.0, 0.5, 0.0]]
 
 
-def test_complaint_10_autocast() -> None:
+def test_autocast() -> None:
     x, target = rows(4, 6).bfloat16().requires_grad_(), labels(6, 4)
     alpha = torch.tensor(1.3, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
@@ -290,13 +290,13 @@ def test_complaint_10_autocast() -> None:
 
 @pytest.mark.parametrize("shift", [1e3, 1e5, 1e7, -1e7])
 @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 2.0])
-def test_complaint_11_shift_invariance(shift: float, alpha: float) -> None:
+def test_shift_invariance(shift: float, alpha: float) -> None:
     x = torch.randint(-3, 3, (50, 8), generator=torch.Generator().manual_seed(0)).float()  # exact in float32 after the shift
     torch.testing.assert_close(ef.entmax_bisect(x + shift, alpha), ef.entmax_bisect(x, alpha), rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.0001, 1.001, 1.01])
-def test_complaint_12_alpha_gradient_near_1_in_float32(alpha: float) -> None:
+def test_alpha_gradient_near_1_in_float32(alpha: float) -> None:
     x, direction = rows(6, 9), rows(6, 9, seed=1)
     given = torch.tensor(alpha, requires_grad=True)
     (grad,) = torch.autograd.grad(ef.entmax_bisect(x.float(), given), given, direction.float())
@@ -307,7 +307,7 @@ def test_complaint_12_alpha_gradient_near_1_in_float32(alpha: float) -> None:
     assert grad.item() == pytest.approx(terms.sum().item(), abs=1e-5 * terms.abs().sum().item())
 
 
-def test_complaint_13_one_alpha_per_head() -> None:
+def test_one_alpha_per_head() -> None:
     scores = rows(2, 3, 4, 5)
     alphas = torch.tensor([1.0, 1.5, 2.0], requires_grad=True)
     weights = ef.entmax_bisect(scores, alphas, alpha_dim=1)
@@ -327,7 +327,7 @@ def test_complaint_13_one_alpha_per_head() -> None:
 @pytest.mark.parametrize(
     "name", ["SparsemaxLoss", "Entmax15Loss", "SparsemaxBisectLoss", "EntmaxBisectLoss", "NormmaxBisectLoss"]
 )
-def test_complaint_14_ignore_index_and_reduction_as_cross_entropy(name: str, ignored: int) -> None:
+def test_ignore_index_and_reduction_as_cross_entropy(name: str, ignored: int) -> None:
     x, target = rows(6, 5).requires_grad_(), torch.tensor([0, ignored, 4, ignored, 1, 3])
     kept = target != ignored
     mean, old = (getattr(ef, name)(ignore_index=ignored, reduction=r)(x, target) for r in ("mean", "elementwise_mean"))
@@ -339,7 +339,7 @@ def test_complaint_14_ignore_index_and_reduction_as_cross_entropy(name: str, ign
     assert (grad[kept] != 0.0).any()
 
 
-def test_complaint_15_losses_of_sequences() -> None:
+def test_losses_of_sequences() -> None:
     x, target = rows(2, 7, 3), labels(7, 2, 3)  # (N, C, L), (N, L) as cross_entropy
     flat = ef.sparsemax_loss(x.movedim(1, -1).reshape(6, 7), target.reshape(6)).reshape(2, 3)
     torch.testing.assert_close(ef.SparsemaxLoss(reduction="none")(x, target), flat)
@@ -349,7 +349,7 @@ def test_complaint_15_losses_of_sequences() -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 4), (4, 1), (1, 4, 1), (1, 1, 4), (3, 1, 4), (1, 3, 1, 1)])
 @pytest.mark.parametrize("name", ENTMAX_FAMILY)
-def test_complaint_16_dimensions_of_size_1(shape: tuple[int, ...], name: str) -> None:
+def test_dimensions_of_size_1(shape: tuple[int, ...], name: str) -> None:
     for dim in range(-len(shape), len(shape)):
         x = rows(*shape).requires_grad_()
         weights = getattr(ef, name)(x, dim=dim)
@@ -362,13 +362,13 @@ def test_complaint_16_dimensions_of_size_1(shape: tuple[int, ...], name: str) ->
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
 @pytest.mark.parametrize("dim", [-3, -2, 0, 1])
 @pytest.mark.parametrize("k", [1, 2, 100])
-def test_complaint_17_k_with_any_dimension(name: str, dim: int, k: int) -> None:
+def test_k_with_any_dimension(name: str, dim: int, k: int) -> None:
     x = rows(4, 5, 6, scale=0.3)
     expected = getattr(ef, name)(x.movedim(dim, -1).contiguous()).movedim(-1, dim)
     torch.testing.assert_close(getattr(ef, name)(x, dim=dim, k=k), expected)
 
 
-def test_complaint_18_iterations_do_not_decide_the_result() -> None:
+def test_iterations_do_not_decide_the_result() -> None:
     x = rows(10, 20)
     for n_iter in (1, 2, 50, 500):
         torch.testing.assert_close(ef.sparsemax_bisect(x, n_iter=n_iter), ef.sparsemax(x))
@@ -379,7 +379,7 @@ def test_complaint_18_iterations_do_not_decide_the_result() -> None:
 
 
 @pytest.mark.parametrize("name", ["sparsemax_loss", "entmax15_loss"])
-def test_complaint_19_losses_are_tensors_unless_asked(name: str) -> None:
+def test_losses_are_tensors_unless_asked(name: str) -> None:
     loss = getattr(ef, name)
     x, target = rows(6, 5), labels(5, 6)
     assert isinstance(loss(x, target), Tensor)
@@ -389,7 +389,7 @@ def test_complaint_19_losses_are_tensors_unless_asked(name: str) -> None:
     assert sizes.shape == (6, 1)
 
 
-def test_complaint_20_log_probabilities_for_beam_search_and_sampling() -> None:
+def test_log_probabilities_for_beam_search_and_sampling() -> None:
     x = rows(1, 12, scale=1.0)
     logs, support = ef.log_entmax(x, 1.5), ef.entmax_support(x, 1.5)
     assert torch.equal(logs.isfinite(), support)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from entformer.errors import ArgumentError
-from entformer.mappings import entmax
+from entformer.functional import entmax
 from entformer.nn import AlphaChooser, EntmaxAlpha, LearnedAlpha
 from entformer.nn.alpha import project_alphas
 

@@ -12,12 +12,12 @@ from torch import nn
 from entformer.checkpoint.atomic import read_json, write_json
 from entformer.cli import longctx
 from entformer.longcontext import train as training
-from entformer.longcontext.catalogue import Recipe, command_of, recipe_of
 from entformer.longcontext.evaluate import AtLength
 from entformer.longcontext.methods import method_of
-from entformer.longcontext.results import race
+from entformer.longcontext.registry import Recipe, command_of, recipe_of
+from entformer.longcontext.results import sweep
 from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
-from entformer.longcontext.train import Contestant, build, device_here, train_and_evaluate
+from entformer.longcontext.train import RunSpec, build, device_here, train_and_evaluate
 from entformer.models.lm import CausalLM
 
 # Vasylenko et al. (2025) and the authors' code: layers, width, heads, feed-forward size, updates, peak rate, warm-up.
@@ -48,9 +48,9 @@ def small(task: str = "copy", **changes: Any) -> Recipe:
 
 
 def trainer_of(recipe: Recipe, method: str = "asentmax") -> Any:
-    contestant = Contestant(method, "nape", 0)
-    task, model = build(recipe, contestant)
-    return training._Trainer(recipe, contestant, task, model, training.Run(recipe, contestant))
+    spec = RunSpec(method, "nape", 0)
+    task, model = build(recipe, spec)
+    return training._Trainer(recipe, spec, task, model, training.Run(recipe, spec))
 
 
 # ---- the figures -----------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_task_and_lengths(task: str) -> None:
 def test_start_of_the_published_model(task: str) -> None:
     """Embeddings N(0, 0.02^2) times sqrt(D), all matrices N(0, 0.02^2), gains 1, no biases but ASEntmax's."""
     recipe = recipe_of(task, "paper")
-    _, model = build(recipe, Contestant("asentmax", "nape", 0))
+    _, model = build(recipe, RunSpec("asentmax", "nape", 0))
     assert isinstance(model, CausalLM)
     assert not model.config.tied_output
     assert model.config.scaled_embedding
@@ -129,8 +129,8 @@ def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
 def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1."""
     trainer = trainer_of(small())
-    assert isinstance(trainer.optimiser, torch.optim.AdamW)
-    [group] = trainer.optimiser.param_groups
+    assert isinstance(trainer.optimizer, torch.optim.AdamW)
+    [group] = trainer.optimizer.param_groups
     assert (group["betas"], group["weight_decay"]) == ((0.9, 0.99), 0.0)
     clipped: list[float] = []
     monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda _, limit: clipped.append(limit))
@@ -159,7 +159,7 @@ def test_padding_on_the_right_changes_nothing(name: str) -> None:
     task = make_task(name)
     lengths = torch.tensor([40, 33, 64, 33])
     sample = mixed(task, lengths, torch.Generator().manual_seed(0))
-    _, model = build(small(name), Contestant("asentmax", "nape", 0))
+    _, model = build(small(name), RunSpec("asentmax", "nape", 0))
     together = model.eval()(sample.inputs)
     for row in range(4):
         real = sample.inputs[row] != task.data_tokens + PAD
@@ -197,24 +197,24 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]]) -
 def test_the_best_validation_is_evaluated(monkeypatch: pytest.MonkeyPatch, scores: Any, chosen: int) -> None:
     recipe = small("mqmtar", validate_every=2)
     asked = scored(monkeypatch, scores)
-    run, found = train_and_evaluate(recipe, Contestant("softmax", "nape", 0))
+    run, found = train_and_evaluate(recipe, RunSpec("softmax", "nape", 0))
     assert run.chosen == chosen
     assert [(split, length) for split, length, _ in asked] == [("validation", 512)] * 3 + [("evaluation", 64)]
     scored(monkeypatch, scores)
-    _, expected = train_and_evaluate(replace(recipe, validate_at=0), Contestant("softmax", "nape", 0), stop_at=chosen)
+    _, expected = train_and_evaluate(replace(recipe, validate_at=0), RunSpec("softmax", "nape", 0), stop_at=chosen)
     for (name, value), wanted in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
         assert torch.equal(value, wanted), name
 
 
 def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, contestant = small("mqmtar", validate_every=2), Contestant("entmax", "nape", 1)
+    recipe, spec = small("mqmtar", validate_every=2), RunSpec("entmax", "nape", 1)
     scores = [(0.3, 0.1), (0.1, 0.1), (0.2, 0.1)]
     scored(monkeypatch, scores)
-    straight, expected = train_and_evaluate(recipe, contestant)
+    straight, expected = train_and_evaluate(recipe, spec)
     scored(monkeypatch, scores[:1])
-    train_and_evaluate(recipe, contestant, tmp_path, stop_at=3)
+    train_and_evaluate(recipe, spec, tmp_path, stop_at=3)
     scored(monkeypatch, scores[1:])
-    resumed, found = train_and_evaluate(recipe, contestant, tmp_path)
+    resumed, found = train_and_evaluate(recipe, spec, tmp_path)
     assert straight.chosen == resumed.chosen == 2
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
 
@@ -284,13 +284,13 @@ def test_results_of_before_these_settings_are_kept(tmp_path: Path) -> None:
     """A run.json that lacks the new settings was made with what they are by default."""
     recipe = replace(recipe_of("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
     recipe = replace(recipe, width=16, heads=4, hidden=16, batch=4)
-    contestant = Contestant("softmax", "nape", 0)
-    race(recipe, [contestant], tmp_path)
-    path = tmp_path / "runs" / contestant.name / "run.json"
+    spec = RunSpec("softmax", "nape", 0)
+    sweep(recipe, [spec], tmp_path)
+    path = tmp_path / "runs" / spec.name / "run.json"
     held = read_json(path)
     for name in ("warmup_share", "init_std", "mixed_lengths", "validate_at", "validate_every", "precision", "size"):
         del held["recipe"][name]
     write_json(path, held)
     told: list[str] = []
-    race(recipe, [contestant], tmp_path, lambda _, what: told.append(what))
+    sweep(recipe, [spec], tmp_path, lambda _, what: told.append(what))
     assert told == ["was finished before"]

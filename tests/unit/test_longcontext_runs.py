@@ -1,4 +1,4 @@
-"""Races: one teacher-forced pass equals greedy decoding, runs go on where they stopped, results are whole and truthful."""
+"""Sweeps: one teacher-forced pass equals greedy decoding, runs go on where they stopped, results are whole and truthful."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from entformer.cli import longctx
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.catalogue import Recipe, recipe_of
 from entformer.longcontext.evaluate import evaluate, observe
 from entformer.longcontext.methods import METHODS, POSITIONS, method_of, positions_of
-from entformer.longcontext.results import markdown, race, read_results, table
+from entformer.longcontext.registry import Recipe, recipe_of
+from entformer.longcontext.results import markdown, read_results, sweep, table
 from entformer.longcontext.tasks import IGNORE, make_task
 from entformer.longcontext.theory import dispersion
-from entformer.longcontext.train import Contestant, build, train_and_evaluate
+from entformer.longcontext.train import RunSpec, build, train_and_evaluate
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import normalizer_of
@@ -48,13 +48,13 @@ def test_one_pass_equals_greedy_decoding(normalizer: str) -> None:
     attention: Any = {"normalizer": normalizer}
     model = CausalLM(LMConfig(vocab_size=task.vocab_size, layers=1, heads=4, width=16, hidden=16, attention=attention))
     generator = torch.Generator().manual_seed(0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(120):
         sample = task.sample(32, 3, generator)
         loss = nn.functional.cross_entropy(model(sample.inputs).flatten(0, 1), sample.labels.flatten(), ignore_index=IGNORE)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     model.eval()
     found = evaluate(model, task, 3, sequences=60, seed=4, heads=False)
     sample = task.sample(60, 3, torch.Generator().manual_seed(4))
@@ -67,7 +67,7 @@ def test_one_pass_equals_greedy_decoding(normalizer: str) -> None:
 
 
 def test_observed_heads() -> None:
-    task, model = build(replace(TINY, width=32, heads=8), Contestant("asentmax", "nape", 0))
+    task, model = build(replace(TINY, width=32, heads=8), RunSpec("asentmax", "nape", 0))
     model.eval()
     inputs = task.sample(2, 150, torch.Generator().manual_seed(0)).inputs
     heads = observe(model, inputs)
@@ -79,10 +79,10 @@ def test_observed_heads() -> None:
             assert 1.0 <= heads.support[layer][head] <= heads.keys
             assert 0.0 <= heads.entropy[layer][head] <= 1.0
             assert 1.0 / heads.keys <= heads.top[layer][head] <= 1.0
-    dense = observe(build(replace(TINY, width=32, heads=8), Contestant("softmax", "nope", 0))[1].eval(), inputs)
+    dense = observe(build(replace(TINY, width=32, heads=8), RunSpec("softmax", "nope", 0))[1].eval(), inputs)
     assert dense.beta is None
     assert min(map(min, dense.support)) > heads.keys - 64
-    assert all(attention.watcher is None for _, _, attention in model.attention_layers())  # type: ignore[operator, union-attr]
+    assert all(attention.hook is None for _, _, attention in model.attention_layers())  # type: ignore[operator, union-attr]
 
 
 # ---- methods -------------------------------------------------------------------------------------------------------------
@@ -99,16 +99,16 @@ def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
     ):
         if recipe.task == "max-retrieval" and normalizer_of(method_of(method).normalizer).uses_positions:
             with pytest.raises(ArgumentError, match="needs an order of keys"):
-                build(recipe, Contestant(method, "nape", 0))
+                build(recipe, RunSpec(method, "nape", 0))
             continue
-        run, _ = train_and_evaluate(recipe, Contestant(method, "nape", 0))
+        run, _ = train_and_evaluate(recipe, RunSpec(method, "nape", 0))
         assert math.isfinite(run.loss)
         assert len(run.lengths) == 1
 
 
 @pytest.mark.parametrize("positions", [*POSITIONS, "rope-500000", "nape-0.25"])
 def test_all_positions_train(positions: str) -> None:
-    run, _ = train_and_evaluate(replace(TINY, steps=2, eval_lengths=(9,)), Contestant("asentmax", positions, 0))
+    run, _ = train_and_evaluate(replace(TINY, steps=2, eval_lengths=(9,)), RunSpec("asentmax", positions, 0))
     assert math.isfinite(run.loss)
 
 
@@ -137,40 +137,40 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def test_a_stopped_run_ends_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    contestant = Contestant("entmax-learned", "nape", 3)
-    straight, expected = train_and_evaluate(TINY, contestant)
-    stopped, _ = train_and_evaluate(TINY, contestant, tmp_path, stop_at=5)
+    spec = RunSpec("entmax-learned", "nape", 3)
+    straight, expected = train_and_evaluate(TINY, spec)
+    stopped, _ = train_and_evaluate(TINY, spec, tmp_path, stop_at=5)
     assert stopped.lengths == []
     torch.manual_seed(99)
     torch.rand(7)
-    resumed, found = train_and_evaluate(TINY, contestant, tmp_path)
+    resumed, found = train_and_evaluate(TINY, spec, tmp_path)
     assert torch.equal(weights(found), weights(expected))
     assert resumed.loss == straight.loss
     assert [at.token_accuracy for at in resumed.lengths] == [at.token_accuracy for at in straight.lengths]
     with pytest.raises(DataError, match="other settings"):
-        train_and_evaluate(replace(TINY, lr=0.5), contestant, tmp_path)
+        train_and_evaluate(replace(TINY, lr=0.5), spec, tmp_path)
     (tmp_path / "state.pt").write_bytes(b"half")
     with pytest.raises(DataError, match="cannot be read"):
-        train_and_evaluate(TINY, contestant, tmp_path)
+        train_and_evaluate(TINY, spec, tmp_path)
 
 
 def test_a_time_budget_ends(tmp_path: Path) -> None:
-    run, _ = train_and_evaluate(replace(TINY, seconds=0.05), Contestant("softmax", "nape", 0))
+    run, _ = train_and_evaluate(replace(TINY, seconds=0.05), RunSpec("softmax", "nape", 0))
     assert 21 <= run.steps < 2000
 
 
 def test_a_run_that_diverges_is_told_and_counts_as_zero(tmp_path: Path) -> None:
     recipe = replace(TINY, lr=1e30, warmup=0)
-    records = race(recipe, [Contestant("softmax", "nape", 0)], tmp_path)
+    records = sweep(recipe, [RunSpec("softmax", "nape", 0)], tmp_path)
     assert all(record["diverged"] for record in records)
     assert [record["token_accuracy"] for record in records] == [0.0, 0.0]
 
 
 def test_a_race_is_kept_and_grows(tmp_path: Path) -> None:
     told: list[str] = []
-    contestants = [Contestant(method, "nape", seed) for seed in (0, 1) for method in ("softmax", "asentmax")]
-    race(TINY, contestants[:3], tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
-    records = race(TINY, contestants, tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
+    specs = [RunSpec(method, "nape", seed) for seed in (0, 1) for method in ("softmax", "asentmax")]
+    sweep(TINY, specs[:3], tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
+    records = sweep(TINY, specs, tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
     assert len(told) == 7
     assert sum("finished before" in line for line in told) == 3
     assert len(records) == 4 * 2
@@ -181,7 +181,7 @@ def test_a_race_is_kept_and_grows(tmp_path: Path) -> None:
     assert "| asentmax | nape |" in markdown(records)
     assert "±" in markdown(records)
     with pytest.raises(DataError, match=r"other settings \(steps\)"):
-        race(replace(TINY, steps=9), contestants[:1], tmp_path)
+        sweep(replace(TINY, steps=9), specs[:1], tmp_path)
     (tmp_path / "results.jsonl").write_text("{}\nno\n")
     with pytest.raises(DataError, match=r"results\.jsonl:2"):
         read_results(tmp_path / "results.jsonl")
@@ -225,7 +225,7 @@ def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"budget": "10 minutes", "changes": {}}, "--budget"),
         ({"budget": "10m"}, "not both"),
         ({"options": ["alphabet"]}, "--option"),
-        ({"options": ["colour=3"]}, "no option 'colour'"),
+        ({"options": ["color=3"]}, "no option 'color'"),
         ({"size": "giant"}, "'giant'"),
         ({"device": "tpu"}, "'tpu' is not known"),
         ({"device": "cuda:99"}, "GPUs here"),
@@ -275,4 +275,4 @@ def test_theory_says_what_is_known() -> None:
 def test_recipes_of_both_sizes_build() -> None:
     for task in ("mqmtar", "max-retrieval", "reverse"):
         recipe: Recipe = recipe_of(task, "laptop")
-        build(recipe, Contestant("asentmax", "nape", 0))
+        build(recipe, RunSpec("asentmax", "nape", 0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from entformer.errors import ArgumentError
-from entformer.longcontext.catalogue import ABOUT, SIZES, recipe_of
+from entformer.longcontext.registry import ABOUT, SIZES, recipe_of
 from entformer.longcontext.tasks import IGNORE, TASKS, Sample, make_task
 
 
@@ -16,7 +16,7 @@ def answer(sample: Sample, row: int) -> list[int]:
     return [label for label in sample.labels[row].tolist() if label != IGNORE]
 
 
-def test_every_task_is_in_the_catalogue_and_explained() -> None:
+def test_every_task_is_in_the_registry_and_explained() -> None:
     assert set(TASKS) == set(ABOUT)
     for name, made in TASKS.items():
         assert (made.__doc__ or "").strip(), name

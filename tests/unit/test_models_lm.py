@@ -150,7 +150,7 @@ def test_own_options_reach_the_layers() -> None:
     (_, _, attention), _ = lm.attention_layers()
     assert attention.slopes is not None
     assert attention.slopes.tolist() == [1.0, 0.0, 0.0, 0.0]
-    assert attention.row_map.k == 3  # type: ignore[union-attr]
+    assert attention.normalizer_fn.k == 3  # type: ignore[union-attr]
     rotary = model(positions="rotary", rotary_base=5e5)
     assert next(iter(rotary.attention_layers()))[2].rotary.base == 5e5  # type: ignore[union-attr]
 

@@ -9,7 +9,7 @@ from entformer.checkpoint import LoadedRun
 from entformer.errors import ArgumentError
 from entformer.models.override import overridden_alphas, takes_alpha
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.window import WindowedCache, alibi_windows
 
 MakeRun = Callable[..., LoadedRun]
@@ -31,7 +31,7 @@ def with_normalizer(make_run: MakeRun, name: str, **more: object) -> Seq2Seq:
 
 
 @pytest.mark.parametrize(("alpha", "name"), [(1.0, "softmax"), (1.5, "entmax15"), (2.0, "sparsemax")])
-def test_all_heads_overridden_are_that_normaliser(make_run: MakeRun, alpha: float, name: str) -> None:
+def test_all_heads_overridden_are_that_normalizer(make_run: MakeRun, alpha: float, name: str) -> None:
     learned, fixed = make_run().model, with_normalizer(make_run, name)
     fixed.load_state_dict({key: value for key, value in learned.state_dict().items() if "pre_alpha" not in key})
     before = scores(learned)

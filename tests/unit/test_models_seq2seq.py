@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
-from entformer.mappings import entmax
+from entformer.functional import entmax
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 VOCABULARY = 23
@@ -303,7 +303,7 @@ def test_attention_layers_are_all_there_in_order() -> None:
     assert found == [("encoder", 0), ("encoder", 1), *(("decoder", i) for i in range(3)), *(("cross", i) for i in range(3))]
     seen: list[tuple[str, int]] = []
     for kind, layer, attention in model.attention_layers():
-        attention.watcher = lambda watched, at=(kind, layer): seen.append(at)  # type: ignore[misc]
+        attention.hook = lambda trace, at=(kind, layer): seen.append(at)  # type: ignore[misc]
     with torch.no_grad():
         model.step(torch.tensor([BOS] * 3), model.start(BATCH.source))
     assert sorted(seen) == sorted(found)

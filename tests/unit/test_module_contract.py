@@ -21,8 +21,8 @@ import entformer as ef
 from entformer.nn.dropout import Dropout
 from entformer.nn.gated import CausalLayer
 from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
 from entformer.nn.positions import Rotary, Sinusoidal
-from entformer.nn.rowmaps import AdaptiveTemperature, ReluN, Sigmoid, TopK
 
 WIDTH, HEADS, VOCABULARY = 8, 2, 11
 SHORT, LONG = 5, 70  # tables of positions grow between the two

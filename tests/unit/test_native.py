@@ -22,9 +22,9 @@ import torch
 
 import entformer
 from entformer.errors import ImplUnavailable
-from entformer.kernels import impl as choice
 from entformer.kernels import native
-from entformer.kernels.rows.api import entmax
+from entformer.kernels import registry as choice
+from entformer.kernels.entmax.api import entmax
 
 PACKAGES = Path(entformer.__file__).parent.parent
 

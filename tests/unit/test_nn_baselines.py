@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.dense import mapped_attention
 from entformer.nn.masks import Masks
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.normalizer_functions import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
 from entformer.nn.normalizers import NORMALIZERS, normalizer_fn_of, normalizer_of
-from entformer.nn.rowmaps import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
 
 NOTHING = Masks(None, None, None)
 DENSE = [name for name, traits in NORMALIZERS.items() if traits.rows is not None]

@@ -1,4 +1,4 @@
-"""The cache of keys and values, and decoding with it: token by token equals all at once, for every normaliser."""
+"""The cache of keys and values, and decoding with it: token by token equals all at once, for every normalizer."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the same float32 sums in another order

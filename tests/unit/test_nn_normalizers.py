@@ -1,4 +1,4 @@
-"""Every normaliser inside MultiheadAttention: gradients, padding, alphas, ReLA's norm and null rows, low precision."""
+"""Every normalizer inside MultiheadAttention: gradients, padding, alphas, ReLA's norm and null rows, low precision."""
 
 import copy
 from typing import Any
@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.kernels.flash.api import attention
-from entformer.kernels.rows.api import entmax
-from entformer.nn.attention import MultiheadAttention
+from entformer.kernels.attention.api import attention
+from entformer.kernels.entmax.api import entmax
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS, normalizer_of
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
@@ -65,7 +65,7 @@ def test_padding_changes_nothing(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_masks_that_mean_the_same_give_the_same(name: str) -> None:
-    """Also for the length-aware normalisers, which count keys, and for added masks, which take the dense path."""
+    """Also for the length-aware normalizers, which count keys, and for added masks, which take the dense path."""
     extra = not normalizer_of(name).uses_positions  # such keys have no place
     module = MultiheadAttention(EMBED, HEADS, normalizer=name, add_zero_attn=extra, batch_first=True)
     x = random(BATCH, KEYS, EMBED)

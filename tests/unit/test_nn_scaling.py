@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.rows.api import entmax
-from entformer.nn.attention import MultiheadAttention
+from entformer.kernels.entmax.api import entmax
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling, row_length, scaling_of
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one

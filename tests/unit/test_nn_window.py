@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.impl import resolve
+from entformer.kernels.registry import resolve
 from entformer.nn import window
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions
 from entformer.nn.scaling import ASEntmaxScaling
 from entformer.nn.window import WindowedCache, _score_bounds, alibi_windows

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.kernels.rows import closed_form, reference
+from entformer.kernels.entmax import closed_form, reference
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -101,7 +101,7 @@ def test_multihead_attention_of_any_length(how: dict[str, Any], most: int, tmp_p
 def test_the_exported_arithmetic_is_entmax(alpha: float, scale: float) -> None:
     x = scale * normal(20, 40)
     x[0, ::2], x[1], x[2], x[3, :3] = -torch.inf, -torch.inf, 1.0, torch.inf
-    right = reference.entmax_rows(x.double(), torch.full((20,), alpha, dtype=torch.float64))
+    right = reference.entmax_forward(x.double(), torch.full((20,), alpha, dtype=torch.float64))
     for given in (alpha, torch.full((20,), alpha)):
-        found = closed_form.entmax_rows(x, given).double()
+        found = closed_form.entmax_forward(x, given).double()
         torch.testing.assert_close(found, right, rtol=0.0, atol=5e-6)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn import tables
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
 
 EMBED, HEADS = 16, 8

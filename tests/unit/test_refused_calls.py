@@ -13,8 +13,8 @@ from entformer.models.config import Seq2SeqConfig
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.window import WindowedCache
 
 EMBED, HEADS = 16, 4

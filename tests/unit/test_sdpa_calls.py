@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import entformer as ef
-from entformer.kernels import impl as choice
-from entformer.kernels.flash import api, ops
+from entformer.kernels import registry as choice
+from entformer.kernels.attention import api, ops
 
 sdpa = F.scaled_dot_product_attention
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}  # sums of a few products of size 1 to 4 in float32

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.alpha import EntmaxAlpha, LearnedAlpha
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.dropout import Dropout
 from entformer.nn.gated import CausalLayer
 from entformer.nn.layers import EncoderLayer
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.normalizer_functions import TopK
 from entformer.nn.positions import Rotary
 from entformer.nn.rela import RelaNorm
-from entformer.nn.rowmaps import TopK
 from entformer.nn.scaling import ASEntmaxScaling, SSMaxScaling
 
 WIDTH, HEADS, BATCH, LENGTH = 16, 4, 3, 7

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.kernels.training.api import dropout
-from entformer.models.output import output_loss
+from entformer.kernels.fused.api import dropout
+from entformer.models.fused_loss import output_loss
 
 
 def normal(*shape: int) -> Tensor:

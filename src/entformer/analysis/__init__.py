@@ -8,7 +8,7 @@ The data's way: rows.py (weights of a layer, sparse) -> density.py, diversity.py
 (the measures) -> totals.py, collect.py (sums over the data) -> table.py, roles.py -> data.py (what a report holds) ->
 figures*.py, assemble.py, report.py (files). alphas.py compares learned alphas with where they started. alignment.py goes its
 own way with gold links. lengths.py and
-lengths_report.py report on long-context races.
+lengths_report.py report on long-context sweeps.
 """
 
 from entformer.analysis.alignment import AlignmentScores, alignment_error_rate, collect_alignment, link_counts

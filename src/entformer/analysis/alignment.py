@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from entformer.analysis.collect import layer_rows, run_watched
+from entformer.analysis.collect import layer_rows, run_with_trace
 from entformer.analysis.gold import Gold, Links
 from entformer.analysis.rows import Floats, Ints, LayerRows
 from entformer.analysis.words import word_numbers
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.attention import MultiheadAttention
-from entformer.nn.watch import Watched
-from entformer.text.subwords import Subwords
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.text.tokenizer import SubwordTokenizer
 
 MODES = ("normal", "shifted")  # row t, row t + 1
 
@@ -92,7 +92,7 @@ def strongest_keys(row: Ints, col: Ints, value: Floats, rows: int) -> Ints:
 class _Sentences:
     """The words and gold links of a batch as numbers: a link is ((b * S) + source word) * T + target word."""
 
-    def __init__(self, batch: Batch, subwords: Subwords, gold: Gold) -> None:
+    def __init__(self, batch: Batch, subwords: SubwordTokenizer, gold: Gold) -> None:
         self.source_words = _words(batch.source.tolist(), subwords)  # (B, S)
         self.target_words = _words(batch.target.tolist(), subwords)[:, 1:]  # (B, T): of the piece that row t predicts
         self.width = int(self.target_words.max(initial=0)) + 1
@@ -119,14 +119,14 @@ class _Sentences:
         return Counts(len(found), np.isin(found, self.sure).sum(), np.isin(found, self.possible).sum(), len(self.sure))
 
 
-def _words(sentences: list[list[int]], subwords: Subwords) -> Ints:
+def _words(sentences: list[list[int]], subwords: SubwordTokenizer) -> Ints:
     return np.array([word_numbers(subwords, ids) for ids in sentences], dtype=np.int64)
 
 
 def collect_alignment(
     model: Seq2Seq,
     batches: Iterable[Batch],
-    subwords: Subwords,
+    subwords: SubwordTokenizer,
     gold: Gold,
     *,
     progress: Callable[[int], None] | None = None,
@@ -155,13 +155,13 @@ def collect_alignment(
             kind: str,
             layer: int,
             module: MultiheadAttention,
-            watched: Watched,
+            trace: AttentionTrace,
             lengths: tuple[Ints, Ints] = lengths,
             shape: tuple[int, int, int] = shape,
             together: dict[str, list[tuple[Ints, Floats]]] = together,
             add: Callable[[tuple[str, int, int], Ints], None] = add,
         ) -> None:
-            rows = layer_rows(kind, layer, watched, *lengths)
+            rows = layer_rows(kind, layer, trace, *lengths)
             best = strongest_keys(*_without_end(rows), rows.batch * rows.heads * rows.queries)
             for head, own in enumerate(best.reshape(rows.batch, rows.heads, rows.queries).transpose(1, 0, 2)):
                 add(("head", layer, head), own)
@@ -171,7 +171,7 @@ def collect_alignment(
                 add((f"{way}layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
                 together[way].append((cells[0] * shape[2] + cells[1], cells[2]))
 
-        run_watched(model, batch.to(model.source_embedding.device), watch, kinds=("cross",))
+        run_with_trace(model, batch.to(model.source_embedding.device), watch, kinds=("cross",))
         for way, layers in together.items():
             cell, inverse = np.unique(np.concatenate([cells for cells, _ in layers]), return_inverse=True)
             value: Floats = np.bincount(inverse, np.concatenate([values for _, values in layers]), len(cell)).astype(np.float64)

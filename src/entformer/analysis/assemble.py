@@ -32,7 +32,7 @@ COMPONENTS = (
     "inspector.js",
     "charts.js",
 )
-SCRIPTS = (*COMPONENTS, "table.js", "finds.js", "paths.js", "layers.js", "compare.js", "summary.js", "app.js")
+SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "paths.js", "layers.js", "compare.js", "summary.js", "app.js")
 
 LENGTHS_STYLES = ("page.css", "tables.css", "charts.css", "lengths.css")
 LENGTHS_SCRIPTS = (
@@ -52,7 +52,7 @@ def assemble(data: dict[str, Any]) -> str:
 
 
 def assemble_lengths(data: dict[str, Any]) -> str:
-    """The page of long-context races, from the data of `lengths.py`."""
+    """The page of long-context sweeps, from the data of `lengths.py`."""
     return fill_page("lengths.html", LENGTHS_STYLES, LENGTHS_SCRIPTS, data)
 
 

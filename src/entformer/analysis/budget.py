@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from entformer.analysis.sentence import SentenceView
-from entformer.decode.records import SparseRows
+from entformer.decoding.records import SparseRows
 
 MOST_WEIGHTS = 400_000  # in all sentences of a report: some 14 bytes each
 MOST_SCORES = 1_000_000  # cells: 8 / 3 bytes each
@@ -27,7 +27,7 @@ class HeldSentence:
     scores: bool
 
 
-def share_out(views: Sequence[SentenceView], weights: int, scores: int) -> list[HeldSentence]:
+def allocate_budget(views: Sequence[SentenceView], weights: int, scores: int) -> list[HeldSentence]:
     """Share so many weights and cells of scores among sentences, the smallest first: what they leave, others get."""
     held: dict[int, HeldSentence] = {}
     for waiting, place in _smallest_first([view.entries for view in views]):

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from entformer.analysis.examples import ExampleKeeper, Tokens, most_varied
+from entformer.analysis.examples import ExampleSampler, Tokens, most_varied
 from entformer.analysis.roles import find_roles
 from entformer.analysis.rows import Floats, Ints, LayerRows
 from entformer.analysis.table import HeadRow, HeadTable, LayerRow
 from entformer.analysis.totals import LayerTotals
 from entformer.analysis.words import Marks, WordMarker
-from entformer.data.records import Batch
-from entformer.decode.attention import watching
+from entformer.data.batch import Batch
+from entformer.decoding.attention_record import attention_hooks
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.nn.attention import MultiheadAttention
-from entformer.nn.watch import Watched
-from entformer.text.subwords import Subwords
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.text.tokenizer import SubwordTokenizer
 
 Alphas = Mapping[tuple[str, int], Sequence[float] | Floats]
 
@@ -37,7 +37,7 @@ class Collector:
 
     def __init__(self, *, examples: int = 0, seed: int = 1) -> None:
         self.totals: dict[tuple[str, int], LayerTotals] = {}
-        self.keeper = ExampleKeeper(examples, seed)
+        self.keeper = ExampleSampler(examples, seed)
         self.sentences = self.source_tokens = self.target_tokens = 0
 
     def add(self, rows: LayerRows, ids: Sequence[int] | Ints | None = None, marks: Marks | None = None) -> None:
@@ -91,7 +91,7 @@ def collect(
     model: Seq2Seq,
     batches: Iterable[Batch],
     *,
-    subwords: Subwords | None = None,
+    subwords: SubwordTokenizer | None = None,
     languages: tuple[str, str] | None = None,
     tokenized: bool = False,
     examples: int = 0,
@@ -140,11 +140,11 @@ def _one_batch(
         marks["encoder"] = markers[0].marks(sides[0], batch.source.shape[1])
         marks["decoder"] = markers[1].marks(sides[1], batch.target.shape[1] - 1)
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
+    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
         query_lengths, key_lengths = lengths[0 if kind == "encoder" else 1], lengths[1 if kind == "decoder" else 0]
-        collector.add(layer_rows(kind, layer, watched, query_lengths, key_lengths), ids, marks.get(kind))
+        collector.add(layer_rows(kind, layer, trace, query_lengths, key_lengths), ids, marks.get(kind))
 
-    run_watched(model, on_device, watch)
+    run_with_trace(model, on_device, watch)
     if markers is not None:
         _read_as_statements(model, on_device, collector, markers[0], marks["encoder"])
     sentences = {
@@ -167,20 +167,24 @@ def _read_as_statements(model: Seq2Seq, batch: Batch, collector: Collector, mark
     statements = Batch(source, batch.target[chosen], batch.source_lengths[chosen], batch.target_lengths[chosen], examples)
     lengths = statements.source_lengths.cpu().numpy()
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
-        collector.add_contrast(layer_rows(kind, layer, watched, lengths, lengths), marks.of(chosen))
+    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+        collector.add_contrast(layer_rows(kind, layer, trace, lengths, lengths), marks.of(chosen))
 
-    run_watched(model, statements, watch, kinds=("encoder",))
+    run_with_trace(model, statements, watch, kinds=("encoder",))
 
 
-def run_watched(
-    model: Seq2Seq, batch: Batch, watch: Callable[[str, int, MultiheadAttention, Watched], None], *, kinds: Sequence[str] = ()
+def run_with_trace(
+    model: Seq2Seq,
+    batch: Batch,
+    watch: Callable[[str, int, MultiheadAttention, AttentionTrace], None],
+    *,
+    kinds: Sequence[str] = (),
 ) -> None:
     """Read a batch teacher-forced, without dropout; `watch` sees every attention layer as it computes, or those of `kinds`."""
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), watching(model, watch, kinds=kinds):
+        with torch.no_grad(), attention_hooks(model, watch, kinds=kinds):
             mask = batch.source_mask
             memory = model.encode(batch.source, mask)
             if set(kinds) != {"encoder"}:
@@ -189,13 +193,13 @@ def run_watched(
         model.train(training)
 
 
-def layer_rows(kind: str, layer: int, watched: Watched, query_lengths: Ints, key_lengths: Ints) -> LayerRows:
+def layer_rows(kind: str, layer: int, trace: AttentionTrace, query_lengths: Ints, key_lengths: Ints) -> LayerRows:
     """What a layer handed over, as the measures take it."""
-    _, heads, queries, _ = watched.query.shape
-    crow, col, weight = (part.cpu().numpy() for part in watched.support)
-    keys = watched.key.shape[2]
+    _, heads, queries, _ = trace.query.shape
+    crow, col, weight = (part.cpu().numpy() for part in trace.support)
+    keys = trace.key.shape[2]
     return LayerRows.from_support(
-        kind, layer, (crow, col, weight), heads, queries, keys, query_lengths, key_lengths, causal=watched.causal
+        kind, layer, (crow, col, weight), heads, queries, keys, query_lengths, key_lengths, causal=trace.causal
     )
 
 
@@ -214,7 +218,7 @@ def _head_row(kind: str, layer: int, head: int, total: LayerTotals, alphas: Sequ
         entropy=_mean(total.entropy[head], total.live_rows[head]),
         effective_keys=_mean(total.effective_keys[head], total.live_rows[head]),
         null_rate=float(total.null[head]) / rows,
-        evenness=_mean(total.evenness[head], total.even_rows[head]),
+        normalized_entropy=_mean(total.normalized_entropy[head], total.even_rows[head]),
         positional={str(offset): value for offset, value in positional.items() if value == value},
         first_key=_known(float(total.first_key.medians()[head])),
         last_key=_known(float(total.last_key.medians()[head])),

@@ -21,7 +21,7 @@ from entformer.analysis.alignment import (
     precision_recall,
 )
 from entformer.analysis.alphas import initial_alphas, initial_correlation
-from entformer.analysis.budget import share_out
+from entformer.analysis.budget import allocate_budget
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
 from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
@@ -207,7 +207,7 @@ def _best_sentences(key: str, role: str, views: Sequence[SentenceView]) -> list[
 def _sentences(run: RunToReport, views: Sequence[SentenceView], runs: int) -> list[dict[str, Any]]:
     """All sentences, each with what `budget.py` leaves it in a report of so many runs."""
     subwords = run.loaded.subwords
-    held = share_out(views, budget.MOST_WEIGHTS // runs, budget.MOST_SCORES // runs)
+    held = allocate_budget(views, budget.MOST_WEIGHTS // runs, budget.MOST_SCORES // runs)
     return [
         {
             "id": int(run.numbers[view.example.id]),

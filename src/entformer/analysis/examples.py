@@ -13,7 +13,7 @@ PAIRS = 2  # of sentences in which a head's sparsity varies
 Tokens = tuple[int, ...]
 
 
-class ExampleKeeper:
+class ExampleSampler:
     """Keeps the tokens of candidates: a sample, questions, the longest sentence, and those the heads vary most on."""
 
     def __init__(self, count: int, seed: int = 1) -> None:

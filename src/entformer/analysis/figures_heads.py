@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
 from entformer.analysis.roles import positional_text
-from entformer.decode.head_picture import HeadPicture, draw_heads
+from entformer.decoding.heatmap import HeadPicture, draw_heads
 from entformer.text.numbers import format_alpha, format_number, format_percent
 
 Data = dict[str, Any]

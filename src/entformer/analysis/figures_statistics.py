@@ -16,10 +16,10 @@ Data = dict[str, Any]
 
 ENDS = ("", "_shifted")  # of the names of error rates: row i, row i + 1
 KINDS = {"encoder": "encoder self-attention", "cross": "cross attention", "decoder": "decoder self-attention"}
-# Okabe and Ito's colours, told apart by colour-blind readers; markers tell them apart in grey print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# Okabe and Ito's colors, told apart by color-blind readers; markers tell them apart in grey print.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-KIND_COLOURS = {"encoder": COLOURS[0], "cross": COLOURS[1], "decoder": COLOURS[2]}
+KIND_COLOURS = {"encoder": COLORS[0], "cross": COLORS[1], "decoder": COLORS[2]}
 MEASURES = {
     "alpha_initial": "α at start",
     "alpha": "α",
@@ -33,7 +33,7 @@ MEASURES = {
     "interrogation_contrast": "as a statement",
     "first_key": "first",
     "last_key": "end",
-    "evenness": "broad",
+    "normalized_entropy": "broad",
     "null_rate": "null",
     "aer": "AER",
     "aer_shifted": "AER shifted",
@@ -41,7 +41,7 @@ MEASURES = {
 
 
 def alpha_trajectories(data: Data) -> Figure | None:
-    """Fig. 2: alpha of every head over training; a line of panels per run, a column per kind, a colour per layer."""
+    """Fig. 2: alpha of every head over training; a line of panels per run, a column per kind, a color per layer."""
     runs = [run for run in data["runs"] if run["alpha_paths"]]
     if not runs:
         return None
@@ -289,7 +289,7 @@ def _title(axes: Axes, left: str, right: str) -> None:
 
 def _look(number: int) -> dict[str, Any]:
     return {
-        "color": COLOURS[number % len(COLOURS)],
+        "color": COLORS[number % len(COLORS)],
         "marker": MARKERS[number % len(MARKERS)],
         "markersize": 5,
         "linewidth": 1.5,
@@ -326,4 +326,4 @@ def _value(head: Data, name: str) -> float | None:
 
 def _values(run: Data, name: str) -> list[float]:
     found = [value for head in run["heads"] if (value := _value(head, name)) is not None]
-    return found if name != "null_rate" or any(found) else []  # zero by construction unless the normaliser is ReLA
+    return found if name != "null_rate" or any(found) else []  # zero by construction unless the normalizer is ReLA

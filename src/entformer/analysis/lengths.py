@@ -1,4 +1,4 @@
-"""What a report says about long-context races, as plain data. In: folders of `entformer longctx`. Out: dicts for JSON.
+"""What a report says about long-context sweeps, as plain data. In: folders of `entformer longctx`. Out: dicts for JSON.
 
 The page (page/lengths.html) and the figures are made from this alone; report.json is this. `lengths_data` says what it holds.
 """
@@ -12,18 +12,18 @@ from typing import Any
 from entformer import __version__
 from entformer.checkpoint.atomic import plain, read_json
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.catalogue import ABOUT, Recipe, command_of
 from entformer.longcontext.methods import METHODS, in_order, scaled_heads
+from entformer.longcontext.registry import ABOUT, Recipe, command_of
 from entformer.longcontext.results import read_results
 
-__all__ = ["find_races", "lengths_data"]
+__all__ = ["find_sweeps", "lengths_data"]
 
 VERSION = 1
 Record = dict[str, Any]
 
 
-def find_races(folders: Iterable[Path]) -> list[Path]:
-    """The race folders among `folders` and one level below them; a folder without any is an error if it was given."""
+def find_sweeps(folders: Iterable[Path]) -> list[Path]:
+    """The sweep folders among `folders` and one level below them; a folder without any is an error if it was given."""
     found: list[Path] = []
     for folder in folders:
         inside = [path for path in (folder, *sorted(folder.glob("*/"))) if (path / "results.jsonl").is_file()]
@@ -33,10 +33,10 @@ def find_races(folders: Iterable[Path]) -> list[Path]:
     return found
 
 
-def lengths_data(races: Sequence[Path], title: str | None = None) -> dict[str, Any]:
-    """Everything about these races.
+def lengths_data(sweeps: Sequence[Path], title: str | None = None) -> dict[str, Any]:
+    """Everything about these sweeps.
 
-    {"version", "kind": "longctx", "title", "created", "entformer", "races": [{
+    {"version", "kind": "longctx", "title", "created", "entformer", "sweeps": [{
         "name", "task", "about", "train_length", "lengths", "one_answer" (exact match and token accuracy are the same),
         "seeds", "sequences", "command", "settings": {name: value},
         "series": [{"method", "positions", "about", "seeds", "parameters", "updates", "seconds", "diverged" (how many seeds),
@@ -46,19 +46,19 @@ def lengths_data(races: Sequence[Path], title: str | None = None) -> dict[str, A
 
     Accuracies are percentages. "free" is the mean of the heads without ALiBi. "learned" lists scaled heads only.
     """
-    if not races:
-        raise ArgumentError("no race is given; give folders of `entformer longctx`.")
-    found = [_race(folder) for folder in races]
-    names = list(dict.fromkeys(race["task"] for race in found))
+    if not sweeps:
+        raise ArgumentError("no sweep is given; give folders of `entformer longctx`.")
+    found = [_race(folder) for folder in sweeps]
+    names = list(dict.fromkeys(sweep["task"] for sweep in found))
     tasks = ", ".join(names) if len(names) <= 3 else f"{len(names)} tasks"
     whole: dict[str, Any] = plain(
         {
             "version": VERSION,
             "kind": "longctx",
-            "title": title or f"Length generalisation: {tasks}",
+            "title": title or f"Length generalization: {tasks}",
             "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             "entformer": __version__,
-            "races": found,
+            "sweeps": found,
         }
     )
     return whole
@@ -67,7 +67,7 @@ def lengths_data(races: Sequence[Path], title: str | None = None) -> dict[str, A
 def _race(folder: Path) -> dict[str, Any]:
     records = read_results(folder / "results.jsonl")
     if not records:
-        raise DataError(f"{folder / 'results.jsonl'} is empty; no run of this race has finished.")
+        raise DataError(f"{folder / 'results.jsonl'} is empty; no run of this sweep has finished.")
     first = records[0]
     methods = in_order(record["method"] for record in records)
     places = list(dict.fromkeys(record["positions"] for record in records))
@@ -100,7 +100,7 @@ def _recipe(folder: Path) -> Recipe:
     """The settings all runs of the folder share."""
     path = next(iter(sorted((folder / "runs").glob("*/run.json"))), None)
     if path is None:
-        raise DataError(f"{folder / 'runs'} holds no run.json; the folder of a race has one per finished run.")
+        raise DataError(f"{folder / 'runs'} holds no run.json; the folder of a sweep has one per finished run.")
     try:
         held = read_json(path)["recipe"]
         return Recipe(**held | {"eval_lengths": tuple(held["eval_lengths"])})

@@ -5,7 +5,7 @@ import numpy as np
 from entformer.analysis.density import entropy, null_rows
 from entformer.analysis.interrogation import interrogation_weights
 from entformer.analysis.merging import merging_scores
-from entformer.analysis.positions import first_key_share, last_key_share, positional_confidence
+from entformer.analysis.positional import first_key_share, last_key_share, positional_confidence
 from entformer.analysis.rows import Floats, LayerRows
 from entformer.analysis.words import Marks
 

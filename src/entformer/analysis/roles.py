@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from entformer.analysis.positions import OFFSETS
+from entformer.analysis.positional import OFFSETS
 from entformer.analysis.table import HeadRow, Role
 from entformer.text.numbers import format_percent
 
@@ -31,7 +31,7 @@ class RoleRanking:
     heads: tuple[tuple[str, float], ...]  # ("encoder.0.3", score), best first
 
 
-CANDIDATE = 0.4  # far above chance for a place or a word, and low enough to show what is only a tendency
+CANDIDATE = 0.4  # far above rng for a place or a word, and low enough to show what is only a tendency
 
 QUESTIONS = (
     RoleQuestion("previous token", lambda head: head.positional.get("-1"), CANDIDATE),
@@ -41,7 +41,7 @@ QUESTIONS = (
     RoleQuestion("question mark", lambda head: _question(head), CANDIDATE),
     RoleQuestion("first token", lambda head: head.first_key, CANDIDATE),
     RoleQuestion("end of sentence", lambda head: head.last_key, CANDIDATE),
-    RoleQuestion("broad context", lambda head: head.evenness, 0.85),
+    RoleQuestion("broad context", lambda head: head.normalized_entropy, 0.85),
     RoleQuestion("rarely active", lambda head: head.null_rate, CANDIDATE),
     RoleQuestion("word alignment", lambda head: _alignment(head), CANDIDATE),
 )

@@ -1,6 +1,6 @@
 """One sentence as a report holds it: pieces, sparse weights of every head, scores. In: a model and ids. Out: `SentenceView`.
 
-Scores are s_ij = q_i k_j / sqrt(D) plus what positions add, before the normaliser; from them a page can compute the weights
+Scores are s_ij = q_i k_j / sqrt(D) plus what positions add, before the normalizer; from them a page can compute the weights
 of another alpha. They are L x L, so only short sentences have them.
 """
 
@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from entformer.analysis.collect import layer_rows, run_watched
+from entformer.analysis.collect import layer_rows, run_with_trace
 from entformer.analysis.role_examples import sentence_roles
 from entformer.analysis.rows import Floats
 from entformer.analysis.table import Example
 from entformer.analysis.words import WordMarker
-from entformer.data.records import Batch
-from entformer.decode.attention import rows_per_head
-from entformer.decode.records import SparseRows
+from entformer.data.batch import Batch
+from entformer.decoding.attention_record import rows_per_head
+from entformer.decoding.records import SparseRows
 from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.attention import MultiheadAttention
-from entformer.nn.watch import Watched
-from entformer.text.subwords import BOS, EOS, Subwords
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.text.tokenizer import BOS, EOS, SubwordTokenizer
 
 LONGEST_WITH_SCORES = 40  # tokens on either side
 MASKED = -32768
@@ -49,7 +49,7 @@ class SentenceView:
 
 
 def view_sentence(
-    model: Seq2Seq, example: Example, subwords: Subwords, markers: tuple[WordMarker, WordMarker] | None = None
+    model: Seq2Seq, example: Example, subwords: SubwordTokenizer, markers: tuple[WordMarker, WordMarker] | None = None
 ) -> SentenceView:
     """Read one sentence teacher-forced and keep everything."""
     source, target = [*example.source, EOS], [BOS, *example.target, EOS]
@@ -65,40 +65,40 @@ def view_sentence(
     scores: dict[str, NDArray[np.float32]] = {}
     roles: dict[str, dict[str, float]] = {}
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
-        heads.update((f"{kind}.{layer}.{key.head}", rows) for key, rows in rows_per_head(kind, layer, watched))
+    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+        heads.update((f"{kind}.{layer}.{key.head}", rows) for key, rows in rows_per_head(kind, layer, trace))
         if max(sizes) <= LONGEST_WITH_SCORES:
-            for head, own in enumerate(attention_scores(module, watched)):
+            for head, own in enumerate(attention_scores(module, trace)):
                 scores[f"{kind}.{layer}.{head}"] = own
         queries, keys = sizes[0 if kind == "encoder" else 1], sizes[1 if kind == "decoder" else 0]
-        rows = layer_rows(kind, layer, watched, np.array([queries]), np.array([keys]))
+        rows = layer_rows(kind, layer, trace, np.array([queries]), np.array([keys]))
         for role, values in sentence_roles(rows, marks.get(kind)).items():
             for head, value in enumerate(values.tolist()):
                 if value == value:  # not NaN
                     roles.setdefault(f"{kind}.{layer}.{head}", {})[role] = value
 
-    run_watched(model, batch.to(model.source_embedding.device), watch)
+    run_with_trace(model, batch.to(model.source_embedding.device), watch)
     pieces = tuple(subwords.pieces(source)), tuple(subwords.pieces(target))
     return SentenceView(example, *pieces, heads, scores, roles)
 
 
-def attention_scores(module: MultiheadAttention, watched: Watched) -> NDArray[np.float32]:
-    """The scores of a batch of one, (H, Lq, Lk), as the normaliser got them; -inf where a query may not look."""
-    query, key = watched.query[0].float(), watched.key[0].float()  # (H, L, D)
+def attention_scores(module: MultiheadAttention, trace: AttentionTrace) -> NDArray[np.float32]:
+    """The scores of a batch of one, (H, Lq, Lk), as the normalizer got them; -inf where a query may not look."""
+    query, key = trace.query[0].float(), trace.key[0].float()  # (H, L, D)
     scores = query @ key.transpose(-1, -2) / math.sqrt(max(query.shape[-1], 1))
-    distance = torch.arange(query.shape[1], device=query.device)[:, None] + watched.offset
+    distance = torch.arange(query.shape[1], device=query.device)[:, None] + trace.offset
     distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): how far back the key is
     if module.slopes is not None:
         scores = scores - module.slopes.float()[:, None, None] * distance.abs()
-    if watched.masks.bias is not None:
-        scores = scores + watched.masks.bias[0].float()
+    if trace.masks.bias is not None:
+        scores = scores + trace.masks.bias[0].float()
     hidden = torch.zeros_like(scores, dtype=torch.bool)
-    if watched.causal:
+    if trace.causal:
         hidden |= distance < 0
-    if watched.masks.pairs is not None:
-        hidden |= ~watched.masks.pairs[0]
-    if watched.masks.keys is not None:
-        hidden |= ~watched.masks.keys[0]
+    if trace.masks.pairs is not None:
+        hidden |= ~trace.masks.pairs[0]
+    if trace.masks.keys is not None:
+        hidden |= ~trace.masks.keys[0]
     found: NDArray[np.float32] = scores.masked_fill(hidden, -math.inf).cpu().numpy()
     return found
 

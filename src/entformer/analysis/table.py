@@ -43,7 +43,7 @@ class HeadRow:
     entropy: float | None
     effective_keys: float | None
     null_rate: float
-    evenness: float | None
+    normalized_entropy: float | None
     """Entropy over the most it could be, ln n: 1 for an even spread over all keys."""
     positional: dict[str, float]
     """Median confidence by offset: "-1", "0", "1"; empty for cross attention, "1" is missing in causal attention."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from entformer.analysis import density, diversity, merging, positions
+from entformer.analysis import density, diversity, merging, positional
 from entformer.analysis.interrogation import interrogation_weights
 from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
 from entformer.analysis.streaming import StreamingMedians
@@ -54,12 +54,12 @@ class LayerTotals:
         self.live_rows = np.zeros(heads)
         self.entropy = np.zeros(heads)
         self.effective_keys = np.zeros(heads)
-        self.evenness, self.even_rows = np.zeros(heads), np.zeros(heads)
+        self.normalized_entropy, self.even_rows = np.zeros(heads), np.zeros(heads)
         self.null = np.zeros(heads)
         self.union = 0.0
         self.diversity = np.zeros((2, 2))  # by keys and by heads: sum, rows
         self.live_diversity = np.zeros((2, 2))
-        offsets = positions.OFFSETS if self_attention else ()
+        offsets = positional.OFFSETS if self_attention else ()
         # A causal query never sees the token after it.
         self.positional = {offset: StreamingMedians(heads) for offset in offsets if not (causal and offset > 0)}
         self.first_key, self.last_key = StreamingMedians(heads), StreamingMedians(heads)
@@ -87,7 +87,7 @@ class LayerTotals:
         self.effective_keys += np.nansum(np.exp(nats), (0, 2))
         choice = live & (rows.visible > 1)[:, None]
         most = np.log(np.maximum(rows.visible, 2))[:, None]
-        self.evenness += np.where(choice, nats / most, 0.0).sum((0, 2))
+        self.normalized_entropy += np.where(choice, nats / most, 0.0).sum((0, 2))
         self.even_rows += choice.sum((0, 2))
         self.union += float(np.nansum(density.union_density(rows)))
         for total, both in (
@@ -96,10 +96,10 @@ class LayerTotals:
         ):
             total += [(np.nansum(values), np.count_nonzero(~np.isnan(values))) for values in both]
         for offset, medians in self.positional.items():
-            medians.add(positions.positional_confidence(rows, offset))
-        self.first_key.add(positions.first_key_share(rows))
+            medians.add(positional.positional_confidence(rows, offset))
+        self.first_key.add(positional.first_key_share(rows))
         if not rows.causal:
-            self.last_key.add(positions.last_key_share(rows))
+            self.last_key.add(positional.last_key_share(rows))
         self.variation.add(np.nan_to_num(per_sentence), rows.key_lengths, ids)
         if marks is not None and self.positional:
             self._add_words(rows, marks)

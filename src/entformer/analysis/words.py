@@ -1,7 +1,7 @@
 """What the tokens of a batch are: pieces of which word, a word that asks, the question mark. In: ids. Out: `Marks`.
 
-Words come from `Subwords.word_starts`. Two things part from plain words, so that a cluster is what the paper calls one: a piece
-of punctuation stands alone ("dog." is two clusters), and in tokenised text a hyphen joins its neighbours ("one - two").
+Words come from `SubwordTokenizer.word_starts`. Two things part from plain words, so that a cluster matches the paper: a piece
+of punctuation stands alone ("dog." is two clusters), and in tokenized text a hyphen joins its neighbours ("one - two").
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ import numpy as np
 
 from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS, STATEMENT_ENDS
 from entformer.analysis.rows import Bools, Ints
-from entformer.text.subwords import CONTROLS, SPACE, Subwords
+from entformer.text.tokenizer import CONTROLS, SPACE, SubwordTokenizer
 
 HYPHENS = frozenset({"-", "@-@", "\u2010", "\u2011"})
 INSIDE_WORDS = frozenset("-'\u2019\u2010\u2011")  # punctuation that does not end a word
@@ -41,7 +41,7 @@ class Marks:
 class WordMarker:
     """Reads tokens of one language."""
 
-    def __init__(self, subwords: Subwords, language: str, *, tokenized: bool = False) -> None:
+    def __init__(self, subwords: SubwordTokenizer, language: str, *, tokenized: bool = False) -> None:
         self._asking = INTERROGATIVES.get(language.lower().replace("_", "-").split("-")[0], frozenset())
         self._tokenized = tokenized
         self._pieces = subwords.pieces(range(subwords.size))
@@ -114,7 +114,7 @@ def _parts_words(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in INSIDE_WORDS
 
 
-def word_numbers(subwords: Subwords, ids: Sequence[int]) -> list[int]:
+def word_numbers(subwords: SubwordTokenizer, ids: Sequence[int]) -> list[int]:
     """The word, as spaces part them, of each token; -1 for PAD, BOS and EOS. What gold alignments count."""
     found: list[int] = []
     number = -1

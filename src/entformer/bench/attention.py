@@ -32,8 +32,8 @@ from entformer.bench.harness import (
     time_interleaved,
 )
 from entformer.errors import ArgumentError
-from entformer.kernels.flash.api import Attention, attention
-from entformer.kernels.impl import resolve
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.registry import resolve
 from entformer.nn.positions import nape_slopes
 
 BASELINE = "SDPA"

@@ -25,8 +25,8 @@ from entformer.bench.harness import (
     threads,
     time_interleaved,
 )
-from entformer.kernels.impl import resolve
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import resolve
 
 HEADS = 8
 BASELINE = "torch.softmax"

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.bench.harness import SEED, Measurement, Report, get_signature, measurements, threads, time_interleaved
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 BASELINE = "softmax, SDPA"
 ATTENTION = {

@@ -25,7 +25,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step."""
     # The name says what it is, and no two processes choose the same.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with saying_why(path):
+    with wrap_os_errors(path):
         try:
             with open(beside, "wb") as file:
                 file.write(data)
@@ -102,7 +102,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def saying_why(path: Path) -> Iterator[None]:
+def wrap_os_errors(path: Path) -> Iterator[None]:
     """Turn a failure to write `path` into one sentence that says what to do."""
     try:
         yield

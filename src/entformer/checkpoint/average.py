@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from entformer.checkpoint.atomic import file_sha256, read_json, saying_why, write_json
+from entformer.checkpoint.atomic import file_sha256, read_json, wrap_os_errors, write_json
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import read_tensors, save_tensors
 from entformer.errors import ArgumentError, DataError
@@ -32,7 +32,7 @@ def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Pa
         for best in best_checkpoints(folder, 1) or folder.complete()[-1:]:
             folder.point("best", best)
     target = folder.averaged / "model.safetensors"
-    with saying_why(target):
+    with wrap_os_errors(target):
         folder.averaged.mkdir(exist_ok=True)
         beside = folder.averaged / ".model.safetensors.tmp"
         try:

@@ -31,8 +31,8 @@ from entformer.checkpoint.atomic import (
     plain,
     read_json,
     remove_temporary,
-    saying_why,
     sync_folder,
+    wrap_os_errors,
     write_bytes,
     write_json,
 )
@@ -151,7 +151,7 @@ class RunFolder:
         if match and is_complete(path):
             return Checkpoint(int(match[1]), path)
         here = ", ".join(checkpoint.name for checkpoint in self.complete()) or "no checkpoint"
-        half = " (it is half-written)" if path.is_dir() else ""
+        half = " (it is incomplete)" if path.is_dir() else ""
         raise DataError(f"{self.path} has no checkpoint {name!r}{half}; it has {here}.")
 
     # ---- the trainer's side ----------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class RunFolder:
                     f"another training (process {holder if holder.isdecimal() else '?'}) is writing to {self.path}; "
                     "wait for it, stop it, or give another folder."
                 ) from problem
-            with saying_why(path):
+            with wrap_os_errors(path):
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
@@ -264,7 +264,7 @@ class RunFolder:
                         f"{problem} {self.path} has no other checkpoint to go on from; put the file back from a copy, or start "
                         "a new run in another folder."
                     ) from problem
-                with saying_why(aside):
+                with wrap_os_errors(aside):
                     shutil.rmtree(aside, ignore_errors=True)
                     os.replace(latest.path, aside)
                 notes.append(
@@ -284,7 +284,7 @@ class RunFolder:
             return Checkpoint(step, final)
         folder = self.checkpoints / f"{_WRITING}{final.name}"
         try:
-            with saying_why(final):
+            with wrap_os_errors(final):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 write(folder)
@@ -293,7 +293,7 @@ class RunFolder:
                 done[_SHA256] = {name: file_sha256(folder / name) for name in _SIZED}
                 write_bytes(folder / "DONE", json.dumps(done).encode())
                 if final.exists():
-                    shutil.rmtree(final)  # half-written, or it would have been complete
+                    shutil.rmtree(final)  # incomplete, or it would have been complete
                 os.replace(folder, final)
                 sync_folder(self.checkpoints)
         except BaseException:

@@ -19,7 +19,7 @@ from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 FORMAT = 1
 
@@ -30,7 +30,7 @@ class LoadedRun:
 
     model: Seq2Seq
     """In eval mode."""
-    subwords: Subwords
+    subwords: SubwordTokenizer
     source_language: str
     target_language: str
     info: dict[str, Any]
@@ -40,7 +40,7 @@ class LoadedRun:
 
 def model_info(
     config: Seq2SeqConfig,
-    subwords: Subwords,
+    subwords: SubwordTokenizer,
     *,
     source_language: str,
     target_language: str,
@@ -154,8 +154,8 @@ def _line(problem: BaseException) -> str:
     return (str(problem).splitlines() or [type(problem).__name__])[0]
 
 
-def _subwords(folder: RunFolder, info: ModelInfo) -> Subwords:
-    subwords = Subwords.load(folder.subwords)
+def _subwords(folder: RunFolder, info: ModelInfo) -> SubwordTokenizer:
+    subwords = SubwordTokenizer.load(folder.subwords)
     if subwords.size != info.model.get("vocab_size"):
         raise DataError(
             f"the model in {folder.path} has {info.model.get('vocab_size')} types of subwords, {folder.subwords} has "

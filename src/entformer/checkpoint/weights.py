@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from entformer.checkpoint.atomic import file_sha256, read_json, saying_why, sync_file
+from entformer.checkpoint.atomic import file_sha256, read_json, sync_file, wrap_os_errors
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.errors import DataError, RunFailed
 
@@ -38,7 +38,7 @@ def save_weights(path: Path, module: nn.Module) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors to `path` and wait for the disk."""
-    with saying_why(path):
+    with wrap_os_errors(path):
         try:
             # safetensors wants each tensor dense and by itself.
             save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, os.fspath(path))

@@ -19,7 +19,7 @@ def config() -> None:
 
 @config_app.command("show")
 def config_show(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a built-in name or a run folder.")],
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
 ) -> None:
@@ -31,7 +31,7 @@ def config_show(
 
 @config_app.command("validate")
 def config_validate(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a built-in name or a run folder.")],
     settings: Settings = None,
 ) -> None:
     """Check a recipe and the text it names. Exit code 2 and a line for every mistake if there are any."""
@@ -42,7 +42,7 @@ def config_validate(
 
 @config_app.command("diff")
 def config_diff(
-    first: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped name or a run folder.")],
+    first: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a built-in name or a run folder.")],
     second: Annotated[str, typer.Argument(metavar="RECIPE", help="What to compare it with.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
@@ -57,6 +57,6 @@ def config_list(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """List the recipes that come with entformer."""
-    from entformer.cli.config import list_shipped
+    from entformer.cli.config import list_builtin
 
-    list_shipped(as_json=as_json)
+    list_builtin(as_json=as_json)

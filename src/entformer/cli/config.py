@@ -1,4 +1,4 @@
-"""`entformer config`: look at recipes without training. In: a file, a shipped name or a run folder. Out: text or JSON."""
+"""`entformer config`: look at recipes without training. In: a file, a built-in name or a run folder. Out: text or JSON."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from entformer.nn.normalizers import NORMALIZERS
-from entformer.training.recipe_file import RecipeError, differences, find, load_recipe, shipped, to_yaml
+from entformer.training.recipe_file import RecipeError, builtin_recipe, differences, find, load_recipe, to_yaml
 
 
 def show(recipe: str, settings: Sequence[str], *, as_json: bool) -> None:
@@ -40,9 +40,9 @@ def diff(first: str, second: str, *, as_json: bool) -> int:
     return 1 if changed else 0
 
 
-def list_shipped(*, as_json: bool) -> None:
+def list_builtin(*, as_json: bool) -> None:
     """The recipes that come with entformer, with the first line of each; without --json, the normalizers a recipe can name."""
-    titles = {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in shipped().items()}
+    titles = {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in builtin_recipe().items()}
     if as_json:
         print(json.dumps(titles, indent=1))
     else:

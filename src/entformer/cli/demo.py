@@ -22,12 +22,12 @@ from rich.console import Console
 
 from entformer.cli.demo_mappings import show_mappings
 from entformer.cli.demo_report import SENTENCES, make_report
-from entformer.cli.demo_results import WATCHED, judge, show_heads, show_samples, show_scores, write_summary
+from entformer.cli.demo_results import WATCHED, evaluate, show_heads, show_samples, show_scores, write_summary
 from entformer.cli.demo_training import DemoModel, check_folders, demo_models, stopped_by, train_side_by_side
 from entformer.cli.output import writable_folder
 from entformer.cli.test_sets import prepared_test_set
 from entformer.errors import RunFailed
-from entformer.training.report import time_text
+from entformer.training.console import time_text
 
 FEW = 20  # test sentences of --quick, and of its report
 
@@ -43,7 +43,7 @@ def run(out: Path, *, fresh: bool = False, quick: bool = False) -> int:
         models = demo_models(out, quick=quick)
         check_folders(models, fresh=fresh)
         show_mappings(console, out / "demo.png")
-        stopped = _train_and_judge(models, out, console, quick=quick)
+        stopped = _train_and_evaluate(models, out, console, quick=quick)
         if not stopped:
             problem = _report(models, out, console, quick=quick)
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def run(out: Path, *, fresh: bool = False, quick: bool = False) -> int:
     return 0
 
 
-def _train_and_judge(models: list[DemoModel], out: Path, console: Console, *, quick: bool) -> int:
+def _train_and_evaluate(models: list[DemoModel], out: Path, console: Console, *, quick: bool) -> int:
     """Parts 2 and 3; the signal that stopped them, 0 if none did."""
     training = models[0].recipe.training
     console.print("\n[bold]Two translation models, English to German[/bold], on a small built-in corpus")
@@ -71,13 +71,13 @@ def _train_and_judge(models: list[DemoModel], out: Path, console: Console, *, qu
     test_set = prepared_test_set("test", models[0].recipe.data.prepared, None)
     if quick:
         test_set = replace(test_set, sources=test_set.sources[:FEW], references=test_set.references[:FEW])
-    judged = [judge(model, test_set, out / f"{model.name}.test.de", console) for model in models]
-    for one in judged:
+    evaluated = [evaluate(model, test_set, out / f"{model.name}.test.de", console) for model in models]
+    for one in evaluated:
         one.model.test_scores = one.named_scores
-    show_scores(console, judged, test_set)
-    show_samples(console, judged, test_set)
-    show_heads(console, judged, watched=min(WATCHED, len(test_set.sources)))
-    write_summary(out / "demo.json", judged, test_set)
+    show_scores(console, evaluated, test_set)
+    show_samples(console, evaluated, test_set)
+    show_heads(console, evaluated, trace=min(WATCHED, len(test_set.sources)))
+    write_summary(out / "demo.json", evaluated, test_set)
     return 0
 
 
@@ -106,7 +106,7 @@ def _show_places(console: Console, models: list[DemoModel], out: Path, seconds: 
     commands = {
         f"{name} translate {learned}": "type English, read German",
         f"{name} report {softmax} {learned}": "over more sentences, with figures for papers",
-        f"{name} score --run {learned} --compare {softmax}": "is the difference more than chance?",
+        f"{name} score --run {learned} --compare {softmax}": "is the difference more than rng?",
         f"{name} train multi30k-entmax": "the same on real photo captions (downloads Multi30k; takes long)",
         f"{name} config list": "all recipes that are ready to run",
     }

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from entformer.text.numbers import format_number
 
-# One colour per key that matters; the rest is grey. These stay apart for colour-blind readers.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8e44ad", "#b8860b")
+# One color per key that matters; the rest is grey. These stay apart for color-blind readers.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#8e44ad", "#b8860b")
 GREY = "#9a9a9a"
 
 
@@ -35,25 +35,25 @@ def draw_demo(
     figure = Figure(figsize=(13.0, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1.0), wspace=0.03)[0]
-    colours = _colours([curve[0] for curve in curves])
-    _draw_bars(left, keys, weights, colours)
-    _draw_curves(right, keys, marks, alphas, curves, colours)
+    colors = _colours([curve[0] for curve in curves])
+    _draw_bars(left, keys, weights, colors)
+    _draw_curves(right, keys, marks, alphas, curves, colors)
     figure.savefig(path, dpi=150)
 
 
 def _colours(weights: Sequence[float]) -> list[str]:
-    """The strongest keys get the colours, in order of weight."""
+    """The strongest keys get the colors, in order of weight."""
     order = sorted(range(len(weights)), key=lambda i: -weights[i])
-    return [COLOURS[order.index(i)] if order.index(i) < len(COLOURS) else GREY for i in range(len(weights))]
+    return [COLORS[order.index(i)] if order.index(i) < len(COLORS) else GREY for i in range(len(weights))]
 
 
-def _draw_bars(figure: SubFigure, keys: Sequence[str], weights: Mapping[str, Sequence[float]], colours: Sequence[str]) -> None:
+def _draw_bars(figure: SubFigure, keys: Sequence[str], weights: Mapping[str, Sequence[float]], colors: Sequence[str]) -> None:
     figure.suptitle("the same scores, four mappings", fontsize=13)
     panels = figure.subplots(1, len(weights), sharey=True, sharex=True)
     rows = range(len(keys))
     longest = max(max(column) for column in weights.values())
     for panel, (name, column) in zip(panels, weights.items(), strict=True):
-        panel.barh(rows, column, color=colours, height=0.72)
+        panel.barh(rows, column, color=colors, height=0.72)
         for row, weight in enumerate(column):
             if weight == 0.0:
                 panel.plot(0.02 * longest, row, marker="o", markersize=6, markerfacecolor="white", markeredgecolor="#c0392b")
@@ -83,20 +83,20 @@ def _draw_curves(
     marks: Mapping[str, float],
     alphas: Sequence[float],
     curves: Sequence[Sequence[float]],
-    colours: Sequence[str],
+    colors: Sequence[str],
 ) -> None:
     figure.suptitle("weight of each key as alpha grows", fontsize=13)
     panel = figure.subplots()
-    for key, curve, colour in zip(keys, curves, colours, strict=True):
+    for key, curve, color in zip(keys, curves, colors, strict=True):
         alive = [weight > 0.0 for weight in curve]
         last = len(alive) - 1 - alive[::-1].index(True)
-        panel.plot(alphas[: last + 1], curve[: last + 1], color=colour, linewidth=2.2 if colour != GREY else 1.2)
+        panel.plot(alphas[: last + 1], curve[: last + 1], color=color, linewidth=2.2 if color != GREY else 1.2)
         if last + 1 < len(alphas):  # where the weight becomes exactly zero
             panel.plot(
-                alphas[last + 1], 0.0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor=colour, clip_on=False
+                alphas[last + 1], 0.0, marker="o", markersize=6, markerfacecolor="white", markeredgecolor=color, clip_on=False
             )
-        if colour != GREY:
-            panel.text(alphas[0] - 0.015, curve[0], key, color=colour, ha="right", va="center", fontsize=10.5)
+        if color != GREY:
+            panel.text(alphas[0] - 0.015, curve[0], key, color=color, ha="right", va="center", fontsize=10.5)
     top = max(max(curve) for curve in curves)
     for name, alpha in marks.items():
         panel.axvline(alpha, color="#cccccc", linewidth=0.8, zorder=0)

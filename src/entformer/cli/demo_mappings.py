@@ -12,7 +12,7 @@ from rich.text import Text
 from torch import Tensor
 
 from entformer.cli.demo_figure import draw_demo
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
 from entformer.text.numbers import format_alpha, format_short
 
 KEYS = ("the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from entformer.analysis.data import report_data
-from entformer.analysis.report import ReportFiles, write_report
+from entformer.analysis.html_report import ReportFiles, write_report
 from entformer.cli.demo_training import DemoModel
 from entformer.cli.report import Options, prepare_run
 from entformer.cli.report_progress import report_progress

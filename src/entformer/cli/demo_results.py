@@ -19,9 +19,9 @@ from entformer.analysis.history import metrics_of, validation_scores
 from entformer.checkpoint.atomic import write_json, write_text
 from entformer.cli.demo_training import DemoModel
 from entformer.cli.test_sets import TestSet
-from entformer.decode.records import AttentionRecord, HeadKey
-from entformer.decode.scoring import Scores, corpus_scores
-from entformer.decode.translate import Translation, Translator
+from entformer.decoding.records import AttentionRecord, HeadKey
+from entformer.decoding.scoring import Scores, corpus_scores
+from entformer.decoding.translate import Translation, Translator
 from entformer.text.numbers import format_alpha, format_number, format_percent
 
 KINDS = {"encoder": "encoder self", "decoder": "decoder self", "cross": "decoder to source"}
@@ -45,7 +45,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """What one model does on the test set."""
 
     model: DemoModel
@@ -69,7 +69,7 @@ class Judged:
         return sum((count for key, count in self.heads.items() if key.kind == kind), Count())
 
 
-def judge(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> Judged:
+def evaluate(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> Evaluation:
     """Translate the test set with the best checkpoint; score it; watch some sentences."""
     decoding = model.recipe.decoding
     translator = Translator(
@@ -91,7 +91,7 @@ def judge(model: DemoModel, test_set: TestSet, file: Path, console: Console) -> 
     lines = [translation.text for translation in done]
     write_text(file, "".join(f"{line}\n" for line in lines))
     records = [record for translation in done[:WATCHED] for record in translator.attention(translation)]
-    return Judged(
+    return Evaluation(
         model=model,
         translations=lines,
         validation=validation_scores(model.folder, metrics_of(model.folder.metrics), translator.run.step),
@@ -116,50 +116,50 @@ def count_attention(records: Sequence[AttentionRecord]) -> dict[HeadKey, Count]:
 # ---- shown ---------------------------------------------------------------------------------------------------------------
 
 
-def show_scores(console: Console, judged: Sequence[Judged], test_set: TestSet) -> None:
-    beam = judged[0].model.recipe.decoding.beam
+def show_scores(console: Console, evaluated: Sequence[Evaluation], test_set: TestSet) -> None:
+    beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]How good they are[/bold]: {len(test_set.sources)} test sentences neither has seen, beam {beam}")
     # The report shows these very scores under these very names.
-    names = list(dict.fromkeys(score["name"] for one in judged for score in (*one.named_scores, *one.validation)))
+    names = list(dict.fromkeys(score["name"] for one in evaluated for score in (*one.named_scores, *one.validation)))
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     for column in ("  model", *names, "right to the letter"):
         table.add_column(column, justify="left" if column == "  model" else "right")
-    for one in judged:
+    for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
         values = {score["name"]: score["value"] for score in (*one.named_scores, *one.validation)}
         cells = [Text(format_number(values.get(name), 1), "bold" if name == "test BLEU" else "") for name in names]
         table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
     console.print(table, highlight=False)
     console.print("  The validation set also chose the weights; the test set chose nothing.", highlight=False)
-    for score in judged[0].named_scores:
+    for score in evaluated[0].named_scores:
         console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def sample_lines(test_set: TestSet, judged: Sequence[Judged]) -> list[int]:
-    """Lines that show what there is: a question, a clause with the verb at its end, a long compound, and a mistake if any."""
+def sample_lines(test_set: TestSet, evaluated: Sequence[Evaluation]) -> list[int]:
+    """Selects a question, a clause with a final predicate, a long compound and an error, if any."""
     references = test_set.references
     numbers = range(len(references))
     longest_word = [max(len(word) for word in reference.split()) for reference in references]
-    wishes = (
+    requests = (
         (at for at in numbers if references[at].endswith("?")),
         (at for at in numbers if ", weil " in references[at] or ", dass " in references[at]),
         iter(sorted(numbers, key=lambda at: -longest_word[at])),
-        (at for at in numbers if judged[-1].translations[at] != references[at]),
+        (at for at in numbers if evaluated[-1].translations[at] != references[at]),
     )
     chosen: list[int] = []
-    for wish in wishes:
-        new = next((at for at in wish if at not in chosen), None)
+    for requested in requests:
+        new = next((at for at in requested if at not in chosen), None)
         if new is not None:
             chosen.append(new)
     return chosen
 
 
-def show_samples(console: Console, judged: Sequence[Judged], test_set: TestSet) -> None:
+def show_samples(console: Console, evaluated: Sequence[Evaluation], test_set: TestSet) -> None:
     console.print("\n[bold]How they translate[/bold]: some test sentences, the last one a mistake if there is any")
-    for at in sample_lines(test_set, judged):
+    for at in sample_lines(test_set, evaluated):
         reference = test_set.references[at]
         rows = [("English", Text(test_set.sources[at])), ("reference", Text(reference))]
-        for one in judged:
+        for one in evaluated:
             right = one.translations[at] == reference
             mark = ("✓", "green") if right else ("✗", "red")
             rows.append((one.model.title, Text.assemble(one.translations[at], "  ", mark)))
@@ -168,11 +168,11 @@ def show_samples(console: Console, judged: Sequence[Judged], test_set: TestSet) 
         console.print()
 
 
-def show_heads(console: Console, judged: Sequence[Judged], watched: int) -> None:
+def show_heads(console: Console, evaluated: Sequence[Evaluation], trace: int) -> None:
     """The alphas the last model has learned, head by head, and how sparse both models are."""
-    dense, learned = judged[0], judged[-1]
+    dense, learned = evaluated[0], evaluated[-1]
     console.print("[bold]What the heads have learned[/bold]: alpha of every head (1 is softmax, 2 is sparsemax),")
-    console.print(f"and the share of subwords it gives any weight to, over {watched} test sentences;", highlight=False)
+    console.print(f"and the share of subwords it gives any weight to, over {trace} test sentences;", highlight=False)
     console.print("in the line below, alpha before training", highlight=False)
     heads = 1 + max(key.head for key in learned.heads)
     initial = initial_alphas(metrics_of(learned.model.folder.metrics))
@@ -215,10 +215,10 @@ def _share(count: Count) -> str:
     return f"{format_percent(count.density)} ({count.used / queries:.1f} of {count.allowed / queries:.1f})"
 
 
-def write_summary(path: Path, judged: Sequence[Judged], test_set: TestSet) -> None:
+def write_summary(path: Path, evaluated: Sequence[Evaluation], test_set: TestSet) -> None:
     """The numbers of the demo for programs."""
     models: dict[str, Any] = {}
-    for one in judged:
+    for one in evaluated:
         models[one.model.name] = {
             "run": str(one.model.folder.path),
             "steps": one.model.steps,

@@ -24,10 +24,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from entformer.checkpoint.folder import RunFolder
 from entformer.errors import ArgumentError, RunFailed
 from entformer.text.numbers import format_alpha, format_percent
+from entformer.training.console import time_text
 from entformer.training.corpora import open_prepared
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe
-from entformer.training.report import time_text
 from entformer.training.resume import changes
 from entformer.training.signals import StopSignals
 

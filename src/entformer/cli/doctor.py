@@ -17,14 +17,14 @@ from entformer.bench.harness import cpu_name
 from entformer.cli.self_test import SelfTest, self_test
 from entformer.errors import ImplUnavailable
 from entformer.kernels import native
-from entformer.kernels.impl import resolve
+from entformer.kernels.registry import resolve
 
 OPERATORS = (  # those with kernels
-    "entformer::entmax_rows",
-    "entformer::entmax_rows_backward",
-    "entformer::flash_forward",
-    "entformer::flash_backward",
-    "entformer::flash_support",
+    "entformer::entmax_forward",
+    "entformer::entmax_backward",
+    "entformer::attention_forward",
+    "entformer::attention_backward",
+    "entformer::attention_support",
 )
 INSTRUCTION_SETS = tuple(reversed(native.X86_FLAGS))  # widest first
 
@@ -39,7 +39,7 @@ class Service:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class EnvironmentReport:
     """Everything `entformer doctor` knows."""
 
     entformer: str
@@ -70,13 +70,13 @@ def run(*, as_json: bool) -> int:
     return 0 if findings.self_test.passed else 1
 
 
-def examine() -> Findings:
+def examine() -> EnvironmentReport:
     """Look at this machine. Builds the kernels if they are not built yet."""
     why_not = native.load()
     available = _available_instruction_sets()
     library = native.library_path()
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    return Findings(
+    return EnvironmentReport(
         entformer=__version__,
         python=platform.python_version(),
         torch=torch.__version__,
@@ -139,7 +139,7 @@ def _compiler_version() -> str | None:
     return next(iter(done.stdout.splitlines()), None)
 
 
-def _print(findings: Findings, console: Console) -> None:
+def _print(findings: EnvironmentReport, console: Console) -> None:
     def say(label: str, text: str, style: str = "") -> None:
         console.print(Text.assemble((f"{label:<14}", "dim"), (text, style)), soft_wrap=True)  # paths stay whole for copying
 

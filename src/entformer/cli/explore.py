@@ -24,7 +24,7 @@ from entformer.cli.test_sets import prepared_of_run
 from entformer.errors import ArgumentError, EntformerError
 from entformer.explore.app import create_app
 from entformer.explore.connections import LimitedProtocol
-from entformer.explore.guard import LOOPBACK
+from entformer.explore.security import LOOPBACK
 
 EXAMPLES = 4  # sentences offered to begin with
 PLEASANT = range(20, 90)  # characters of such a sentence
@@ -33,7 +33,7 @@ ANYWHERE = ("0.0.0.0", "::")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for; see `cli/verbs_analysis.py` for the words of each."""
+    """What the command line asks for; see `cli/commands_analysis.py` for the words of each."""
 
     host: str = "127.0.0.1"
     port: int = 8765
@@ -115,10 +115,10 @@ def _address(host: str, port: int) -> str:
     return f"http://{shown}:{port}/"
 
 
-def _wants_page(wish: bool | None) -> bool:
+def _wants_page(requested: bool | None) -> bool:
     """Unless told, where a person sits at a screen: over ssh the only browser may be one that takes the terminal."""
-    if wish is not None:
-        return wish
+    if requested is not None:
+        return requested
     screen = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return screen and sys.stdout.isatty()
 

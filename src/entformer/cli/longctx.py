@@ -1,4 +1,4 @@
-"""`entformer longctx`: races methods on a task; writes results.jsonl, table.md, curves.png and scaling.png; explains; draws."""
+"""`entformer longctx`: trains methods on a task and writes results.jsonl, table.md, curves.png and scaling.png."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from rich.table import Table
 from entformer.checkpoint.atomic import plain, write_json, write_text
 from entformer.cli.output import writable_folder
 from entformer.errors import ArgumentError
-from entformer.longcontext.catalogue import ABOUT, Recipe, recipe_of
-from entformer.longcontext.figures import draw_race, draw_scaling, draw_theory
+from entformer.longcontext.figures import draw_scaling, draw_sweep, draw_theory
 from entformer.longcontext.methods import METHODS, POSITIONS, positions_of
-from entformer.longcontext.results import METRICS, markdown, race, table
+from entformer.longcontext.registry import ABOUT, Recipe, recipe_of
+from entformer.longcontext.results import METRICS, markdown, sweep, table
 from entformer.longcontext.tasks import TASKS, make_task
 from entformer.longcontext.theory import dispersion
-from entformer.longcontext.train import Contestant, build, device_here
+from entformer.longcontext.train import RunSpec, build, device_here
 from entformer.training.precision import precision_here
 
 
@@ -68,11 +68,11 @@ def run(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Read all wishes, then race. Mistakes are found before the first update."""
+    """Read all requests, then sweep. Mistakes are found before the first update."""
     if budget is not None and "steps" in changes:
         raise ArgumentError("give --steps or --budget, not both.")
     recipe = _recipe(task, size, eval_lengths, budget, options, changes)
-    contestants = _contestants(recipe, methods, positions, seeds)
+    specs = _specs(recipe, methods, positions, seeds)
     where = device_here(device)
     recipe = replace(recipe, precision=precision_here(_precision(recipe.precision), where))
     folder = writable_folder(out or Path(f"longctx-{recipe.task}"))
@@ -88,16 +88,16 @@ def run(
     with bar:
         line = bar.add_task("", total=1.0, visible=notes.is_terminal)
 
-        def note(contestant: Contestant, what: str) -> None:
-            notes.print(f"{contestant.method}, {contestant.positions}, seed {contestant.seed}: {what}")
+        def note(spec: RunSpec, what: str) -> None:
+            notes.print(f"{spec.method}, {spec.positions}, seed {spec.seed}: {what}")
 
-        def tell(contestant: Contestant, step: int, steps: int, loss: float) -> None:
-            who = f"{contestant.method}, {contestant.positions}, seed {contestant.seed}"
+        def tell(spec: RunSpec, step: int, steps: int, loss: float) -> None:
+            who = f"{spec.method}, {spec.positions}, seed {spec.seed}"
             bar.update(line, description=f"{who}, loss {loss:.3f}", total=steps, completed=step)
 
-        records = race(recipe, contestants, folder, note, tell, device=str(where))
+        records = sweep(recipe, specs, folder, note, tell, device=str(where))
     write_text(folder / "table.md", markdown(records))
-    draw_race(records, folder / "curves.png")
+    draw_sweep(records, folder / "curves.png")
     drawn = ["results.jsonl", "table.md", "curves.png"]
     if draw_scaling(records, folder / "scaling.png"):
         drawn.append("scaling.png")
@@ -129,16 +129,16 @@ def _recipe(
     return recipe
 
 
-def _contestants(recipe: Recipe, methods: str, positions: str, seeds: str) -> list[Contestant]:
-    """All of them, seeds outermost, so that a race stopped early has compared something."""
+def _specs(recipe: Recipe, methods: str, positions: str, seeds: str) -> list[RunSpec]:
+    """All of them, seeds outermost, so that a sweep stopped early has compared something."""
     names, places = _names(methods, "--methods"), _names(positions, "--positions")
     for place in places:
         positions_of(place)
     if recipe.task == "max-retrieval":
         places = ["nope"]  # a set has no positions
     for name in names:
-        build(replace(recipe, layers=1, width=recipe.heads * 2, hidden=2), Contestant(name, places[0], 0))  # or say why not
-    return [Contestant(name, place, seed) for seed in _seeds(seeds) for place in places for name in names]
+        build(replace(recipe, layers=1, width=recipe.heads * 2, hidden=2), RunSpec(name, places[0], 0))  # or say why not
+    return [RunSpec(name, place, seed) for seed in _seeds(seeds) for place in places for name in names]
 
 
 def _names(text: str, option: str) -> list[str]:

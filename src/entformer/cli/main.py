@@ -1,6 +1,6 @@
 """The `entformer` command. In: arguments. Out: an exit code, 0 fine, 1 something failed, 2 the user can mend it.
 
-This file holds the table of verbs and their options; each verb's work is in its own file, imported when it runs, so that
+This file holds the table of commands and their options; each command's work is in its own file, imported when it runs, so that
 `entformer --help` is there at once and does not wait for torch.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from entformer import __version__
-from entformer.cli import bench, verbs_analysis, verbs_longcontext, verbs_translation
+from entformer.cli import bench, commands_analysis, commands_longcontext, commands_translation
 from entformer.errors import EntformerError, RunFailed
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ def main() -> None:
     warnings.formatwarning = _one_sentence
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    # --debug may stand anywhere, also after the verb, where people add it when a command has just failed.
+    # --debug may stand anywhere, also after the command, where people add it when a command has just failed.
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         app(args=arguments, prog_name="entformer")
@@ -90,10 +90,10 @@ def doctor(
     raise typer.Exit(run(as_json=as_json))
 
 
-app.add_typer(verbs_translation.app)
-app.add_typer(verbs_analysis.app)
+app.add_typer(commands_translation.app)
+app.add_typer(commands_analysis.app)
 app.add_typer(bench.app, name="bench")
-app.add_typer(verbs_longcontext.app, name="longctx")
+app.add_typer(commands_longcontext.app, name="longctx")
 
 if __name__ == "__main__":
     main()

@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from entformer.data import catalogue
+from entformer.data import datasets
 from entformer.data.corpus import Corpus
 from entformer.data.filters import REASONS
 from entformer.data.prep import prepare
 from entformer.data.prep_report import PrepReport, TextReport
 from entformer.data.texts import find_text, is_tsv
 from entformer.errors import ArgumentError
-from entformer.text.lines import Oddities, Tally
-from entformer.text.subwords import Subwords
+from entformer.text.lines import LineCounter, TextIssues
+from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.corpora import builtin_text, check_sides, named_corpus
 
 USUAL_VOCABULARY = 32000
@@ -107,7 +107,7 @@ def run(
             lowercase=lowercase,
             keep_identical=keep_identical,
             allow_truncate=allow_truncate,
-            subwords=Subwords.load(subwords) if subwords is not None else None,
+            subwords=SubwordTokenizer.load(subwords) if subwords is not None else None,
             sample=sample,
             seed=seed,
             batch_tokens=batch_tokens,
@@ -131,12 +131,12 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
 
 
 def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> tuple[Corpus, int]:
-    """A corpus of the catalogue and the vocabulary that suits it; the built-in one is written to `work`."""
+    """A corpus of the catalog and the vocabulary that suits it; the built-in one is written to `work`."""
     if name == "builtin":
         if source is not None or layout is not None:
             raise ArgumentError("the built-in corpus is made here and has one layout; leave out --from and --layout.")
         return builtin_text(work), USUAL_VOCABULARY
-    known = catalogue.corpus(name)
+    known = datasets.corpus(name)
     return named_corpus(name, source=source, layout=layout), known.vocab_size
 
 
@@ -182,16 +182,16 @@ def print_report(report: PrepReport, console: Console) -> None:
 
 
 def _print_dropped(report: PrepReport, console: Console) -> None:
-    rows = [(label, reason, tally) for label, text in _named(report.train) for reason, tally in text.dropped.items()]
+    rows = [(label, reason, counter) for label, text in _named(report.train) for reason, counter in text.dropped.items()]
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("left out", justify="right")
     table.add_column("why")
     table.add_column("first lines")
-    for label, reason, tally in rows:
-        where = _lines(tally) + (f" of {label}" if len(report.train) > 1 else "")
-        table.add_row(f"{tally.count:,}", REASONS[reason], where)
+    for label, reason, counter in rows:
+        where = _lines(counter) + (f" of {label}" if len(report.train) > 1 else "")
+        table.add_row(f"{counter.count:,}", REASONS[reason], where)
     console.print(table)
 
 
@@ -212,13 +212,13 @@ def remarks(report: PrepReport) -> list[str]:
         if text.found.left_over:
             found.append(f"{label}: {text.found.left_over:,} lines at the end of the longer file have no partner.")
         for side, odd in (("source", text.found.source), ("target", text.found.target)):
-            found.extend(f"{label}, {side} side: {what}" for what in _oddities(odd))
+            found.extend(f"{label}, {side} side: {what}" for what in _text_issues(odd))
     if report.longest_seen > 0 and any("too long" in text.dropped for text in report.train):
         found.append(f"the longest sentence has {report.longest_seen:,} subwords.")
     return found
 
 
-def _oddities(odd: Oddities) -> list[str]:
+def _text_issues(odd: TextIssues) -> list[str]:
     found = []
     if odd.byte_order_mark:
         found.append("a byte-order mark was removed.")
@@ -243,10 +243,10 @@ def _counts(text: TextReport) -> list[str]:
     return [f"{text.pairs:,}", f"{text.kept:,}", f"{text.pairs - text.kept:,}"]
 
 
-def _lines(tally: Tally, word: bool = False) -> str:
-    more = ", ..." if tally.count > len(tally.lines) else ""
-    numbers = ", ".join(map(str, tally.lines)) + more
-    return f"{'line' if tally.count == 1 else 'lines'} {numbers}" if word else numbers
+def _lines(counter: LineCounter, word: bool = False) -> str:
+    more = ", ..." if counter.count > len(counter.lines) else ""
+    numbers = ", ".join(map(str, counter.lines)) + more
+    return f"{'line' if counter.count == 1 else 'lines'} {numbers}" if word else numbers
 
 
 def _table(first: str, *others: str) -> Table:

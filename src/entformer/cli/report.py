@@ -18,7 +18,7 @@ from rich.console import Console
 from entformer.analysis.alphas import correlation_text
 from entformer.analysis.data import RunToReport, report_data
 from entformer.analysis.gold import Gold, read_gold
-from entformer.analysis.report import ReportFiles, write_report
+from entformer.analysis.html_report import ReportFiles, write_report
 from entformer.analysis.roles import positional_text
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.output import writable_file, writable_folder
@@ -41,7 +41,7 @@ AVERAGES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for; see `cli/verbs_analysis.py` for the words of each."""
+    """What the command line asks for; see `cli/commands_analysis.py` for the words of each."""
 
     data: str | None = None
     split: str = "test"

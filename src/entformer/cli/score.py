@@ -18,7 +18,7 @@ from entformer.checkpoint.device import usable_device
 from entformer.cli.test_sets import PARTS, TestSet, named_test_set, prepared_test_set, run_facts, text_test_set
 from entformer.cli.translate import Options as Decoding
 from entformer.cli.translate import lines_to, make_translator, weights_shown
-from entformer.decode.scoring import MEANINGS, Comparison, Scores, compare, corpus_scores, suspicions, title
+from entformer.decoding.scoring import MEANINGS, Comparison, Scores, compare, corpus_scores, scoring_warnings, title
 from entformer.errors import ArgumentError, DataError
 from entformer.text.lines import decode_lines, read_lines
 
@@ -70,9 +70,9 @@ def run(options: Options, decoding: Decoding) -> None:
             for line in hypotheses:
                 write(line)
     _same_length(name, hypotheses, task)
-    doubts = suspicions(hypotheses, task.references[0], tokenized=task.tokenized, lowercase=task.lowercase)
-    for doubt in doubts:
-        warnings.warn(doubt, stacklevel=2)
+    language_warnings = scoring_warnings(hypotheses, task.references[0], tokenized=task.tokenized, lowercase=task.lowercase)
+    for language_warning in language_warnings:
+        warnings.warn(language_warning, stacklevel=2)
     kind: dict[str, Any] = {"tokenized": task.tokenized, "lowercase": task.lowercase, "moses": task.moses}
     scores = corpus_scores(hypotheses, task.references, **kind)
     comparisons: tuple[Comparison, ...] = ()
@@ -82,7 +82,7 @@ def run(options: Options, decoding: Decoding) -> None:
         _same_length(other, baseline, task)
         comparisons = compare(baseline, hypotheses, task.references, **kind, resamples=options.resamples)
     if options.as_json:
-        print(json.dumps(_as_json(name, task, scores, other, comparisons, doubts), indent=1, ensure_ascii=False))
+        print(json.dumps(_as_json(name, task, scores, other, comparisons, language_warnings), indent=1, ensure_ascii=False))
     else:
         _print(name, task, scores, other, comparisons, options.resamples)
 
@@ -191,9 +191,14 @@ def _same_length(name: str, hypotheses: Sequence[str], task: _Task) -> None:
 
 
 def _as_json(
-    name: str, task: _Task, scores: Scores, other: str, comparisons: Sequence[Comparison], doubts: Sequence[str]
+    name: str, task: _Task, scores: Scores, other: str, comparisons: Sequence[Comparison], language_warnings: Sequence[str]
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {"translations": name, "references": task.shown, **scores.as_dict(), "warnings": list(doubts)}
+    content: dict[str, Any] = {
+        "translations": name,
+        "references": task.shown,
+        **scores.as_dict(),
+        "warnings": list(language_warnings),
+    }
     if comparisons:
         content["comparison"] = {
             "baseline": other,
@@ -214,7 +219,7 @@ def _print(name: str, task: _Task, scores: Scores, other: str, comparisons: Sequ
     if comparisons:
         print(f"\nagainst {other} (paired bootstrap, {resamples} resamples):")
     for comparison in comparisons:
-        verdict = "significant at 0.05" if comparison.p_value < 0.05 else "may be chance"
+        verdict = "significant at 0.05" if comparison.p_value < 0.05 else "may be rng"
         print(
             f"  {title(comparison.name, comparison.signature)}: {comparison.baseline:.2f} -> {comparison.system:.2f} "
             f"({comparison.difference:+.2f}), p = {comparison.p_value:.4f}, {verdict}\n    {comparison.signature}"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from entformer.kernels import native
-from entformer.kernels.impl import Impl
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import Impl
 
 # float32 rounding in sums of a few hundred terms stays below 2e-6; a wrong kernel is off by 1e-2 and more.
 TOLERANCE = 1e-5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from entformer.training.loop import train
-from entformer.training.report import time_text
+from entformer.training.console import time_text
+from entformer.training.setup import train
 from entformer.training.summary import RunSummary
 
 

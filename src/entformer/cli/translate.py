@@ -20,10 +20,10 @@ from entformer.checkpoint import RunFolder
 from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
 from entformer.cli.output import writable_file
-from entformer.decode.lengths import MaxLength
-from entformer.decode.translate import LONG, Report, Translation, Translator
+from entformer.decoding.length_penalty import MaxLength
+from entformer.decoding.translate import LONG, Report, Translation, Translator
 from entformer.errors import ArgumentError
-from entformer.text.lines import Tally, decode_lines, open_file, read_lines
+from entformer.text.lines import LineCounter, decode_lines, open_file, read_lines
 
 Write = Callable[[str], None]
 
@@ -230,6 +230,8 @@ def _lines(count: int) -> str:
     return f"{count:,} line{'' if count == 1 else 's'}"
 
 
-def _where(tally: Tally) -> str:
-    shown = ", ".join(str(line) for line in tally.lines)
-    return f" (line {shown})" if tally.count == 1 else f" (lines {shown}{', ...' if tally.count > len(tally.lines) else ''})"
+def _where(counter: LineCounter) -> str:
+    shown = ", ".join(str(line) for line in counter.lines)
+    return (
+        f" (line {shown})" if counter.count == 1 else f" (lines {shown}{', ...' if counter.count > len(counter.lines) else ''})"
+    )

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from entformer.mappings import entmax15, sparsemax
+from entformer.functional import entmax15, sparsemax
 from entformer.nn.mappings import Entmax15, Sparsemax
 
 __all__ = ["Entmax15", "Entmax15Function", "Sparsemax", "SparsemaxFunction", "entmax15", "sparsemax"]

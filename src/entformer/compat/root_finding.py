@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from entformer.mappings import budget_bisect, entmax_bisect, normmax_bisect, sparsemax_bisect
+from entformer.functional import budget_bisect, entmax_bisect, normmax_bisect, sparsemax_bisect
 from entformer.nn.mappings import BudgetBisect, EntmaxBisect, NormmaxBisect, SparsemaxBisect
 
 __all__ = ["BudgetBisect", "BudgetBisectFunction", "EntmaxBisect", "EntmaxBisectFunction"]

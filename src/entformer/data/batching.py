@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from entformer.data.batch import Batch
 from entformer.data.buckets import group
-from entformer.data.records import Batch
 from entformer.data.store import Side, TokenStore
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 Count = Literal["max", "source", "target"]
 Places = NDArray[np.int64]
@@ -92,13 +92,13 @@ class TokenBatches:
     def _plan(self, epoch: int) -> list[Places]:
         """The examples of every batch of the epoch, for all processes. Kept until another epoch is asked for."""
         if self._planned is None or self._planned[0] != epoch:
-            chance = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
-            start = chance.permutation(len(self.store)) if chance is not None else np.arange(len(self.store))
+            rng = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
+            start = rng.permutation(len(self.store)) if rng is not None else np.arange(len(self.store))
             lengths = self._source[start], self._target[start], self._cost()[start]
             batches = [start[members] for members in group(*lengths, self.tokens, self.max_sentences)]
             batches = _even(batches, self.world_size)
-            if chance is not None:
-                batches = [batches[i] for i in chance.permutation(len(batches))]
+            if rng is not None:
+                batches = [batches[i] for i in rng.permutation(len(batches))]
             self._planned = (epoch, batches)
         return self._planned[1]
 

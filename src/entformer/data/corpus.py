@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from entformer.data.records import SentencePair
+from entformer.data.batch import SentencePair
 from entformer.errors import ArgumentError, DataError
-from entformer.text.lines import Nul, Oddities, Tally, read_lines
+from entformer.text.lines import LineCounter, Nul, TextIssues, read_lines
 
 
 @dataclass
 class Found:
     """What reading a text brought to light."""
 
-    source: Oddities = field(default_factory=Oddities)
-    target: Oddities = field(default_factory=Oddities)
-    torn_rows: Tally = field(default_factory=Tally)  # TSV rows with too few or too many columns, left out
+    source: TextIssues = field(default_factory=TextIssues)
+    target: TextIssues = field(default_factory=TextIssues)
+    malformed_rows: LineCounter = field(default_factory=LineCounter)  # TSV rows with too few or too many columns, left out
     left_over: int = 0  # lines of the longer file that have no partner, left out
 
 
@@ -51,22 +51,25 @@ class ParallelText:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
     def pairs(
-        self, *, nul: Nul = "refuse", allow_truncate: bool = False, drop_torn: bool = False, found: Found | None = None
+        self, *, nul: Nul = "refuse", allow_truncate: bool = False, drop_malformed: bool = False, found: Found | None = None
     ) -> Iterator[SentencePair]:
         """Every pair in order.
 
-        `allow_truncate` stops at the end of the shorter file, `drop_torn` leaves out TSV rows with a wrong number of columns;
+        `allow_truncate` stops at the end of the shorter file, `drop_malformed` skips TSV rows with a wrong number of columns;
         both are errors otherwise.
         """
         found = found if found is not None else Found()
         if self.target is None:
-            return self._rows(nul, drop_torn, found)
+            return self._rows(nul, drop_malformed, found)
         if self.target.exists() and self.source.exists() and self.source.samefile(self.target):
             raise ArgumentError(f"{self.source} is given for both sides; name the source file and the target file.")
         return self._zipped(self.target, nul, allow_truncate, found)
 
     def _zipped(self, other: Path, nul: Nul, allow_truncate: bool, found: Found) -> Iterator[SentencePair]:
-        both = [read_lines(self.source, nul=nul, oddities=found.source), read_lines(other, nul=nul, oddities=found.target)]
+        both = [
+            read_lines(self.source, nul=nul, text_issues=found.source),
+            read_lines(other, nul=nul, text_issues=found.target),
+        ]
         for line, (source, target) in enumerate(zip_longest(*both), start=1):
             if source is None or target is None:
                 longer = both[1 if source is None else 0]
@@ -85,10 +88,10 @@ class ParallelText:
             "same line of the other file (never delete empty lines from one file alone)."
         )
 
-    def _rows(self, nul: Nul, drop_torn: bool, found: Found) -> Iterator[SentencePair]:
+    def _rows(self, nul: Nul, drop_malformed: bool, found: Found) -> Iterator[SentencePair]:
         first, second = self.columns[0] - 1, self.columns[1] - 1
         width = 0  # columns of the first row, which the others must have too
-        for line, row in enumerate(read_lines(self.source, nul=nul, oddities=found.source), start=1):
+        for line, row in enumerate(read_lines(self.source, nul=nul, text_issues=found.source), start=1):
             cells = row.split("\t")
             if line == 1:
                 width = len(cells)
@@ -98,8 +101,8 @@ class ParallelText:
                         "are asked for; a TSV has a tab between the two sides. Two plain files are given as source and target."
                     )
             if len(cells) != width:
-                if drop_torn:
-                    found.torn_rows.add(line)
+                if drop_malformed:
+                    found.malformed_rows.add(line)
                     continue
                 raise DataError(
                     f"{self.source}:{line}: the row has {_columns(len(cells))} and the first row has {width}; a tab is missing "

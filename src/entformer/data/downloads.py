@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from entformer.data.archives import Budget, check_download, members
-from entformer.data.catalogue import SPLITS, Corpus, Download, Layout, Piece, corpus
+from entformer.data.datasets import SPLITS, Corpus, Download, Layout, Piece, corpus
 from entformer.data.http_download import Progress, download, file_sha256
 from entformer.errors import ArgumentError, DataError
 from entformer.text.lines import read_lines

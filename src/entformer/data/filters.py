@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from entformer.data.records import SentencePair
+from entformer.data.batch import SentencePair
 from entformer.errors import ArgumentError
 from entformer.text.lines import EXOTIC
 
@@ -23,7 +23,7 @@ REASONS = {
     "held out": "it is in the validation or test text too",
     "too long": "a side has more subwords than --max-length",
     "ratio": "one side is more than --max-ratio times as long as the other",
-    "torn row": "a TSV row with a wrong number of columns",
+    "malformed row": "a TSV row with a wrong number of columns",
 }
 SHORT = 10  # subwords; below this one side may be much longer than the other ("danke" / "thank you very much")
 CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f\ufeff]")
@@ -56,13 +56,13 @@ class Rules:
             text = SPACES.sub(" ", EXOTIC.sub(" ", CONTROL.sub("", text))).strip()
         return text.lower() if self.lowercase else text
 
-    def mend_pair(self, pair: SentencePair) -> SentencePair:
+    def clean_pair(self, pair: SentencePair) -> SentencePair:
         if not (self.clean or self.lowercase):
             return pair
         return SentencePair(self.mend(pair.source), self.mend(pair.target), pair.line)
 
     def refuse_text(self, pair: SentencePair) -> str | None:
-        """Why this pair is left out, judged by its text; None if it is not."""
+        """Why this pair is left out, evaluated by its text; None if it is not."""
         if not pair.source.strip() or not pair.target.strip():
             return "empty"
         if "\0" in pair.source or "\0" in pair.target:

@@ -21,16 +21,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from entformer.data.batch import SentencePair
 from entformer.data.batching import TokenBatches
 from entformer.data.corpus import Corpus, Found, ParallelText
 from entformer.data.filters import Rules, digest, repeats
 from entformer.data.prep_folder import FORMAT, publish, request, stored, work_folder
 from entformer.data.prep_report import Overlap, PrepReport, SideReport, TextReport
-from entformer.data.records import SentencePair
 from entformer.data.store import StoreWriter, TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.text.lines import open_file
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 CHUNK = 4096  # pairs encoded at a time
 SHOWN = 50_000  # pairs between two calls of `progress`
@@ -50,7 +50,7 @@ def prepare(
     lowercase: bool = False,
     keep_identical: bool = False,
     allow_truncate: bool = False,
-    subwords: Subwords | None = None,
+    subwords: SubwordTokenizer | None = None,
     sample: int = 2_000_000,
     seed: int = 1,
     batch_tokens: int = 8192,
@@ -123,12 +123,12 @@ class _Job:
         self._capitals = False
         self._longest = 0
 
-    def run(self, vocab_size: int, given: Subwords | None, sample: int, seed: int, batch_tokens: int) -> PrepReport:
+    def run(self, vocab_size: int, given: SubwordTokenizer | None, sample: int, seed: int, batch_tokens: int) -> PrepReport:
         held = {split: text for split, text in (("valid", self.corpus.valid), ("test", self.corpus.test)) if text is not None}
         for split, text in held.items():
             self._write_text(split, text)
         if given is None:
-            subwords = Subwords.train(self._checked_lines(), vocab_size=vocab_size, sample=sample, seed=seed)
+            subwords = SubwordTokenizer.train(self._checked_lines(), vocab_size=vocab_size, sample=sample, seed=seed)
         else:
             subwords = given
             for _ in self._checked_lines():
@@ -176,7 +176,7 @@ class _Job:
             paths[1].open("w", encoding="utf-8", newline="\n") as target,
         ):
             for pair in text.pairs(nul="keep" if self.rules.clean else "refuse", found=report.found):
-                pair = self.rules.mend_pair(pair)
+                pair = self.rules.clean_pair(pair)
                 source.write(pair.source + "\n")
                 target.write(pair.target + "\n")
                 for known, key in ((sources, digest(pair.source)), (pairs, digest(pair.source, pair.target))):
@@ -188,9 +188,9 @@ class _Job:
 
     def _train_pairs(self, report: TextReport, text: ParallelText, found: Found) -> Iterator[SentencePair]:
         """Pairs of a training text that pass the first round, their reasons counted if not."""
-        for pair in text.pairs(nul="keep", allow_truncate=self.allow_truncate, drop_torn=self.rules.clean, found=found):
+        for pair in text.pairs(nul="keep", allow_truncate=self.allow_truncate, drop_malformed=self.rules.clean, found=found):
             report.pairs += 1
-            pair = self.rules.mend_pair(pair)
+            pair = self.rules.clean_pair(pair)
             reason = self.rules.refuse_text(pair)
             if reason is not None:
                 report.drop(reason, pair.line)
@@ -214,12 +214,12 @@ class _Job:
                 done += 1
                 if done % SHOWN == 0:
                     self.progress("reading", done, None)
-            report.pairs += report.found.torn_rows.count
-            if report.found.torn_rows.count:
-                report.dropped["torn row"] = report.found.torn_rows
+            report.pairs += report.found.malformed_rows.count
+            if report.found.malformed_rows.count:
+                report.dropped["malformed row"] = report.found.malformed_rows
             if report.pairs == 0:
                 raise DataError(f"{text.name}: the training text is empty.")
-        self._judge_first_round()
+        self._evaluate_first_round()
         self.progress("learning the vocabulary", done, None)
 
     def _compare(self, pair: SentencePair, both: int, met: dict[str, set[int]]) -> None:
@@ -236,7 +236,7 @@ class _Job:
                     seen.add(both)
                     overlap.pairs += self._held_pairs[split][both]
 
-    def _judge_first_round(self) -> None:
+    def _evaluate_first_round(self) -> None:
         """Stop here if there is no sense in going on."""
         pairs = sum(report.pairs for report in self.texts)
         identical = sum(report.dropped["identical"].count for report in self.texts if "identical" in report.dropped)
@@ -257,7 +257,7 @@ class _Job:
 
     # ---- second round: write -----------------------------------------------------------------------------------------
 
-    def _write_train(self, subwords: Subwords) -> str:
+    def _write_train(self, subwords: SubwordTokenizer) -> str:
         total, place = len(self._digests), 0
         with StoreWriter(self.work, "train", vocab_size=subwords.size) as writer:
             for report, text in zip(self.texts, self.corpus.train, strict=True):
@@ -275,7 +275,7 @@ class _Job:
         return writer.fingerprint
 
     def _write_chunk(
-        self, writer: StoreWriter, report: TextReport, subwords: Subwords, chunk: list[SentencePair], place: int
+        self, writer: StoreWriter, report: TextReport, subwords: SubwordTokenizer, chunk: list[SentencePair], place: int
     ) -> None:
         sources = subwords.encode_lines([pair.source for pair in chunk])
         targets = subwords.encode_lines([pair.target for pair in chunk])
@@ -301,7 +301,7 @@ class _Job:
         key = self._digests[place]
         return "held out" if any(key in known for known in self._held_pairs.values()) else None
 
-    def _write_held_out(self, split: str, subwords: Subwords) -> str:
+    def _write_held_out(self, split: str, subwords: SubwordTokenizer) -> str:
         with StoreWriter(self.work, split, vocab_size=subwords.size) as writer:
             both = [(self.work / f"{split}.{side}.txt").open(encoding="utf-8", newline="\n") for side in ("source", "target")]
             with both[0], both[1]:
@@ -317,7 +317,7 @@ class _Job:
         """Is punctuation parted from the words by spaces? As told, or seen in the first thousand pairs."""
         if self.corpus.tokenized is not None:
             return self.corpus.tokenized
-        pairs = islice(self.corpus.train[0].pairs(nul="keep", allow_truncate=True, drop_torn=True), 1000)
+        pairs = islice(self.corpus.train[0].pairs(nul="keep", allow_truncate=True, drop_malformed=True), 1000)
         ends = [
             line.rstrip()[-2:]
             for pair in pairs
@@ -334,7 +334,7 @@ def _texts(corpus: Corpus) -> list[ParallelText]:
 def _nothing_left(texts: list[TextReport]) -> str:
     counts: dict[str, int] = {}
     for text in texts:
-        for reason, tally in text.dropped.items():
-            counts[reason] = counts.get(reason, 0) + tally.count
+        for reason, counter in text.dropped.items():
+            counts[reason] = counts.get(reason, 0) + counter.count
     why = ", ".join(f"{count} {reason}" for reason, count in counts.items())
     return f"not one of {sum(text.pairs for text in texts)} training pairs is left after the filters ({why})."

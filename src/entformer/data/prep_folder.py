@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from entformer.data.corpus import Corpus
 from entformer.data.filters import Rules
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 FORMAT = 1
 CHECKSUMS = "checksums.json"
@@ -28,7 +28,13 @@ _AGAIN = "run `entformer prep` again"
 
 
 def request(
-    corpus: Corpus, rules: Rules, vocab_size: int, allow_truncate: bool, subwords: Subwords | None, sample: int, seed: int
+    corpus: Corpus,
+    rules: Rules,
+    vocab_size: int,
+    allow_truncate: bool,
+    subwords: SubwordTokenizer | None,
+    sample: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Everything the result depends on, so that equal requests need not be done twice."""
     splits = {"train": corpus.train, "valid": (corpus.valid,), "test": (corpus.test,)}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from entformer.data.corpus import Found
 from entformer.errors import DataError
-from entformer.text.lines import Oddities, Tally
+from entformer.text.lines import LineCounter, TextIssues
 
 
 @dataclass
@@ -18,12 +18,12 @@ class TextReport:
     name: str
     pairs: int = 0  # read
     kept: int = 0
-    dropped: dict[str, Tally] = field(default_factory=dict)  # reason -> how many, and the first lines
-    duplicates: Tally = field(default_factory=Tally)  # pairs that came before, left out or not
+    dropped: dict[str, LineCounter] = field(default_factory=dict)  # reason -> how many, and the first lines
+    duplicates: LineCounter = field(default_factory=LineCounter)  # pairs that came before, left out or not
     found: Found = field(default_factory=Found)
 
     def drop(self, reason: str, line: int) -> None:
-        self.dropped.setdefault(reason, Tally()).add(line)
+        self.dropped.setdefault(reason, LineCounter()).add(line)
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Overlap:
 
     sources: int = 0  # held-out lines whose source is a training source
     pairs: int = 0  # and whose target is its target too
-    train_lines: Tally = field(default_factory=Tally)  # training pairs that are held-out pairs
+    train_lines: LineCounter = field(default_factory=LineCounter)  # training pairs that are held-out pairs
 
 
 @dataclass
@@ -101,7 +101,7 @@ class PrepReport:
         made["train"] = [_text(text) for text in stored["train"]]
         made["held_out"] = {split: _text(text) for split, text in stored["held_out"].items()}
         made["overlap"] = {
-            split: Overlap(o["sources"], o["pairs"], Tally(**o["train_lines"])) for split, o in stored["overlap"].items()
+            split: Overlap(o["sources"], o["pairs"], LineCounter(**o["train_lines"])) for split, o in stored["overlap"].items()
         }
         made["sides"] = {side: SideReport(**report) for side, report in stored["sides"].items()}
         return cls(**made)
@@ -109,12 +109,14 @@ class PrepReport:
 
 def _text(stored: dict[str, Any]) -> TextReport:
     found = stored["found"]
-    sides = [Oddities(**{**found[side], "separators": Tally(**found[side]["separators"])}) for side in ("source", "target")]
+    sides = [
+        TextIssues(**{**found[side], "separators": LineCounter(**found[side]["separators"])}) for side in ("source", "target")
+    ]
     return TextReport(
         name=stored["name"],
         pairs=stored["pairs"],
         kept=stored["kept"],
-        dropped={reason: Tally(**tally) for reason, tally in stored["dropped"].items()},
-        duplicates=Tally(**stored["duplicates"]),
-        found=Found(sides[0], sides[1], Tally(**found["torn_rows"]), found["left_over"]),
+        dropped={reason: LineCounter(**counter) for reason, counter in stored["dropped"].items()},
+        duplicates=LineCounter(**stored["duplicates"]),
+        found=Found(sides[0], sides[1], LineCounter(**found["malformed_rows"]), found["left_over"]),
     )

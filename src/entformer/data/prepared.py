@@ -12,7 +12,7 @@ from entformer.data.prep_report import PrepReport
 from entformer.data.store import TokenStore, store_files
 from entformer.errors import DataError
 from entformer.text.lines import read_lines
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 
 class Prepared:
@@ -42,9 +42,9 @@ class Prepared:
         return cls(folder, read_facts(folder))
 
     @cached_property
-    def subwords(self) -> Subwords:
+    def subwords(self) -> SubwordTokenizer:
         self._verify("subwords.model")
-        subwords = Subwords.load(self.folder / "subwords.model")
+        subwords = SubwordTokenizer.load(self.folder / "subwords.model")
         expected = self._facts["report"].get("subwords_fingerprint", subwords.fingerprint)
         if subwords.fingerprint != expected:
             raise DataError(

@@ -19,8 +19,6 @@ from entformer import __version__
 from entformer.checkpoint import LoadedRun, load_run
 from entformer.errors import ArgumentError
 from entformer.explore.engine import Engine
-from entformer.explore.gate import Deadline, Gate, Refused
-from entformer.explore.guard import LOOPBACK, Guard
 from entformer.explore.messages import (
     AttentionAnswer,
     AttentionRequest,
@@ -30,7 +28,9 @@ from entformer.explore.messages import (
     TranslateAnswer,
     TranslateRequest,
 )
+from entformer.explore.model_queue import Deadline, ModelQueue, Refused
 from entformer.explore.page import explorer_page
+from entformer.explore.security import LOOPBACK, SecurityMiddleware
 
 MOST_TOKENS = 4096  # of a sentence, whatever the user allows: attention is quadratic
 
@@ -88,7 +88,7 @@ def create_app(
         name = "this model" if isinstance(run, LoadedRun) else Path(run).resolve().name
     loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
     engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples)
-    gate = Gate(seconds=timeout, places=waiting)
+    gate = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 
     app = FastAPI(
@@ -98,7 +98,7 @@ def create_app(
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
     )
-    app.add_middleware(Guard, hosts=hosts, seconds=timeout)
+    app.add_middleware(SecurityMiddleware, hosts=hosts, seconds=timeout)
     _say_problems(app)
 
     async def answer(request: Request, work: Callable[[Deadline], BaseModel]) -> Response:

@@ -1,7 +1,7 @@
 """The model behind the explorer. In: checked requests. Out: translations, and every head while a translation is read.
 
     text -> ids -> beam search, with alphas tried out -> candidates
-    text, target -> one pass with a watcher on every layer -> sparse weights, probabilities of the next token
+    text, target -> one pass with a hook on every layer -> sparse weights, probabilities of the next token
 
 A lock lets one thread at a time in, and alphas are overridden inside it only: no request sees another's.
 """
@@ -19,15 +19,14 @@ from torch import Tensor
 from entformer import __version__
 from entformer.analysis.sentence import packed_rows
 from entformer.checkpoint import LoadedRun
-from entformer.decode.attention import rows_per_head, watching
-from entformer.decode.beam import beam_search
-from entformer.decode.direction import doubt_direction
-from entformer.decode.lengths import MaxLength
-from entformer.decode.records import Hypothesis
-from entformer.decode.scoring import look_tokenized
-from entformer.decode.translate import one_line
+from entformer.decoding.attention_record import attention_hooks, rows_per_head
+from entformer.decoding.beam import beam_search
+from entformer.decoding.direction import check_source_language
+from entformer.decoding.length_penalty import MaxLength
+from entformer.decoding.records import Hypothesis
+from entformer.decoding.scoring import look_tokenized
+from entformer.decoding.translate import one_line
 from entformer.errors import ArgumentError
-from entformer.explore.gate import Deadline
 from entformer.explore.messages import (
     CHARACTERS,
     HIGHEST_ALPHA,
@@ -46,11 +45,12 @@ from entformer.explore.messages import (
     TranslateAnswer,
     TranslateRequest,
 )
+from entformer.explore.model_queue import Deadline
 from entformer.models.override import overridden_alphas, takes_alpha
 from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.attention import MultiheadAttention
-from entformer.nn.watch import Watched
-from entformer.text.subwords import BOS, CONTROLS, EOS
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.text.tokenizer import BOS, CONTROLS, EOS
 
 MOST_WEIGHTS = 1_000_000  # in one answer: some ten bytes each
 ALTERNATIVES = 5  # tokens shown for each step
@@ -197,12 +197,12 @@ class Engine:
     def _notes(self, text: str, finished: bool) -> list[str]:
         """Doubts about the input and the result, a sentence each."""
         run, notes = self._run, []
-        doubt = doubt_direction([text], run.source_language, run.target_language)
-        if doubt is not None:
-            notes.append(f"{doubt[0].upper()}{doubt[1:]}")
+        language_warning = check_source_language([text], run.source_language, run.target_language)
+        if language_warning is not None:
+            notes.append(f"{language_warning[0].upper()}{language_warning[1:]}")
         ends = text.rstrip().endswith((".", "?", "!"))
         if self.facts.tokenized and ends and not look_tokenized([text]):
-            notes.append("This model was trained on tokenised text: put a space before punctuation.")
+            notes.append("This model was trained on tokenized text: put a space before punctuation.")
         if not finished:
             notes.append("The translation found no end and was cut at the length limit.")
         return notes
@@ -239,10 +239,10 @@ class Engine:
         omitted: list[str] = []
         room = MOST_WEIGHTS
 
-        def watch(kind: str, layer: int, _: MultiheadAttention, watched: Watched) -> None:
+        def watch(kind: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
             nonlocal room
             deadline.check()
-            for key, rows in rows_per_head(kind, layer, watched):
+            for key, rows in rows_per_head(kind, layer, trace):
                 name = f"{kind}.{layer}.{key.head}"
                 if name not in wanted:
                     continue
@@ -252,7 +252,7 @@ class Engine:
                 room -= len(rows.col)
                 heads[name] = HeadWeights(**packed_rows(rows))
 
-        with torch.no_grad(), watching(self._model, watch):
+        with torch.no_grad(), attention_hooks(self._model, watch):
             memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))
             hidden = self._model.decode(torch.tensor([[BOS, *target]], device=self._device), memory)
             return heads, omitted, self._model.log_probs(self._model.logits(hidden[0]))

@@ -127,9 +127,9 @@ class Step(BaseModel):
 class AttentionAnswer(BaseModel):
     """Every head while the model reads a sentence and its translation."""
 
-    source: list[str] = Field(description="Subwords of the source, end included: the keys of encoder and cross heads.")
+    source: list[str] = Field(description="SubwordTokenizer of the source, end included: the keys of encoder and cross heads.")
     target: list[str] = Field(
-        description="Subwords of the target from start to end. The decoder reads all but the last: row i attends when "
+        description="SubwordTokenizer of the target from start to end. The decoder reads all but the last: row i attends when "
         "target[i + 1] is predicted."
     )
     source_text: str
@@ -156,8 +156,8 @@ class Limits(BaseModel):
     """What a request may ask for."""
 
     characters: int
-    tokens: int = Field(description="Subwords of the source.")
-    target_tokens: int = Field(description="Subwords of a target of yours.")
+    tokens: int = Field(description="SubwordTokenizer of the source.")
+    target_tokens: int = Field(description="SubwordTokenizer of a target of yours.")
     beam: int
     n_best: int
     alpha: tuple[float, float] = Field(description="The lowest and the highest alpha.")

@@ -29,8 +29,8 @@ __all__ = ["BuildError", "cache_dir", "compiler", "isa", "library_path", "load",
 
 HERE = Path(__file__).parent
 # Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
-BINDINGS = ("isa.cpp", "rows/cpu_ops.cpp", "flash/cpu_ops.cpp", "training/cpu_ops.cpp")
-KERNELS = ("rows/cpu_kernel.cpp", "flash/cpu_kernel.cpp", "training/cpu_kernel.cpp")
+BINDINGS = ("isa.cpp", "entmax/cpu_ops.cpp", "attention/cpu_ops.cpp", "fused/cpu_ops.cpp")
+KERNELS = ("entmax/cpu_kernel.cpp", "attention/cpu_kernel.cpp", "fused/cpu_kernel.cpp")
 HEADERS = tuple(sorted(str(path.relative_to(HERE)) for path in HERE.rglob("*.h")))
 
 X86_FLAGS = {
@@ -38,7 +38,7 @@ X86_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
 }
-# gcc 12's own AVX-512 headers trip its uninitialised-use warning, hence the one exception.
+# gcc 12's own AVX-512 headers trip its uninitialized-use warning, hence the one exception.
 COMMON_FLAGS = [
     "-std=c++17",
     "-O3",

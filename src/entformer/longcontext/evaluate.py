@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from entformer.longcontext.retrieval import Retriever
 from entformer.longcontext.tasks import IGNORE, Sample, Task
 from entformer.models.lm import CausalLM
+from entformer.nn.hooks import AttentionTrace
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
-from entformer.nn.watch import Watched
 
 __all__ = ["AtLength", "HeadsAtLength", "evaluate", "observe"]
 
@@ -85,7 +85,7 @@ def observe(model: nn.Module, inputs: Tensor) -> HeadsAtLength:
     else:
         with _watching(model) as (seen, scales):
             model(inputs)
-    spread = [_of_rows(watched) for watched in seen]
+    spread = [_of_rows(trace) for trace in seen]
     factors = [factor for factor, _ in scales]
     return HeadsAtLength(
         keys=seen[0].key.shape[2],
@@ -103,21 +103,21 @@ Scaled = tuple[Tensor, tuple[Tensor, Tensor] | None]  # factor (B, H, L), and be
 
 
 @contextmanager
-def _watching(model: nn.Module) -> Iterator[tuple[list[Watched], list[Scaled]]]:
+def _watching(model: nn.Module) -> Iterator[tuple[list[AttentionTrace], list[Scaled]]]:
     """Collect what each attention layer, and each scaling, does while this lasts."""
-    seen: list[Watched] = []
+    seen: list[AttentionTrace] = []
     scales: list[Scaled] = []
     hooks = []
     layers = [attention for _, _, attention in model.attention_layers()] if isinstance(model, CausalLM | Retriever) else []
     for attention in layers:
-        attention.watcher = seen.append
+        attention.hook = seen.append
         if attention.scaling is not None:
             hooks.append(attention.scaling.register_forward_hook(_noting(scales)))
     try:
         yield seen, scales
     finally:
         for attention in layers:
-            attention.watcher = None
+            attention.hook = None
         for hook in hooks:
             hook.remove()
 
@@ -136,16 +136,16 @@ def _noting(scales: list[Scaled]):  # type: ignore[no-untyped-def]  # a forward 
     return note
 
 
-def _of_rows(watched: Watched) -> tuple[list[float], list[float], list[float]]:
+def _of_rows(trace: AttentionTrace) -> tuple[list[float], list[float], list[float]]:
     """Support, entropy / ln n and largest weight, each a mean per head."""
-    shape = watched.stats.support_size.shape  # (B, H, Lq)
-    queries, keys = shape[2], watched.key.shape[2]
-    visible = torch.arange(queries) + watched.offset + 1 if watched.causal else torch.full((queries,), keys)
-    entropy = watched.stats.entropy.cpu() / visible.clamp(min=2).log()
-    crow, weight = watched.support.crow.cpu(), watched.support.weight.cpu()
+    shape = trace.stats.support_size.shape  # (B, H, Lq)
+    queries, keys = shape[2], trace.key.shape[2]
+    visible = torch.arange(queries) + trace.offset + 1 if trace.causal else torch.full((queries,), keys)
+    entropy = trace.stats.entropy.cpu() / visible.clamp(min=2).log()
+    crow, weight = trace.support.crow.cpu(), trace.support.weight.cpu()
     row = torch.repeat_interleave(torch.arange(len(crow) - 1), crow.diff())
     top = torch.zeros(len(crow) - 1).scatter_reduce_(0, row, weight.float(), "amax").view(shape)
-    return _mean(watched.stats.support_size.float()), _mean(entropy), _mean(top)
+    return _mean(trace.stats.support_size.float()), _mean(entropy), _mean(top)
 
 
 def _mean(values: Tensor) -> list[float]:

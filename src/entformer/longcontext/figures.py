@@ -1,4 +1,4 @@
-"""Draws races and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files; of races SVG and PDF too."""
+"""Draws sweeps and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files; of sweeps SVG and PDF too."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -14,10 +14,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from entformer.longcontext.methods import in_order, scaled_heads
 from entformer.longcontext.theory import MAPPINGS, ROWS, Spread
 
-__all__ = ["draw_race", "draw_scaling", "draw_theory", "race_figures"]
+__all__ = ["draw_scaling", "draw_sweep", "draw_theory", "sweep_figures"]
 
-# Colours that stay apart in print and for colour-blind readers; positions have line styles.
-COLOURS = (
+# Colors that stay apart in print and for color-blind readers; positions have line styles.
+COLORS = (
     "#0072b2",
     "#d55e00",
     "#009e73",
@@ -38,12 +38,12 @@ EDITABLE: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.has
 Record = dict[str, Any]
 
 
-def draw_race(records: Sequence[Record], path: Path) -> None:
+def draw_sweep(records: Sequence[Record], path: Path) -> None:
     """Accuracy, entropy and support size against length."""
     _race_figure(records).savefig(path, dpi=150)
 
 
-def race_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
+def sweep_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
     """File names, beginning with `name`, and contents: the curves and what scaled heads learned, each in three formats."""
     drawn = {}
     with rc_context(EDITABLE):
@@ -78,7 +78,7 @@ def _race_figure(records: Sequence[Record]) -> Figure:
             for style, place in enumerate(positions):
                 mine = [r for r in records if r["method"] == method and r["positions"] == place]
                 label = method if len(positions) == 1 else f"{method}, {place}"
-                _line(panel, mine, value, label, COLOURS[number % len(COLOURS)], STYLES[style % len(STYLES)])
+                _line(panel, mine, value, label, COLORS[number % len(COLORS)], STYLES[style % len(STYLES)])
         _finish(panel, title, [record["length"] for record in records])
         if title.endswith("%"):
             panel.set_ylim(-3.0, 103.0)
@@ -118,7 +118,7 @@ def _scaling_figure(records: Sequence[Record]) -> Figure | None:
                     continue
                 heads = [layer[head] for layer in record["heads"][what] for head in scaled_heads(place, len(layer))]
                 places = [number + 0.6 * (head + 1) / (len(heads) + 1) - 0.3 for head in range(len(heads))]
-                panel.scatter(places, heads, s=18, alpha=0.7, color=COLOURS[number % len(COLOURS)], linewidths=0)
+                panel.scatter(places, heads, s=18, alpha=0.7, color=COLORS[number % len(COLORS)], linewidths=0)
         panel.axhline(0.0, color="#aaaaaa", linewidth=0.8)
         panel.set_xticks(range(len(names)), [f"{method}\n{place}" for method, place in names], fontsize=8)
         panel.set_title(what, loc="left", fontsize=10)
@@ -143,7 +143,7 @@ def draw_theory(found: Sequence[Spread], path: Path) -> None:
                 mine = [spread for spread in found if spread.rows == kind and spread.mapping == mapping]
                 ys = [getattr(spread, what) for spread in mine]
                 panel.plot(
-                    [spread.n for spread in mine], ys, STYLES[number], color=COLOURS[number], linewidth=2.0, label=mapping
+                    [spread.n for spread in mine], ys, STYLES[number], color=COLORS[number], linewidth=2.0, label=mapping
                 )
             _finish(panel, f"{title}: {about}", [spread.n for spread in found])
         grid[row][2].set_yscale("log", base=2)
@@ -163,7 +163,7 @@ def _of_heads(record: Record, what: str) -> float | None:
 
 
 def _line(
-    panel: Axes, records: Sequence[Record], value: Callable[[Record], float | None], label: str, colour: str, style: str
+    panel: Axes, records: Sequence[Record], value: Callable[[Record], float | None], label: str, color: str, style: str
 ) -> None:
     """The mean over seeds, and the range of them."""
     points: dict[int, list[float]] = {}
@@ -175,8 +175,8 @@ def _line(
     lengths = sorted(points)
     means = [sum(points[length]) / len(points[length]) for length in lengths]
     low, high = ([pick(points[length]) for length in lengths] for pick in (min, max))
-    panel.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
-    panel.plot(lengths, means, color=colour, linestyle=style, marker="o", markersize=3.5, label=label)
+    panel.fill_between(lengths, low, high, color=color, alpha=0.12, linewidth=0)
+    panel.plot(lengths, means, color=color, linestyle=style, marker="o", markersize=3.5, label=label)
 
 
 def _finish(panel: Axes, title: str, lengths: Sequence[int]) -> None:

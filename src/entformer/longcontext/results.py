@@ -1,4 +1,4 @@
-"""A race and what it leaves behind. In: a recipe, contestants, a folder. Out: runs/*/run.json, results.jsonl, table.md.
+"""A sweep and what it leaves behind. In: a recipe, specs, a folder. Out: runs/*/run.json, results.jsonl, table.md.
 
 Runs that are finished are kept, one that was stopped goes on, so the same command may be given again, with more methods or more
 seeds too. `results.jsonl` has one line per run and length, with everything a plot needs:
@@ -16,16 +16,16 @@ from typing import Any
 
 from entformer.checkpoint.atomic import plain, read_json, write_json, write_text
 from entformer.errors import DataError
-from entformer.longcontext.catalogue import Recipe, recipe_from
-from entformer.longcontext.train import Contestant, train_and_evaluate
+from entformer.longcontext.registry import Recipe, recipe_from
+from entformer.longcontext.train import RunSpec, train_and_evaluate
 from entformer.text.numbers import format_number
 
-__all__ = ["METRICS", "Cell", "markdown", "race", "read_results", "table"]
+__all__ = ["METRICS", "Cell", "markdown", "read_results", "sweep", "table"]
 
 METRICS = {"token_accuracy": "token accuracy", "exact_match": "exact match"}
 Record = dict[str, Any]
-Note = Callable[[Contestant, str], None]
-Tell = Callable[[Contestant, int, int, float], None]
+Note = Callable[[RunSpec, str], None]
+Tell = Callable[[RunSpec, int, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Cell:
         return format_number(self.mean, 1, exact=(0.0, 100.0)) + spread
 
 
-def race(
+def sweep(
     recipe: Recipe,
-    contestants: Iterable[Contestant],
+    specs: Iterable[RunSpec],
     out: Path,
     note: Note | None = None,
     tell: Tell | None = None,
@@ -51,27 +51,27 @@ def race(
     device: str = "cpu",
 ) -> list[Record]:
     """Train and evaluate whoever has not finished yet; give all results of the folder."""
-    for contestant in contestants:
-        folder = out / "runs" / contestant.name
-        if _finished(folder, recipe, contestant):
+    for spec in specs:
+        folder = out / "runs" / spec.name
+        if _finished(folder, recipe, spec):
             if note is not None:
-                note(contestant, "was finished before")
+                note(spec, "was finished before")
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        progress = None if tell is None else _bound(tell, contestant)
-        run, _ = train_and_evaluate(recipe, contestant, folder, progress, device=device)
+        progress = None if tell is None else _bound(tell, spec)
+        run, _ = train_and_evaluate(recipe, spec, folder, progress, device=device)
         write_json(folder / "run.json", run.as_dict())
         collect(out)
         if note is not None:
-            note(contestant, _sentence(run.as_dict()))
+            note(spec, _sentence(run.as_dict()))
     return collect(out)
 
 
-def _bound(tell: Tell, contestant: Contestant) -> Callable[[int, int, float], None]:
-    return lambda step, steps, loss: tell(contestant, step, steps, loss)
+def _bound(tell: Tell, spec: RunSpec) -> Callable[[int, int, float], None]:
+    return lambda step, steps, loss: tell(spec, step, steps, loss)
 
 
-def _finished(folder: Path, recipe: Recipe, contestant: Contestant) -> bool:
+def _finished(folder: Path, recipe: Recipe, spec: RunSpec) -> bool:
     """Whether this very run is there already; a run of the same name with other settings is an error."""
     if not (folder / "run.json").exists():
         return False
@@ -96,7 +96,7 @@ def collect(out: Path) -> list[Record]:
     records: list[Record] = []
     for path in sorted((out / "runs").glob("*/run.json")):
         run = read_json(path)
-        shared = {"task": run["recipe"]["task"], **run["contestant"], "train_length": run["recipe"]["train_length"]}
+        shared = {"task": run["recipe"]["task"], **run["spec"], "train_length": run["recipe"]["train_length"]}
         shared |= {name: run[name] for name in ("steps", "seconds", "parameters", "loss", "diverged")}
         # A run that diverged counts as knowing nothing, at every length; leaving it out would flatter its method.
         at = run["lengths"] or [

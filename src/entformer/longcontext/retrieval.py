@@ -2,16 +2,16 @@
 
     item_i = MLP(priority, class);  query = MLP(random number);  scores = MLP(attention(query, items, items))
 
-One layer, one head, no positions: what is left is how the normaliser copes with more items than it was trained on.
+One layer, one head, no positions: what is left is how the normalizer copes with more items than it was trained on.
 """
 
 from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from entformer.models.attention import build_attention
+from entformer.models.attention_settings import build_attention
 from entformer.models.lm_config import LMAttentionConfig
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 
 __all__ = ["Retriever"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.longcontext.catalogue import task_name
+from entformer.longcontext.registry import task_name
 
 __all__ = ["IGNORE", "TASKS", "Sample", "Task", "make_task", "mixed"]
 

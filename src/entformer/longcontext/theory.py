@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
 
 __all__ = ["LENGTHS", "MAPPINGS", "ROWS", "Spread", "dispersion"]
 

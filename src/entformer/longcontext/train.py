@@ -22,17 +22,17 @@ from torch.nn import functional as F
 
 from entformer.checkpoint.atomic import write_bytes
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.catalogue import Recipe, recipe_from
 from entformer.longcontext.evaluate import AtLength, evaluate
 from entformer.longcontext.methods import method_of, positions_of
+from entformer.longcontext.registry import Recipe, recipe_from
 from entformer.longcontext.retrieval import Retriever
 from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, mixed
-from entformer.models.attention import attention_penalty
+from entformer.models.attention_settings import attention_penalty
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import normalizer_of
 
-__all__ = ["Contestant", "Run", "build", "device_here", "train_and_evaluate"]
+__all__ = ["Run", "RunSpec", "build", "device_here", "train_and_evaluate"]
 
 SAVE_EVERY = 60.0  # seconds
 MEASURED = 20  # updates that tell how many fit into a time
@@ -43,7 +43,7 @@ Progress = Callable[[int, int, float], None]  # update, of how many, loss
 
 
 @dataclass(frozen=True)
-class Contestant:
+class RunSpec:
     """Who runs."""
 
     method: str
@@ -61,7 +61,7 @@ class Run:
     """What came of it."""
 
     recipe: Recipe
-    contestant: Contestant
+    spec: RunSpec
     steps: int = 0
     seconds: float = 0.0  # of training
     parameters: int = 0
@@ -86,26 +86,26 @@ def device_here(name: str) -> torch.device:
     return device
 
 
-def build(recipe: Recipe, contestant: Contestant) -> tuple[Task, nn.Module]:
+def build(recipe: Recipe, spec: RunSpec) -> tuple[Task, nn.Module]:
     """The task and the untrained model; the same seed gives all methods the same projections."""
     task = make_task(recipe.task, **recipe.options)
-    attention = method_of(contestant.method, published=recipe.size == "paper")
-    torch.manual_seed(contestant.seed)
+    attention = method_of(spec.method, published=recipe.size == "paper")
+    torch.manual_seed(spec.seed)
     if isinstance(task, MaxRetrieval):
         if normalizer_of(attention.normalizer).uses_positions:
-            raise ArgumentError(f"the method {contestant.method!r} needs an order of keys; max-retrieval has none.")
+            raise ArgumentError(f"the method {spec.method!r} needs an order of keys; max-retrieval has none.")
         return task, Retriever(attention, task.classes, recipe.width, recipe.heads)
     sizes: dict[str, Any] = {name: getattr(recipe, name) for name in ("layers", "heads", "width", "hidden")}
     if recipe.init_std is not None:
         scaled = recipe.init_std * math.sqrt(recipe.width)
         sizes |= {"init_std": recipe.init_std, "embedding_std": scaled, "scaled_embedding": True}
-    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **positions_of(contestant.positions))
+    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **positions_of(spec.positions))
     return task, CausalLM(config)
 
 
 def train_and_evaluate(
     recipe: Recipe,
-    contestant: Contestant,
+    spec: RunSpec,
     folder: Path | None = None,
     progress: Progress | None = None,
     stop_at: int | None = None,
@@ -113,10 +113,10 @@ def train_and_evaluate(
     device: str = "cpu",
 ) -> tuple[Run, nn.Module]:
     """Train, going on from what `folder` holds, and evaluate at every length. `stop_at`: leave off after this update."""
-    task, model = build(recipe, contestant)
+    task, model = build(recipe, spec)
     model.to(device)
-    run = Run(recipe, contestant, parameters=sum(parameter.numel() for parameter in model.parameters()))
-    trainer = _Trainer(recipe, contestant, task, model, run)
+    run = Run(recipe, spec, parameters=sum(parameter.numel() for parameter in model.parameters()))
+    trainer = _Trainer(recipe, spec, task, model, run)
     state = None if folder is None else folder / "state.pt"
     if state is not None and state.exists():
         trainer.load(state)
@@ -136,19 +136,19 @@ def train_and_evaluate(
     if trainer.step == trainer.steps and not run.diverged:
         run.chosen = trainer.use_best()
         for length in recipe.lengths:
-            seed = EVALUATION_SEED + length  # the same sequences for every contestant
+            seed = EVALUATION_SEED + length  # the same sequences for every spec
             with trainer.precision():
                 run.lengths.append(evaluate(model, task.held_out(), length, sequences=recipe.sequences, seed=seed))
     return run, model
 
 
 class _Trainer:
-    """The loop's state: model, optimiser, the data's generator, the losses so far."""
+    """The loop's state: model, optimizer, the data's generator, the losses so far."""
 
-    def __init__(self, recipe: Recipe, contestant: Contestant, task: Task, model: nn.Module, run: Run) -> None:
+    def __init__(self, recipe: Recipe, spec: RunSpec, task: Task, model: nn.Module, run: Run) -> None:
         self.recipe, self.task, self.model, self.run = recipe, task, model, run
-        self.generator = torch.Generator().manual_seed(contestant.seed + 1)
-        self.optimiser = torch.optim.AdamW(
+        self.generator = torch.Generator().manual_seed(spec.seed + 1)
+        self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, fused=True
         )
         self.step = 0
@@ -171,9 +171,9 @@ class _Trainer:
         draw = mixed(self.task, n, self.generator) if drawn else self.task.sample(recipe.batch, int(n), self.generator)
         inputs, labels = (part.to(self.device) for part in draw)
         self.model.train()
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr * self._rate()
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         with self.precision():
             scores: Tensor = self.model(inputs)
         loss = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE)
@@ -181,7 +181,7 @@ class _Trainer:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         value = float(loss.detach())
         if math.isfinite(value):
-            self.optimiser.step()
+            self.optimizer.step()
         else:
             self.run.diverged = True
         self.step += 1
@@ -237,7 +237,7 @@ class _Trainer:
         torch.save(
             {
                 "model": self.model.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
                 "data": self.generator.get_state(),
                 "random": torch.get_rng_state(),
                 "step": self.step,
@@ -263,7 +263,7 @@ class _Trainer:
         if recipe != asdict(replace(self.recipe, eval_lengths=(), sequences=1)):
             raise DataError(f"{path} is of a training with other settings; give another --out, or remove it.")
         self.model.load_state_dict(held["model"])
-        self.optimiser.load_state_dict(held["optimiser"])
+        self.optimizer.load_state_dict(held["optimizer"])
         self.generator.set_state(held["data"].cpu())
         torch.set_rng_state(held["random"].cpu())
         self.step, self.steps, self.seconds = held["step"], held["steps"], held["seconds"]

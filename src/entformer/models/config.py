@@ -26,7 +26,7 @@ class AttentionConfig(BaseModel):
     normalizer: str = "entmax"
     """A name of `nn/normalizers.py`: "softmax", "entmax", "rela", "asentmax", ...; or "module:Name" of your own."""
     options: dict[str, bool | int | float] = {}
-    """Of the normalizers that have some: {k: 4} for "topk", {max_span: 256} for "adaptive_span"; see `nn/rowmaps.py`."""
+    """Options of the normalizer: {k: 4} for "topk", {max_span: 256} for "adaptive_span"."""
     alpha: float | Literal["learned"] | None = None
     """For "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax"."""
     alpha_tied: Literal["head", "layer", "kind", "across_kinds", "model"] = "head"

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.models.attention import build_attention
+from entformer.models.attention_settings import build_attention
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache, unchanged_on_error
 from entformer.nn.gated import EPS, CausalLayer
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
 from entformer.nn.window import WindowedCache
 
@@ -63,7 +63,7 @@ class CausalLM(nn.Module):
         return math.sqrt(self.config.width) if self.config.scaled_embedding else 1.0
 
     def _start_values(self) -> None:
-        """Embeddings and matrices from normal distributions; what normalisers and scalings own starts as they say."""
+        """Embeddings and matrices from normal distributions; what normalizers and scalings own starts as they say."""
         std = self.config.init_std
         with torch.no_grad():
             self.embedding.normal_(0.0, self.config.embedding_std / self._embedding_scale)
@@ -220,7 +220,7 @@ class CausalLM(nn.Module):
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(cast(list[CausalLayer], self.layers)))
 
     def alphas(self) -> dict[str, Tensor]:
-        """The alpha of every head now: "decoder" -> (layers, heads); empty for normalisers without one."""
+        """The alpha of every head now: "decoder" -> (layers, heads); empty for normalizers without one."""
         found = [attention.alphas for _, _, attention in self.attention_layers()]
         return {"decoder": torch.stack([a.detach() for a in found if a is not None])} if found[0] is not None else {}
 

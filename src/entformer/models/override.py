@@ -13,7 +13,7 @@ import torch
 
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.nn.attention import MultiheadAttention
+from entformer.nn.multihead_attention import MultiheadAttention
 
 __all__ = ["overridden_alphas", "takes_alpha"]
 
@@ -22,7 +22,7 @@ HeadName: TypeAlias = tuple[str, int, int]  # kind, layer, head
 
 def takes_alpha(attention: MultiheadAttention) -> bool:
     """Whether the heads of this layer are alpha-entmax for some alpha, fixed or learned; softmax is (1), ReLA is not."""
-    return attention.alphas is not None and attention.row_map is None
+    return attention.alphas is not None and attention.normalizer_fn is None
 
 
 @contextlib.contextmanager

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
-from entformer.mappings import log_entmax
-from entformer.models.attention import attention_penalty, build_attention
+from entformer.functional import log_entmax
+from entformer.models.attention_settings import attention_penalty, build_attention
 from entformer.models.config import Seq2SeqConfig
-from entformer.models.output import output_loss
+from entformer.models.fused_loss import output_loss
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import unchanged_on_error
 from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.text.subwords import PAD
+from entformer.text.tokenizer import PAD
 
 __all__ = ["KINDS", "LossSums", "Seq2Seq"]
 

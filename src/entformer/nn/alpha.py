@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
 from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"]

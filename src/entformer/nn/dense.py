@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.kernels import finite
-from entformer.kernels.flash.api import Attention, RowStats, Support
+from entformer.kernels.attention.api import Attention, RowStats, Support
 from entformer.nn.masks import Masks
 
-__all__ = ["RowMap", "mapped_attention", "mapped_weights"]
+__all__ = ["NormalizerFn", "mapped_attention", "mapped_weights"]
 
-RowMap = Callable[..., Tensor]
+NormalizerFn = Callable[..., Tensor]
 BLOCK = 1 << 24  # scores held at a time where no gradient is wanted
 
 
@@ -31,16 +31,16 @@ def mapped_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    row_map: RowMap,
+    normalizer_fn: NormalizerFn,
     masks: Masks,
     *,
     is_causal: bool,
     offset: int,
     slopes: Tensor | None = None,
     dropout: float = 0.0,
-    watched: bool = False,
+    trace: bool = False,
 ) -> Attention:
-    """Query i stands at i + offset; `watched`: return the statistics and the support too (c, which a mapping lacks, is NaN)."""
+    """Query i stands at i + offset; `trace`: return the statistics and the support too (c, which a mapping lacks, is NaN)."""
     batch, heads, queries, _ = q.shape
     free = not torch.compiler.is_compiling()  # a compiled graph has all rows in one block, whatever their number
     free = free and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
@@ -48,13 +48,13 @@ def mapped_attention(
     blocks = []
     for start in range(0, max(queries, 1), rows) if free else (0,):
         end = min(start + rows, queries)
-        weights = _weights(q[:, :, start:end], k, row_map, masks, start, offset, is_causal, slopes)
+        weights = _weights(q[:, :, start:end], k, normalizer_fn, masks, start, offset, is_causal, slopes)
         out = finite.weighted_sum(F.dropout(weights, dropout), v.to(weights.dtype)).to(v.dtype)
         blocks.append((out, weights.detach()))
-        if not watched:
+        if not trace:
             blocks[-1] = (blocks[-1][0], weights[:0])
     out = torch.cat([out for out, _ in blocks], 2)
-    if not watched:
+    if not trace:
         return Attention(out, None, None)
     weights = torch.cat([weights for _, weights in blocks], 2)
     count = (weights != 0.0).sum(-1, dtype=torch.int32)
@@ -65,16 +65,23 @@ def mapped_attention(
 
 
 def mapped_weights(
-    q: Tensor, k: Tensor, row_map: RowMap, masks: Masks, *, is_causal: bool, offset: int, slopes: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    normalizer_fn: NormalizerFn,
+    masks: Masks,
+    *,
+    is_causal: bool,
+    offset: int,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """The weights alone, (B, H, Lq, Lk), differentiable in q, k, the bias and whatever the mapping learns."""
-    return _weights(q, k, row_map, masks, 0, offset, is_causal, slopes)
+    return _weights(q, k, normalizer_fn, masks, 0, offset, is_causal, slopes)
 
 
 def _weights(
     q: Tensor,
     k: Tensor,
-    row_map: RowMap,
+    normalizer_fn: NormalizerFn,
     masks: Masks,
     start: int,
     offset: int,
@@ -104,7 +111,9 @@ def _weights(
         # A row without keys is shown as zeros, so that no NaN comes back through the mapping's gradient.
         somewhere = allowed.any(-1, keepdim=True)
         shown = finite.masked(scores, allowed).masked_fill(~somewhere, 0.0)
-        weights = row_map(shown, query_at - key_at) if getattr(row_map, "uses_positions", False) else row_map(shown)
+        weights = (
+            normalizer_fn(shown, query_at - key_at) if getattr(normalizer_fn, "uses_positions", False) else normalizer_fn(shown)
+        )
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ArgumentError(f"the mapping must give weights of its scores' shape {tuple(scores.shape)}, not {found}.")

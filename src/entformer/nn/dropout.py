@@ -3,14 +3,14 @@
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.training.api import dropout
+from entformer.kernels.fused.api import dropout
 from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["Dropout"]
 
 
 class Dropout(nn.Module):
-    """As torch.nn.Dropout, seeded by torch's generator, but quick on a CPU (kernels/training). `residual` is added after."""
+    """As torch.nn.Dropout, seeded by torch's generator, but quick on a CPU (kernels/fused). `residual` is added after."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

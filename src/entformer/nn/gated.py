@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.window import WindowedCache, alibi_windows
 
 __all__ = ["CausalLayer", "GatedFeedForward"]

@@ -1,7 +1,7 @@
 """The part of attention that is torch's: parameters, projections, state dicts, and what its containers and tools expect.
 
 `TorchAttention` stands in for torch.nn.MultiheadAttention wherever torch has one; how heads turn scores into weights is up to
-its subclass, nn/attention.py.
+its subclass, nn/multihead_attention.py.
 """
 
 from typing import Any, NoReturn, Self

@@ -10,9 +10,9 @@ Masks of keys have the sense of torch.nn.MultiheadAttention, which they are hand
 
 from torch import Tensor, nn
 
-from entformer.nn.attention import MultiheadAttention
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.dropout import Dropout
+from entformer.nn.multihead_attention import MultiheadAttention
 
 __all__ = ["DecoderLayer", "EncoderLayer", "FeedForward", "Residual"]
 

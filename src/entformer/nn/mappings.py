@@ -1,14 +1,14 @@
 """The mappings as modules. In: scores. Out: weights of the same shape. Names, arguments and defaults of the `entmax` package.
 
-`k` and `n_iter` are kept as attributes and change nothing: see `entformer.mappings`. An alpha given as `nn.Parameter` is
-registered, so the optimiser and the state dict see it; a plain tensor follows `.to(device)`.
+`k` and `n_iter` are kept as attributes and change nothing: see `entformer.functional`. An alpha given as `nn.Parameter` is
+registered, so the optimizer and the state dict see it; a plain tensor follows `.to(device)`.
 """
 
 from typing import Any
 
 from torch import Tensor, nn
 
-from entformer import mappings
+from entformer import functional
 
 __all__ = ["BudgetBisect", "Entmax", "Entmax15", "EntmaxBisect", "NormmaxBisect", "Sparsemax", "SparsemaxBisect"]
 
@@ -44,8 +44,8 @@ class Sparsemax(_Mapping):
 
     def forward(self, X: Tensor) -> Any:
         if self.return_support_size:
-            return mappings.sparsemax(X, self.dim, self.k, return_support_size=True)
-        return mappings.sparsemax(X, self.dim, self.k)
+            return functional.sparsemax(X, self.dim, self.k, return_support_size=True)
+        return functional.sparsemax(X, self.dim, self.k)
 
 
 class Entmax15(_Mapping):
@@ -58,8 +58,8 @@ class Entmax15(_Mapping):
 
     def forward(self, X: Tensor) -> Any:
         if self.return_support_size:
-            return mappings.entmax15(X, self.dim, self.k, return_support_size=True)
-        return mappings.entmax15(X, self.dim, self.k)
+            return functional.entmax15(X, self.dim, self.k, return_support_size=True)
+        return functional.entmax15(X, self.dim, self.k)
 
 
 class SparsemaxBisect(_Mapping):
@@ -70,7 +70,7 @@ class SparsemaxBisect(_Mapping):
         self.n_iter = n_iter
 
     def forward(self, X: Tensor) -> Tensor:
-        return mappings.sparsemax_bisect(X, self.dim, self.n_iter)
+        return functional.sparsemax_bisect(X, self.dim, self.n_iter)
 
 
 class Entmax(_Mapping):
@@ -84,7 +84,7 @@ class Entmax(_Mapping):
         self._keep("alpha", alpha)
 
     def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        return mappings.entmax(X, self.alpha, self.dim, mask)
+        return functional.entmax(X, self.alpha, self.dim, mask)
 
 
 class EntmaxBisect(Entmax):
@@ -96,7 +96,7 @@ class EntmaxBisect(Entmax):
 
 
 class NormmaxBisect(_Mapping):
-    """alpha-normmax, see `entformer.mappings.normmax_bisect`."""
+    """alpha-normmax, see `entformer.functional.normmax_bisect`."""
 
     printed = ("alpha", "dim")
     alpha: float | Tensor
@@ -107,11 +107,11 @@ class NormmaxBisect(_Mapping):
         self.n_iter = n_iter
 
     def forward(self, X: Tensor) -> Tensor:
-        return mappings.normmax_bisect(X, self.alpha, self.dim, self.n_iter)
+        return functional.normmax_bisect(X, self.alpha, self.dim, self.n_iter)
 
 
 class BudgetBisect(_Mapping):
-    """Weights between 0 and 1 that sum to the budget, see `entformer.mappings.budget_bisect`."""
+    """Weights between 0 and 1 that sum to the budget, see `entformer.functional.budget_bisect`."""
 
     printed = ("budget", "dim")
     budget: float | Tensor
@@ -122,4 +122,4 @@ class BudgetBisect(_Mapping):
         self.n_iter = n_iter
 
     def forward(self, X: Tensor) -> Tensor:
-        return mappings.budget_bisect(X, self.budget, self.dim, self.n_iter)
+        return functional.budget_bisect(X, self.budget, self.dim, self.n_iter)

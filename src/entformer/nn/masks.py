@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.kernels.flash.api import Support
+from entformer.kernels.attention.api import Support
 
 __all__ = ["Masks", "dense_weights", "masks_of_torch"]
 

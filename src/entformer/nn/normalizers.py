@@ -1,6 +1,6 @@
 """The names by which attention knows how scores become weights, and what is true of each. In: a name. Out: its traits.
 
-A new normaliser is one entry here: the kernel that computes it, its alpha, and the modules it brings. One of your own needs no
+A new normalizer is one entry here: the kernel that computes it, its alpha, and the modules it brings. One of your own needs no
 entry: `package.module:Name` is a module class, or a function, that maps scores to weights (see `nn/dense.py`).
 """
 
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.dense import RowMap
-from entformer.nn.rowmaps import (
+from entformer.nn.dense import NormalizerFn
+from entformer.nn.normalizer_functions import (
     AdaptiveSpan,
     AdaptiveTemperature,
     Elementwise,
@@ -32,7 +32,7 @@ __all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_fn_of", "normali
 
 @dataclass(frozen=True)
 class Normalizer:
-    """What is true of one normaliser, whatever the scores."""
+    """What is true of one normalizer, whatever the scores."""
 
     name: str
     about: str  # its equation, or the like, in a line
@@ -47,7 +47,7 @@ class Normalizer:
     causal_only: bool = False  # keys after the query get no weight, whatever the mask says
     needs_output_norm: bool = False  # the size of its output grows with the number of keys: output_norm is "gated" unless given
     scaling: str | None = None  # the scaling of queries it comes with, a name of `nn/scaling.py`
-    rows: Callable[..., RowMap] | None = None  # (num_heads, **options) -> a mapping without a fused kernel
+    rows: Callable[..., NormalizerFn] | None = None  # (num_heads, **options) -> a mapping without a fused kernel
     options: tuple[str, ...] = ()  # what `rows` can be told, as `normalizer_options`
 
     @property
@@ -56,11 +56,11 @@ class Normalizer:
         return self.scaling not in (None, "temperature")
 
 
-def _dense(name: str, about: str, rows: Callable[..., RowMap], **traits: Any) -> Normalizer:
+def _dense(name: str, about: str, rows: Callable[..., NormalizerFn], **traits: Any) -> Normalizer:
     return Normalizer(name, about, kernel=None, alpha=None, rows=rows, **traits)
 
 
-def _elementwise(name: str, _heads: int) -> RowMap:
+def _elementwise(name: str, _heads: int) -> NormalizerFn:
     return Elementwise(name)
 
 
@@ -166,7 +166,7 @@ NORMALIZERS: dict[str, Normalizer] = {
 }
 
 
-def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> RowMap | None:
+def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> NormalizerFn | None:
     """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
     unknown = [name for name in options or {} if name not in normalizer.options]
     if unknown:
@@ -207,9 +207,9 @@ def _imported(name: str) -> Any:
     return getattr(found, attribute)
 
 
-def _made(found: Any, name: str, heads: int) -> RowMap:
+def _made(found: Any, name: str, heads: int) -> NormalizerFn:
     """A class is called without arguments, or with num_heads if it has such a parameter; a function is taken as it is."""
-    made: RowMap = found
+    made: NormalizerFn = found
     if not isinstance(found, type):
         return made
     make: Callable[..., Any] = found
@@ -224,25 +224,25 @@ def _made(found: Any, name: str, heads: int) -> RowMap:
 
 def alpha_of(
     normalizer: Normalizer,
-    wish: float | str | LearnedAlpha | None,
+    requested: float | str | LearnedAlpha | None,
     heads: int,
     *,
     tied: bool = False,
     init: float | str = "random",
 ) -> LearnedAlpha | float | None:
-    """The alpha of an attention layer: a wish ("learned", a number, one shared with others), else the normaliser's own."""
-    if wish is None:
-        wish = normalizer.alpha
+    """The alpha of an attention layer: a requested ("learned", a number, one shared with others), else the normalizer's own."""
+    if requested is None:
+        requested = normalizer.alpha
     elif not normalizer.learns_alpha:
         raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; leave alpha out, or choose "entmax".')
-    if isinstance(wish, LearnedAlpha):
-        if wish.num_heads != heads:
-            raise ArgumentError(f"the shared alpha gives {wish.num_heads} values, but there are {heads} heads.")
-        return wish
-    if wish == "learned":
+    if isinstance(requested, LearnedAlpha):
+        if requested.num_heads != heads:
+            raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")
+        return requested
+    if requested == "learned":
         return LearnedAlpha(heads, tied=tied, init=init)
-    if isinstance(wish, str):
-        raise ArgumentError(f'alpha={wish!r} is not known; give "learned" or a number of at least 1.')
-    if wish is not None and not 1.0 <= wish < float("inf"):
-        raise ArgumentError(f"alpha={wish} must be a finite number of at least 1; 1 is softmax.")
-    return wish
+    if isinstance(requested, str):
+        raise ArgumentError(f'alpha={requested!r} is not known; give "learned" or a number of at least 1.')
+    if requested is not None and not 1.0 <= requested < float("inf"):
+        raise ArgumentError(f"alpha={requested} must be a finite number of at least 1; 1 is softmax.")
+    return requested

@@ -52,9 +52,9 @@ class Positions:
             raise ArgumentError(f"share={self.share} of biased heads must lie between 0 and 1.")
 
     @classmethod
-    def of(cls, wish: "str | Positions") -> "Positions":
+    def of(cls, requested: "str | Positions") -> "Positions":
         """A kind alone has the published settings."""
-        return wish if isinstance(wish, Positions) else cls(wish)
+        return requested if isinstance(requested, Positions) else cls(requested)
 
 
 def _angles(start: int, end: int, size: int, base: float, device: torch.device | None) -> Tensor:

@@ -25,16 +25,16 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import CacheMark, KeyValueCache
-from entformer.nn.dense import RowMap
+from entformer.nn.dense import NormalizerFn
 from entformer.nn.tables import normal_tensors
 
-__all__ = ["HeadPart", "WindowedCache", "alibi_windows", "attend_in_parts"]
+__all__ = ["HeadGroup", "WindowedCache", "alibi_windows", "attention_by_group"]
 
 
 ROOM = 1.0 / 0.35
-"""Keys kept for each key that can have weight; kernels/flash/cpu_weights.h calls a row dense beyond this share."""
+"""Keys kept for each key that can have weight; kernels/attention/cpu_weights.h calls a row dense beyond this share."""
 LEAST = 128
-"""Keys; kernels/rows/cpu_forward.h calls a row short up to 64."""
+"""Keys; kernels/entmax/cpu_forward.h calls a row short up to 64."""
 
 
 class _Attention(Protocol):
@@ -44,7 +44,7 @@ class _Attention(Protocol):
     head_dim: int
     positions: str
     scaling: nn.Module | None
-    row_map: RowMap | None
+    normalizer_fn: NormalizerFn | None
     alpha: LearnedAlpha | float | None
     in_proj_weight: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
@@ -62,7 +62,7 @@ def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = No
     """
     nothing: list[int | None] = [None] * attention.num_heads
     scaled = attention.scaling is not None and attention.positions != "nape"  # NAPE leaves its ALiBi heads unscaled
-    if attention.slopes is None or attention.in_proj_weight is None or attention.row_map is not None or scaled:
+    if attention.slopes is None or attention.in_proj_weight is None or attention.normalizer_fn is not None or scaled:
         return nothing
     with torch.no_grad():
         spreads, tops = _kept_score_bounds(attention, gain, shift)
@@ -125,7 +125,7 @@ def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> 
     return 2.0 * (both + of_query) * scale, (both + of_query + of_key + constant) * scale
 
 
-class HeadPart(NamedTuple):
+class HeadGroup(NamedTuple):
     """Heads that share a buffer, and what of the past they can see."""
 
     heads: Tensor  # (G,) which heads
@@ -173,7 +173,7 @@ class WindowedCache:
         """Memory of all buffers."""
         return sum(buffer.bytes for _, buffer in self._groups)
 
-    def append(self, k: Tensor, v: Tensor) -> list[HeadPart]:
+    def append(self, k: Tensor, v: Tensor) -> list[HeadGroup]:
         """Add n tokens, k (B, H, n, D) and v (B, H, n, E). Out: what the new queries can see, per group of heads."""
         if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or k.shape[1] != len(self.windows):
             raise ArgumentError(
@@ -183,7 +183,7 @@ class WindowedCache:
         try:
             for heads, buffer in self._groups:
                 at = heads.to(k.device)
-                parts.append(HeadPart(at, *buffer.append(k[:, at], v[:, at])))
+                parts.append(HeadGroup(at, *buffer.append(k[:, at], v[:, at])))
         except BaseException:  # some groups have accepted the tokens, one has not
             self.restore(mark)
             raise
@@ -275,7 +275,7 @@ class _Tail:
             self._cache.reorder(index)
 
 
-def attend_in_parts(q: Tensor, parts: list[HeadPart], attend: Callable[[Tensor, HeadPart], Tensor]) -> Tensor:
+def attention_by_group(q: Tensor, parts: list[HeadGroup], attend: Callable[[Tensor, HeadGroup], Tensor]) -> Tensor:
     """Attention of q (B, H, Lq, D) part by part; `attend` computes one, (B, G, Lq, E)."""
     out = q.new_empty((*q.shape[:3], parts[0].values.shape[3]))
     for part in parts:

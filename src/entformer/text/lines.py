@@ -36,7 +36,7 @@ FIRST = 5  # how many line numbers a report names
 
 
 @dataclass
-class Tally:
+class LineCounter:
     """How often something was met, and the first lines it was met in."""
 
     count: int = 0
@@ -49,20 +49,20 @@ class Tally:
 
 
 @dataclass
-class Oddities:
+class TextIssues:
     """What a reader met and mended or let pass."""
 
     windows_ends: int = 0  # lines that ended in \r\n
-    separators: Tally = field(default_factory=Tally)  # lines with characters that other programs split at
+    separators: LineCounter = field(default_factory=LineCounter)  # lines with characters that other programs split at
     byte_order_mark: bool = False
     no_last_newline: bool = False
 
 
-def read_lines(path: Path, *, nul: Nul = "refuse", oddities: Oddities | None = None) -> Iterator[str]:
+def read_lines(path: Path, *, nul: Nul = "refuse", text_issues: TextIssues | None = None) -> Iterator[str]:
     """The lines of a file, plain or gzip, without their ends. A NUL is an error, or kept for the caller to deal with."""
     path = Path(path)
     with open_file(path) as stream:
-        yield from decode_lines(stream, str(path), nul=nul, oddities=oddities)
+        yield from decode_lines(stream, str(path), nul=nul, text_issues=text_issues)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -86,9 +86,9 @@ def open_file(path: Path) -> BinaryIO:
     return plain
 
 
-def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", oddities: Oddities | None = None) -> Iterator[str]:
+def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issues: TextIssues | None = None) -> Iterator[str]:
     """The lines of a stream of bytes, such as standard input. `name` stands in messages."""
-    seen = oddities if oddities is not None else Oddities()
+    seen = text_issues if text_issues is not None else TextIssues()
     offset = number = returns = 0
     try:
         while raw := stream.readline(LONGEST + 1):

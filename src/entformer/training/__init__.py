@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME_OF = {
-    "train": "entformer.training.loop",
+    "train": "entformer.training.setup",
     "RunSummary": "entformer.training.summary",
     "Recipe": "entformer.training.recipe",
     "load_recipe": "entformer.training.recipe_file",
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from entformer.training.loop import train as train
     from entformer.training.recipe import Recipe as Recipe
     from entformer.training.recipe_file import load_recipe as load_recipe
+    from entformer.training.setup import train as train
     from entformer.training.summary import RunSummary as RunSummary

@@ -22,9 +22,9 @@ from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
 from entformer.data.prepared import Prepared
 from entformer.data.texts import find_texts, refuse_swapped
-from entformer.decode.direction import doubt_direction
+from entformer.decoding.direction import check_source_language
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
 SPLITS = ("train", "valid", "test")
@@ -77,7 +77,7 @@ def _prepare(
         dedup=data.dedup,
         clean=data.clean,
         lowercase=data.lowercase,
-        subwords=None if subwords is None else Subwords.load(subwords),
+        subwords=None if subwords is None else SubwordTokenizer.load(subwords),
         seed=data.seed,
         overwrite=overwrite,
     )
@@ -124,21 +124,21 @@ def check_sides(corpus: Corpus) -> None:
     for text in texts:
         refuse_swapped(text, corpus.source_language, corpus.target_language)
     for text in texts:
-        lines = [pair.source for pair in islice(text.pairs(nul="keep", allow_truncate=True, drop_torn=True), LOOKED_AT)]
+        lines = [pair.source for pair in islice(text.pairs(nul="keep", allow_truncate=True, drop_malformed=True), LOOKED_AT)]
         direction = f"the languages are {corpus.source_language}-{corpus.target_language}"
-        doubt = doubt_direction(
+        language_warning = check_source_language(
             lines,
             corpus.source_language,
             corpus.target_language,
             subject=f"the source side of {text.name}",
             direction=direction,
         )
-        if doubt is not None:
-            warnings.warn(doubt, stacklevel=2)
+        if language_warning is not None:
+            warnings.warn(language_warning, stacklevel=2)
 
 
 def named_corpus(name: str, *, source: str | None = None, layout: str | None = None, cache: Path | None = None) -> Corpus:
-    """A corpus of the catalogue, from `source` (a folder or a mirror), the cache, or its home on the network."""
+    """A corpus of the catalog, from `source` (a folder or a mirror), the cache, or its home on the network."""
     found = fetch(name, cache_folder() if cache is None else cache, source=source, layout=layout)
     texts = {split: ParallelText(*files) for split, files in found.files.items()}
     return Corpus(

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from entformer.data import catalogue
+from entformer.data import datasets
 from entformer.data.texts import is_tsv
 
 Place = tuple[str | int, ...]
@@ -54,7 +54,7 @@ def _data(data: Any) -> Iterator[Ineffective]:
         yield from _each(names, reason, ("prepared",), besides=("prepared", "corpus", "train"))
         return
     if data.corpus is not None:
-        known = catalogue.CORPORA.get(data.corpus)
+        known = datasets.CORPORA.get(data.corpus)
         pair = f" ({known.source_language}-{known.target_language})" if known is not None else ""
         reason = (
             f"the corpus {data.corpus} brings its own languages and files{pair}; leave it out, or name your files with train"

@@ -28,7 +28,7 @@ from entformer.training.summary import Choice, Validation, as_read, describe
 
 HOPELESS = 1.0  # BLEU and chrF below which a wide beam only takes time
 
-Judge = Callable[[int, str], Validation | None]  # beam, name of the file of translations
+Evaluate = Callable[[int, str], Validation | None]  # beam, name of the file of translations
 
 
 def finish(
@@ -37,7 +37,7 @@ def finish(
     progress: Progress,
     model: Seq2Seq,
     *,
-    judge: Judge,
+    evaluate: Evaluate,
     say: Callable[[str], None],
     metrics: Metrics | None,
 ) -> tuple[Validation | None, Choice | None]:
@@ -48,7 +48,7 @@ def finish(
         recipe: Its recipe; `training.average` is "last" or "best".
         progress: Where training stands, with the ranking of its validations.
         model: Takes the weights that are validated.
-        judge: Validates the model as it is; None when training was told to stop.
+        evaluate: Validates the model as it is; None when training was told to stop.
         say: Reports a line.
         metrics: Where the validation of the average is written.
 
@@ -73,12 +73,12 @@ def finish(
     if known is not None:
         found, checkpoint_value = known
     else:
-        judged = _judge_best(best, ranked, beam, recipe, model, judge, say)
-        if judged is None:
+        evaluated = _evaluate_best(best, ranked, beam, recipe, model, evaluate, say)
+        if evaluated is None:
             return None, None
-        checkpoint_value = judged
+        checkpoint_value = evaluated
         load_weights(average_checkpoints(folder, names), model)
-        averaged = judge(beam, "averaged.txt")
+        averaged = evaluate(beam, "averaged.txt")
         if averaged is None:
             return None, None
         found = averaged
@@ -138,15 +138,15 @@ def _beam(recipe: Recipe, ranked: float) -> int:
     return min(recipe.training.validate_beam, recipe.decoding.beam) if hopeless else recipe.decoding.beam
 
 
-def _judge_best(
-    best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, judge: Judge, say: Callable[[str], None]
+def _evaluate_best(
+    best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, evaluate: Evaluate, say: Callable[[str], None]
 ) -> float | None:
     """The best checkpoint's value with this beam; None when training was told to stop."""
     metric = recipe.training.metric
     if metric in ("loss", "accuracy") or beam == recipe.training.validate_beam:
         return ranked
     load_weights(best.weights, model)
-    found = judge(beam, "best.txt")
+    found = evaluate(beam, "best.txt")
     if found is None:
         return None
     say(f"best checkpoint ({best.name}), beam {beam}: {describe(found)}")

@@ -1,191 +1,290 @@
-"""The training. In: a recipe and a folder. Out: a run folder with a trained model, and `RunSummary`.
+"""The loop itself. In: everything built and loaded. Out: checkpoints, metrics, `RunSummary`.
 
-Calling `train` again with the same arguments goes on where the last complete checkpoint stands; on the CPU, with as many
-threads as before, the result is bit for bit that of a run that was never interrupted.
+    validate if it is due -> end if there is nothing left to do -> one update -> log -> save if time says so -> again
+
+A stop is looked for after every update, and between the batches of a validation. Checkpoints at validations are planned:
+they are the same however often the run was interrupted, and only they are ranked and averaged.
 """
 
-import contextlib
-import random
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import signal
+import time
 
 import torch
 
-from entformer.checkpoint.atomic import write_json, write_text
-from entformer.checkpoint.folder import RunFolder
-from entformer.checkpoint.load import model_info
+from entformer.checkpoint.average import last_checkpoints, points_to_average
+from entformer.checkpoint.folder import RunFolder, checkpoint_name
+from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
-from entformer.errors import ArgumentError
-from entformer.models.seq2seq import Seq2Seq
-from entformer.training.corpora import open_prepared
+from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.training.console import Reporter, time_text
+from entformer.training.finish import compared_with, finish
 from entformer.training.metrics import Metrics
-from entformer.training.optim import make_optimizer
-from entformer.training.precision import precision_here
+from entformer.training.prefetch import Stream
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import load_recipe, refuse_ineffective, to_yaml
-from entformer.training.report import Reporter
-from entformer.training.resume import changes, same_data
-from entformer.training.state import Progress, load_progress
-from entformer.training.summary import RunSummary
-from entformer.training.trainer import Trainer
-
-BYTES_PER_PARAMETER = 12  # of a checkpoint: the weight and AdamW's two moments, float32
+from entformer.training.schedule import rate
+from entformer.training.signals import StopSignals
+from entformer.training.state import Progress, random_tensors, save_progress
+from entformer.training.summary import Choice, RunSummary, Stopped, Validation, as_read, describe
+from entformer.training.update import Updater
+from entformer.training.validate import validate
 
 
-def train(
-    recipe: Recipe | Path | str,
-    out: Path | str | None = None,
-    *,
-    settings: Sequence[str] = (),
-    resume_with_new_data: bool = False,
-    threads: int | None = None,
-    stop_after_minutes: float | None = None,
-    quiet: bool = False,
-) -> RunSummary:
-    """Train a model, or go on training it.
+class Trainer:
+    """One start of a training."""
 
-    Args:
-        recipe: a Recipe, a file, or the name of a shipped recipe.
-        out: the run folder; runs/NAME if not given.
-        settings: changes to the recipe such as "training.lr=1e-3"; not together with a Recipe.
-        resume_with_new_data: go on although the data changed; the new data start with a new epoch.
-        threads: for torch and the kernels; as many as torch takes if not given.
-        stop_after_minutes: save and stop after this time; the same call later goes on.
-        quiet: write to RUN/train.log only.
-    """
-    if isinstance(recipe, Recipe):
-        if settings:
-            raise ArgumentError("settings are for recipe files; make the Recipe with these values instead.")
-        refuse_ineffective(recipe)
-    else:
-        recipe = load_recipe(recipe, settings)
-    if stop_after_minutes is not None and stop_after_minutes <= 0:
-        raise ArgumentError(f"stop_after_minutes={stop_after_minutes:g} must be above 0.")
-    folder = RunFolder(Path("runs") / recipe.name if out is None else Path(out))
-    with _as_before(threads), contextlib.ExitStack() as stack:
-        ranks = Ranks(recipe.training.device)
-        stack.callback(ranks.close)
-        if ranks.first:
-            folder.claim()
-            stack.enter_context(folder.locked())
-        reporter = stack.enter_context(Reporter(folder.log if ranks.first else None, quiet=quiet or not ranks.first))
-        trainer = _set_up(recipe, folder, ranks, reporter, stack, resume_with_new_data)
-        return trainer.run(stop_after_minutes)
-
-
-@contextlib.contextmanager
-def _as_before(threads: int | None) -> Iterator[None]:
-    """Leave the caller's threads and random states as they were."""
-    threads_before, random_before = torch.get_num_threads(), random.getstate()
-    try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads_before)
-        random.setstate(random_before)
-
-
-def _set_up(
-    recipe: Recipe,
-    folder: RunFolder,
-    ranks: Ranks,
-    reporter: Reporter,
-    stack: contextlib.ExitStack,
-    new_data: bool,
-) -> Trainer:
-    """Check everything that can be checked before the first step, build, and load the last checkpoint."""
-    changed = changes(folder, recipe)
-    prepared = _data(recipe, folder, ranks, reporter, new_data)
-    same = same_data(folder, prepared, allow_new=new_data)
-    config = recipe.training
-
-    torch.manual_seed(config.seed)
-    random.seed(config.seed)
-    model = Seq2Seq(recipe.model_for(prepared.subwords.size)).to(ranks.device)
-    ranks.same_weights(model)
-    torch.manual_seed(config.seed + ranks.rank)  # each process drops out its own
-    optimizer = make_optimizer(model, config)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-
-    if ranks.first:
-        for name in folder.remove_half_written():
-            reporter.say(f"{name} was half-written and is removed.")
-        for note in folder.set_damaged_aside():
-            reporter.say(note)
-        kept = config.kept_last + config.kept_best + 2 - len(folder.complete())
-        folder.need_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
-        _write_facts(folder, recipe, model, prepared)
-    ranks.share(None)  # the others look for checkpoints only now
-    progress, resumed = Progress(), False
-    latest = folder.latest()
-    if latest is not None:
-        progress, remarks = load_progress(latest, model=model, optimizer=optimizer, ranks=ranks, seed=config.seed)
-        resumed = True
-        reporter.say(f"going on from {latest.path}")
-        for remark in [*(f"recipe: {text}" for text in changed), *remarks]:
-            reporter.say(f"  {remark}")
-        if not same:
-            reporter.say("  the data are new; a new epoch begins")
-            progress.epoch, progress.position = progress.epoch + 1, 0
-    else:
-        threads = torch.get_num_threads()
-        reporter.say(
-            f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
-            f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
-            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        folder: RunFolder,
+        prepared: Prepared,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        resumed: bool,
+        ranks: Ranks,
+        metrics: Metrics | None,
+        reporter: Reporter,
+    ) -> None:
+        self.recipe, self.config, self.folder, self.prepared = recipe, recipe.training, folder, prepared
+        self.model, self.optimizer, self.progress, self.ranks = model, optimizer, progress, ranks
+        self.metrics, self.reporter, self.signals = metrics, reporter, StopSignals()
+        self.batches = TokenBatches(
+            prepared.store("train"),
+            tokens=self.config.tokens,
+            seed=self.config.seed,
+            max_sentences=self.config.max_sentences,
+            rank=ranks.rank,
+            world_size=ranks.size,
         )
-    metrics = None
-    if ranks.first:
-        metrics = stack.enter_context(
-            Metrics(
-                folder.metrics,
-                from_step=progress.step if resumed else -1,
-                validated=progress.validated,
-                tensorboard=folder.path / "tensorboard" if config.tensorboard else None,
-            )
+        self.updater = Updater(model, optimizer, self.config, ranks, reporter.say)
+        self.last_validation: Validation | None = None
+        self._saved_step = progress.step if resumed else -1
+        self._resumed = resumed
+        self._started = self._saved_at = time.perf_counter()
+        self._steps_here, self._seconds_here = 0, 0.0
+        self._interval_seconds = 0.0
+        self._interval_tokens = 0
+        # Sums stay on the device between log lines, so that logging costs no waiting.
+        self._sums = torch.tensor(progress.interval[:4], dtype=torch.float64, device=ranks.device)
+        self._norms, self._updates = progress.interval[4:]
+
+    def run(self, stop_after_minutes: float | None) -> RunSummary:
+        """Train until there is nothing left to do, or until told to stop."""
+        deadline = float("inf") if stop_after_minutes is None else self._started + 60 * stop_after_minutes
+        self.model.train()
+        if self._resumed:
+            self._point_best()
+        else:
+            self._write_alphas()
+        averaged: Validation | None = None
+        choice: Choice | None = None
+        with self.signals:
+            stopped = self._loop(deadline)
+            if self.progress.step != self._saved_step:
+                self._save(planned=False)
+            self.reporter.end_bar()
+            if stopped in ("finished", "no better validation"):
+                if self.ranks.first and self.config.average != "none":
+                    averaged, choice = finish(
+                        self.folder,
+                        self.recipe,
+                        self.progress,
+                        self.model,
+                        evaluate=self.evaluate,
+                        say=self.reporter.say,
+                        metrics=self.metrics,
+                    )
+                stopped = self._told_to_stop(float("inf")) or stopped
+        return self._summary(stopped, averaged, choice)
+
+    def _loop(self, deadline: float) -> Stopped:
+        """Updates, and all that comes between them; why it stopped."""
+        progress, total = self.progress, self._total_steps()
+        self.reporter.begin_bar(total, progress.step)
+        with Stream(self.batches, epoch=progress.epoch, position=progress.position) as stream:
+            while True:
+                if self._validation_due() and self._validate():
+                    self._save(planned=True)
+                stopped = self._end() or self._told_to_stop(deadline)
+                if stopped is not None:
+                    return stopped
+                self._update(stream)
+                if progress.step % self.config.log_every == 0:
+                    self._log(total)
+                if self._any(time.perf_counter() - self._saved_at > 60 * self.config.save_minutes):
+                    self._save(planned=False)
+
+    # ---- one update ------------------------------------------------------------------------------------------------------
+
+    def _update(self, stream: Stream) -> None:
+        began = time.perf_counter()
+        progress = self.progress
+        placed = [stream.take() for _ in range(self.config.accumulate)]
+        batches = [one.batch for one in placed]
+        (tokens,) = self.ranks.sum([sum(batch.target_tokens for batch in batches)])
+        step = progress.step + 1
+        done = self.updater.update(batches, tokens=tokens, step=step, rate=rate(self.config, step))
+        progress.step, progress.epoch, progress.position = step, placed[-1].epoch, placed[-1].position
+        progress.target_tokens += int(tokens)
+        self._sums += done.sums
+        self._norms += done.grad_norm
+        self._updates += 1
+        seconds = time.perf_counter() - began
+        progress.seconds += seconds
+        self._steps_here, self._seconds_here = self._steps_here + 1, self._seconds_here + seconds
+        self._interval_seconds += seconds
+        self._interval_tokens += int(tokens)
+
+    def _log(self, total: int) -> None:
+        loss, nll, correct, tokens = self._sums.tolist()
+        progress = self.progress
+        speed = self._interval_tokens / max(self._interval_seconds, 1e-9)
+        numbers = {
+            "epoch": progress.epoch,
+            "loss": loss / tokens,
+            "nll": nll / tokens,
+            "accuracy": correct / tokens,
+            "lr": rate(self.config, progress.step),
+            "grad_norm": self._norms / self._updates,
+            "target_tokens": progress.target_tokens,
+            "tokens_per_second": round(speed, 1),
+            "seconds": round(progress.seconds, 2),
+        }
+        if self.metrics is not None:
+            self.metrics.write("train", progress.step, **numbers)
+            self._write_alphas()
+        left = time_text((total - progress.step) * self._seconds_here / max(self._steps_here, 1))
+        short = f"loss {numbers['loss']:.3f}  accuracy {numbers['accuracy']:.3f}  {speed:,.0f} tokens/s  {left} left"
+        more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
+        self.reporter.interval(f"step {progress.step}/{total}  epoch {progress.epoch}  {short}  {more}")
+        self.reporter.move_bar(progress.step, short)
+        self._sums.zero_()
+        self._norms = self._updates = self._interval_seconds = 0.0
+        self._interval_tokens = 0
+
+    def _write_alphas(self) -> None:
+        """The alpha of every head of the kinds that learn it."""
+        learned = [kind for kind in KINDS if getattr(self.recipe.model, kind).learned]
+        if self.metrics is not None and learned:
+            alphas = self.model.alphas()
+            rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in alphas[kind].tolist()] for kind in learned}
+            self.metrics.write("alphas", self.progress.step, **rounded)
+
+    # ---- validation and saving -------------------------------------------------------------------------------------------
+
+    def _validation_due(self) -> bool:
+        progress = self.progress
+        planned = progress.step % self.config.validate_every == 0 or self._reached_the_end()
+        return progress.step > 0 and planned and progress.validated != progress.step
+
+    def _validate(self) -> bool:
+        """Validate in process 0; False if a signal came in between."""
+        found: Validation | None = None
+        if self.ranks.first:
+            found = self.evaluate(self.config.validate_beam, f"{self.progress.step}.txt")
+        found = self.ranks.share(found)
+        if found is None:
+            return False
+        progress, metric = self.progress, self.config.metric
+        self.last_validation = found
+        is_best = progress.rank(progress.step, found.value(metric), self.config.kept_best)
+        progress.validated = progress.step
+        if self.metrics is not None:
+            self.metrics.write("valid", progress.step, **vars(found))
+        self.reporter.say(f"validation at step {progress.step}: {describe(found)}{'  (best so far)' if is_best else ''}")
+        return True
+
+    def evaluate(self, beam: int, file: str) -> Validation | None:
+        """Validate the model as it is; None if a signal came in between."""
+        return validate(
+            self.model,
+            self.prepared,
+            beam=beam,
+            decoding=self.recipe.decoding,
+            tokens=self.config.tokens,
+            translations=self.folder.validations / file,
+            stopped=lambda: bool(self.signals.received),
         )
-        for note in metrics.notes:
-            reporter.say(note)
-    return Trainer(
-        recipe=recipe,
-        folder=folder,
-        prepared=prepared,
-        model=model,
-        optimizer=optimizer,
-        progress=progress,
-        resumed=resumed,
-        ranks=ranks,
-        metrics=metrics,
-        reporter=reporter,
-    )
 
+    def _save(self, *, planned: bool) -> None:
+        """A checkpoint of now; older ones that are no longer wanted go."""
+        progress = self.progress
+        progress.interval = [*self._sums.tolist(), self._norms, self._updates]
+        random_states = random_tensors(self.ranks)  # every process takes part
+        self._saved_step, self._saved_at = progress.step, time.perf_counter()
+        if not self.ranks.first:
+            return
+        save_progress(
+            self.folder,
+            progress,
+            model=self.model,
+            optimizer=self.optimizer,
+            random_states=random_states,
+            ranks=self.ranks,
+            scheduled=planned,
+            data_fingerprint=self.prepared.fingerprint,
+        )
+        self._point_best()
+        kept = {checkpoint.step for checkpoint in last_checkpoints(self.folder, self.config.kept_last)}
+        self.folder.keep_only(kept | {step for step, _ in progress.best} | {progress.step})
 
-def _data(recipe: Recipe, folder: RunFolder, ranks: Ranks, reporter: Reporter, new_data: bool) -> Prepared:
-    """The prepared data; process 0 makes them if need be."""
-    where = recipe.data.prepared or folder.prepared
-    if ranks.first:
-        trained = folder.subwords if folder.latest() is not None else None
-        prepared = open_prepared(recipe.data, where, reporter.say, run_subwords=trained, allow_new=new_data)
-        ranks.share(None)
-        return prepared
-    ranks.share(None)
-    return Prepared.open(where)
+    def _point_best(self) -> None:
+        if self.ranks.first and self.progress.best:
+            step, value = self.progress.best[0]
+            metric = self.config.metric
+            if points_to_average(self.folder) and compared_with(self.folder) == checkpoint_name(step):
+                return  # the average is better than this checkpoint, and no better checkpoint came since
+            self.folder.point("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
 
+    # ---- the end ---------------------------------------------------------------------------------------------------------
 
-def _write_facts(folder: RunFolder, recipe: Recipe, model: Seq2Seq, prepared: Prepared) -> None:
-    """recipe.yaml, model.json and subwords.model."""
-    write_text(folder.recipe, to_yaml(recipe))
-    prepared.subwords.save(folder.subwords)
-    info = model_info(
-        model.config,
-        prepared.subwords,
-        source_language=prepared.source_language,
-        target_language=prepared.target_language,
-        tokenized=prepared.tokenized,
-        lowercase=prepared.lowercase,
-        data_fingerprint=prepared.fingerprint,
-    )
-    write_json(folder.model, info)
+    def _reached_the_end(self) -> bool:
+        epochs = self.config.epochs
+        return self.progress.step >= self.config.steps or (epochs is not None and self.progress.epoch >= epochs)
+
+    def _end(self) -> Stopped | None:
+        """Why nothing is left to do, if so. The last step is validated first."""
+        progress, patience = self.progress, self.config.patience
+        if self._reached_the_end() and progress.validated == progress.step:
+            return "finished"
+        if patience is not None and progress.worse >= patience and progress.validated == progress.step:
+            return "no better validation"
+        return None
+
+    def _told_to_stop(self, deadline: float) -> Stopped | None:
+        received = self.signals.received
+        interrupt, terminate, late = self.ranks.sum(
+            [received == signal.SIGINT, received == signal.SIGTERM, time.perf_counter() >= deadline]
+        )
+        return "Ctrl-C" if interrupt else "SIGTERM" if terminate else "time is up" if late else None
+
+    def _any(self, condition: bool) -> bool:
+        return self.ranks.sum([condition])[0] > 0
+
+    def _total_steps(self) -> int:
+        """The steps at most, by steps or epochs."""
+        if self.config.epochs is None:
+            return self.config.steps
+        per_epoch = self.batches.batches_in(self.progress.epoch)
+        return min(self.config.steps, -(-self.config.epochs * per_epoch // self.config.accumulate))
+
+    def _summary(self, stopped: Stopped, averaged: Validation | None, choice: Choice | None) -> RunSummary:
+        progress, metric = self.progress, self.config.metric
+        best_step, best = progress.best[0] if progress.best else (None, None)
+        return RunSummary(
+            run=self.folder.path,
+            stopped=stopped,
+            step=progress.step,
+            epoch=progress.epoch,
+            seconds=progress.seconds,
+            target_tokens=progress.target_tokens,
+            metric=metric,
+            best_step=best_step,
+            best=None if best is None else as_read(metric, best),
+            validation=self.last_validation,
+            averaged=averaged,
+            choice=choice,
+            rank=self.ranks.rank,
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from entformer.checkpoint.atomic import plain, saying_why, write_bytes
+from entformer.checkpoint.atomic import plain, wrap_os_errors, write_bytes
 
 
 class Metrics:
@@ -39,7 +39,7 @@ class Metrics:
 
     def write(self, kind: str, step: int, **numbers: Any) -> None:
         """Append one line."""
-        with saying_why(self.path):
+        with wrap_os_errors(self.path):
             self._file.write(json.dumps(plain({"kind": kind, "step": step, **numbers}), ensure_ascii=False) + "\n")
             self._file.flush()
         if self._board is not None:

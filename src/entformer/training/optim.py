@@ -1,4 +1,4 @@
-"""The optimiser. In: a model with `parameter_groups()`. Out: AdamW with one group each for matrices, the rest, and alphas.
+"""The optimizer. In: a model with `parameter_groups()`. Out: AdamW with one group each for matrices, the rest, and alphas.
 
 Weight decay is decoupled and touches matrices only. Alphas have their own learning rate and never decay: decay would pull
 their logits to 0, that is every alpha to 1.5.
@@ -39,7 +39,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: parameter/what."""
+    """The optimizer's state as named tensors: parameter/what."""
     return {
         f"{name}{_SEPARATOR}{what}": value if isinstance(value, Tensor) else torch.tensor(value)
         for name, parameter in model.named_parameters()

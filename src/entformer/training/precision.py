@@ -1,6 +1,6 @@
 """In which precision a model computes. In: `training.precision` and the device. Out: "float32" or "bfloat16".
 
-Weights, their gradients and the optimiser's state are always float32; bfloat16 concerns the products inside (autocast).
+Weights, their gradients and the optimizer's state are always float32; bfloat16 concerns the products inside (autocast).
 """
 
 from typing import Literal

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
+from entformer.data.batch import Batch
 from entformer.data.batching import TokenBatches
-from entformer.data.records import Batch
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Ranks:
             torch.cuda.set_device(self.device)
         self._started_here = self.size > 1 and not dist.is_initialized()
         if self._started_here:
-            # Functions of this module have the group that exists at their definition as a default, and optimisers import it at
+            # Functions of this module have the group that exists at their definition as a default, and optimizers import it at
             # their first step: it would hold our group for ever, and gloo's threads, which then outlive `close`, can abort a
             # process that has finished. Imported before there is a group, it holds none.
             importlib.import_module("torch.distributed.nn")

@@ -2,7 +2,7 @@
 
     name, data (which text), model (which Transformer), training (how), decoding (how validation and tests translate)
 
-Reading files, shipped recipes, `--set` and error messages with line numbers are in `training/recipe_file.py`.
+Reading files, built-in recipes, `--set` and error messages with line numbers are in `training/recipe_file.py`.
 """
 
 from pathlib import Path
@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from entformer.data.catalogue import CORPORA
+from entformer.data.datasets import CORPORA
 from entformer.models.config import PRESETS, Seq2SeqConfig
-from entformer.text.subwords import SMALLEST
+from entformer.text.tokenizer import SMALLEST
 from entformer.training.effects import BUILTIN, KINDS, without_effect
 
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
@@ -50,11 +50,13 @@ class DataConfig(Section):
     source_language: str | None = None
     target_language: str | None = None
     vocab_size: int = Field(default=32000, ge=SMALLEST, description="Types of the joint subwords.")
-    subwords: Path | None = Field(default=None, description="Subwords of an earlier run to use instead of training new ones.")
+    subwords: Path | None = Field(
+        default=None, description="SubwordTokenizer of an earlier run to use instead of training new ones."
+    )
     max_length: int = Field(default=256, ge=1, description="Training pairs with a longer side, in subwords, are left out.")
     max_ratio: float = Field(default=4.0, gt=1, description="Training pairs whose lengths differ by more are left out.")
     lowercase: bool = Field(default=False, description="Lower-case all text first.")
-    tokenized: bool | None = Field(default=None, description="The text is tokenised; guessed if not given.")
+    tokenized: bool | None = Field(default=None, description="The text is tokenized; guessed if not given.")
     dedup: bool = Field(default=False, description="Leave out repeated training pairs.")
     clean: bool = Field(default=False, description="Remove characters that would otherwise be an error, such as NUL.")
     size: int | None = Field(default=None, ge=10, description="Training pairs of the built-in corpus, at most 9,000.")

@@ -1,4 +1,4 @@
-"""Recipe files: a path or the name of a shipped recipe, and `--set` texts, become a `Recipe`, or errors with file:line.
+"""Recipe files: a path or the name of a built-in recipe, and `--set` texts, become a `Recipe`, or errors with file:line.
 
 Relative paths in a file start from the folder of that file; those given by `--set` start from the working folder.
 """
@@ -32,7 +32,7 @@ class RecipeError(ArgumentError):
         super().__init__(count + " ".join(self.problems))
 
 
-def shipped() -> dict[str, Path]:
+def builtin_recipe() -> dict[str, Path]:
     """The recipes that come with entformer, by name."""
     folder = resources.files("entformer") / "recipes"
     return {
@@ -41,17 +41,17 @@ def shipped() -> dict[str, Path]:
 
 
 def find(recipe: str | Path) -> Path:
-    """The file of a recipe given as a path or a shipped name."""
+    """The file of a recipe given as a path or a built-in name."""
     path = Path(recipe)
     if path.is_file():
         return path
-    names = shipped()
+    names = builtin_recipe()
     if str(recipe) in names:
         return names[str(recipe)]
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         raise ArgumentError(f"there is no recipe file {path}.")
     close = difflib.get_close_matches(str(recipe), names, n=1)
-    advice = f"did you mean {close[0]!r}?" if close else f"shipped recipes: {', '.join(names)}."
+    advice = f"did you mean {close[0]!r}?" if close else f"built-in recipes: {', '.join(names)}."
     raise ArgumentError(f"there is no recipe {str(recipe)!r}; {advice}")
 
 
@@ -59,7 +59,7 @@ def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts
     """Read a recipe and apply `--set` texts such as "training.lr=1e-3".
 
     Args:
-        recipe: A file, or the name of a shipped recipe.
+        recipe: A file, or the name of a built-in recipe.
         settings: The `--set` texts.
         check_texts: Also look whether the text that is to be prepared is there.
 
@@ -67,8 +67,8 @@ def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts
         RecipeError: There are mistakes; it lists all of them.
     """
     path = find(recipe)
-    # What a shipped recipe is called must not depend on where the package is installed.
-    shown = f"{path.stem}.yaml" if path in shipped().values() else str(path)
+    # What a built-in recipe is called must not depend on where the package is installed.
+    shown = f"{path.stem}.yaml" if path in builtin_recipe().values() else str(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:

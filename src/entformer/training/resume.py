@@ -15,7 +15,7 @@ from entformer.errors import ArgumentError, DataError
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import differences, saved_recipe
 
-HARMLESS = {
+ALLOWED_ON_RESUME = {
     "name",
     "data.from",  # the fingerprint of the data is compared instead
     "data.prepared",
@@ -57,7 +57,7 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
         raise DataError(f"{folder.recipe} is damaged; give another --out.")
     saved = saved_recipe(folder.recipe)  # in today's form, whichever version wrote it
     changed = differences(before if saved is None else saved.resolved(), recipe.resolved())
-    bad = [key for key in changed if key not in HARMLESS]
+    bad = [key for key in changed if key not in ALLOWED_ON_RESUME]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
         bad.append("training.steps")  # these schedules end at the last step, so all rates so far would have been others
     if bad:

@@ -1,6 +1,6 @@
 """Where a training stands. In: a checkpoint. Out: the same training, bit for bit on the CPU; and back again.
 
-Saved: weights, the optimiser's moments, the random states of torch and Python for every process, the place in the data, the
+Saved: weights, the optimizer's moments, the random states of torch and Python for every process, the place in the data, the
 sums of the log interval under way, the ranking of the validations. The learning rate is a function of the step.
 """
 

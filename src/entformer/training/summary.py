@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from entformer.checkpoint.folder import checkpoint_name
-from entformer.decode.scoring import title
+from entformer.decoding.scoring import title
 
 Stopped = Literal["finished", "no better validation", "time is up", "Ctrl-C", "SIGTERM"]
 EXIT_CODES: dict[str, int] = {"Ctrl-C": 128 + signal.SIGINT, "SIGTERM": 128 + signal.SIGTERM}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from entformer.data.records import Batch
+from entformer.data.batch import Batch
 from entformer.errors import RunFailed
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.optim import clip, set_rate

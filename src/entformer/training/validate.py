@@ -19,9 +19,9 @@ from entformer.checkpoint.atomic import write_text
 from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
 from entformer.data.store import TokenStore
-from entformer.decode.beam import beam_search
-from entformer.decode.lengths import MaxLength
-from entformer.decode.scoring import corpus_scores
+from entformer.decoding.beam import beam_search
+from entformer.decoding.length_penalty import MaxLength
+from entformer.decoding.scoring import corpus_scores
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.recipe import DecodingConfig
 from entformer.training.summary import Validation
@@ -48,7 +48,7 @@ def validate(
     translations: Path,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Validation | None:
-    """Judge the model; the translations go to the file `translations`.
+    """Evaluate the model; the translations go to the file `translations`.
 
     Args:
         beam: 1 is greedy, 0 leaves BLEU out.

@@ -11,7 +11,7 @@ from entformer.checkpoint.atomic import write_json
 from entformer.data.store import TokenStore
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 SOURCES = (
     "the red-haired man sleeps .",
@@ -32,12 +32,12 @@ TARGETS = (
 
 
 @pytest.fixture(scope="session")
-def subwords() -> Subwords:
-    return Subwords.train([*SOURCES, *TARGETS] * 4, vocab_size=340)
+def subwords() -> SubwordTokenizer:
+    return SubwordTokenizer.train([*SOURCES, *TARGETS] * 4, vocab_size=340)
 
 
 @pytest.fixture(scope="session")
-def store(subwords: Subwords) -> TokenStore:
+def store(subwords: SubwordTokenizer) -> TokenStore:
     return TokenStore.from_examples(zip(subwords.encode_lines(SOURCES), subwords.encode_lines(TARGETS), strict=True))
 
 
@@ -55,22 +55,22 @@ def make_model(vocabulary: int, normalizer: str = "entmax", **options: object) -
 
 
 @pytest.fixture
-def model(subwords: Subwords) -> Seq2Seq:
+def model(subwords: SubwordTokenizer) -> Seq2Seq:
     return make_model(subwords.size)
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, subwords: Subwords) -> Path:
+def run_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer) -> Path:
     """A run with learned alphas, untrained, with a short history, and its text beside it."""
     return make_run(tmp_path_factory.mktemp("runs") / "learned", subwords, "entmax")
 
 
 @pytest.fixture(scope="session")
-def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: Subwords) -> Path:
+def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "rela", subwords, "rela")
 
 
-def make_run(path: Path, subwords: Subwords, normalizer: str) -> Path:
+def make_run(path: Path, subwords: SubwordTokenizer, normalizer: str) -> Path:
     model = make_model(subwords.size, normalizer)
     folder = RunFolder(path)
     folder.claim()

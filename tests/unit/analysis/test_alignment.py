@@ -21,9 +21,9 @@ from entformer.analysis.rows import LayerRows
 from entformer.analysis.words import word_numbers
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
-from entformer.decode.attention import record_attention
+from entformer.decoding.attention_record import record_attention
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import EOS, Subwords
+from entformer.text.tokenizer import EOS, SubwordTokenizer
 
 from .conftest import SOURCES, TARGETS, make_model
 
@@ -71,7 +71,9 @@ def test_wrong_gold_files_are_refused(tmp_path: Path) -> None:
         read_gold(tmp_path / "gold.wa", ["a", "b"], ["x", "y"])
 
 
-def by_hand(subwords: Subwords, source: list[int], target: list[int], weights: np.ndarray, shift: int) -> set[tuple[int, int]]:
+def by_hand(
+    subwords: SubwordTokenizer, source: list[int], target: list[int], weights: np.ndarray, shift: int
+) -> set[tuple[int, int]]:
     """Links of one head: the loop that the paper describes. weights (T, S)."""
     from_words, to_words = word_numbers(subwords, source), word_numbers(subwords, target)
     links = set()
@@ -83,7 +85,7 @@ def by_hand(subwords: Subwords, source: list[int], target: list[int], weights: n
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "entmax15", "rela"])
-def test_links_are_those_of_a_plain_loop(normalizer: str, subwords: Subwords, store: TokenStore) -> None:
+def test_links_are_those_of_a_plain_loop(normalizer: str, subwords: SubwordTokenizer, store: TokenStore) -> None:
     model = make_model(subwords.size, normalizer)
     sure = tuple(frozenset((i, i) for i in range(len(line.split()))) for line in TARGETS)
     sure = tuple(
@@ -133,13 +135,13 @@ def test_a_loud_head_decides_the_raw_mean_and_not_the_mean_of_shares() -> None:
         assert strongest_keys(mixture.row, mixture.col, mixture.value, 1).tolist() == [best]
 
 
-def test_too_short_a_gold_standard_is_refused(subwords: Subwords, store: TokenStore) -> None:
+def test_too_short_a_gold_standard_is_refused(subwords: SubwordTokenizer, store: TokenStore) -> None:
     batches = TokenBatches(store, tokens=4096, shuffle=False).epoch(0)
     with pytest.raises(ArgumentError, match="gold standard has 1 lines"):
         collect_alignment(make_model(subwords.size), batches, subwords, Gold((frozenset(),), (frozenset(),)))
 
 
-def test_the_end_of_the_source_is_never_linked(subwords: Subwords) -> None:
+def test_the_end_of_the_source_is_never_linked(subwords: SubwordTokenizer) -> None:
     """Even if all weight lies there: then there is no link at all."""
     model = make_model(subwords.size, "rela")
     with torch.no_grad():

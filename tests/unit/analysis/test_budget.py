@@ -8,13 +8,13 @@ import pytest
 
 from entformer.analysis import budget
 from entformer.analysis.assemble import assemble
-from entformer.analysis.budget import cut_rows, share_out
+from entformer.analysis.budget import allocate_budget, cut_rows
 from entformer.analysis.sentence import SentenceView, packed_rows, view_sentence
 from entformer.analysis.table import Example
 from entformer.cli.report import Options, run
-from entformer.decode.records import SparseRows
+from entformer.decoding.records import SparseRows
 from entformer.models.config import PRESETS
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
 
@@ -46,36 +46,36 @@ def view(heads: dict[str, SparseRows], scores: int = 0) -> SentenceView:
 
 
 def test_sparse_heads_are_whole_and_dense_ones_share_the_rest() -> None:
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     sparse = rows_of(np.diag([1.0] * 10 + [0.0] * 10).tolist())
-    dense = [rows_of(chance.dirichlet(np.ones(20), size=20).tolist()) for _ in range(2)]
+    dense = [rows_of(rng.dirichlet(np.ones(20), size=20).tolist()) for _ in range(2)]
     heads = {"encoder.0.0": dense[0], "encoder.0.1": sparse, "encoder.0.2": dense[1]}
-    (held,) = share_out([view(heads)], weights=310, scores=0)
+    (held,) = allocate_budget([view(heads)], weights=310, scores=0)
     assert list(held.heads) == list(heads)
     assert held.heads["encoder.0.1"] == (sparse, None)
     sizes = [len(held.heads[key][0].col) for key in ("encoder.0.0", "encoder.0.2")]
     assert 240 < sum(sizes) <= 300
     assert all(held.heads[key][1] is not None for key in ("encoder.0.0", "encoder.0.2"))
     assert held.omitted == []
-    (held,) = share_out([view(heads)], weights=45, scores=0)  # less than a weight per query for one of the dense ones
+    (held,) = allocate_budget([view(heads)], weights=45, scores=0)  # less than a weight per query for one of the dense ones
     assert (list(held.heads), held.omitted) == (["encoder.0.1", "encoder.0.2"], ["encoder.0.0"])
 
 
 def test_what_short_sentences_leave_long_ones_get_and_scores_are_held_whole_or_not_at_all() -> None:
     short, long = (view({"cross.0.0": rows_of(np.full((n, n), 1 / n).tolist())}, scores=n) for n in (4, 10))
-    held = share_out([long, short], weights=116, scores=50)
+    held = allocate_budget([long, short], weights=116, scores=50)
     assert [own.heads["cross.0.0"][1] for own in held] == [None, None]
     assert [own.scores for own in held] == [False, True]
 
 
-def test_512_dense_tokens_stay_below_10_mb(subwords: Subwords) -> None:
+def test_512_dense_tokens_stay_below_10_mb(subwords: SubwordTokenizer) -> None:
     """Transformer-Tiny with softmax: 48 heads, 10 million weights above zero in one sentence."""
     model = make_model(subwords.size, "softmax", **PRESETS["tiny"])
-    chance = np.random.default_rng(1)
-    ids = [tuple(chance.integers(5, subwords.size, size=511).tolist()) for _ in range(2)]
+    rng = np.random.default_rng(1)
+    ids = [tuple(rng.integers(5, subwords.size, size=511).tolist()) for _ in range(2)]
     long = view_sentence(model, Example(0, "longest", *ids), subwords)
     assert long.entries > 10_000_000
-    (held,) = share_out([long], budget.MOST_WEIGHTS, budget.MOST_SCORES)
+    (held,) = allocate_budget([long], budget.MOST_WEIGHTS, budget.MOST_SCORES)
     assert len(held.heads) == 48
     sentence = {key: {**packed_rows(rows), "cut": cut} for key, (rows, cut) in held.heads.items()}
     assert len(assemble({"title": "long", "sentence": sentence}).encode()) < 7_000_000  # scores may add 2.7 million
@@ -86,7 +86,7 @@ def test_a_report_says_what_it_leaves_out(
 ) -> None:
     monkeypatch.setattr(budget, "MOST_WEIGHTS", 900)
     monkeypatch.setattr(budget, "MOST_SCORES", 0)
-    monkeypatch.setattr("entformer.analysis.report.draw_figures", lambda *_: [])
+    monkeypatch.setattr("entformer.analysis.html_report.draw_figures", lambda *_: [])
     run([run_folder], Options(data=f"{run_folder / 'test'}", out=tmp_path / "r.html", examples=2, which="last", as_json=True))
     summary = json.loads(capsys.readouterr().out)
     assert summary["runs"][0]["kinds"]["encoder"]["normalizer"] == "entmax"

@@ -1,4 +1,4 @@
-"""Collecting in one pass: the same numbers as dense weights give, for every normaliser, whatever the batches."""
+"""Collecting in one pass: the same numbers as dense weights give, for every normalizer, whatever the batches."""
 
 import gc
 import tracemalloc
@@ -9,19 +9,19 @@ import pytest
 import torch
 
 import entformer
-from entformer.analysis.collect import Collector, collect, layer_rows, run_watched
+from entformer.analysis.collect import Collector, collect, layer_rows, run_with_trace
 from entformer.analysis.density import density, entropy
-from entformer.analysis.positions import positional_confidence
+from entformer.analysis.positional import positional_confidence
 from entformer.analysis.rows import LayerRows
+from entformer.data.batch import Batch
 from entformer.data.batching import TokenBatches, collate
-from entformer.data.records import Batch
 from entformer.data.store import TokenStore
-from entformer.decode.attention import record_attention
+from entformer.decoding.attention_record import record_attention
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.attention import MultiheadAttention
-from entformer.nn.watch import Watched
-from entformer.text.subwords import Subwords
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
 
@@ -33,7 +33,7 @@ def batches(store: TokenStore, tokens: int = 4096) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_numbers_are_those_of_single_sentences(normalizer: str, subwords: Subwords, store: TokenStore) -> None:
+def test_numbers_are_those_of_single_sentences(normalizer: str, subwords: SubwordTokenizer, store: TokenStore) -> None:
     model = make_model(subwords.size, normalizer)
     table = collect(model, batches(store), subwords=subwords, languages=("en", "de"))
     records = [record_attention(model, *map(np.ndarray.tolist, pair)) for pair in store]
@@ -60,7 +60,7 @@ def test_numbers_are_those_of_single_sentences(normalizer: str, subwords: Subwor
     assert (normalizer == "rela") == all(row.alpha is None for row in table)
 
 
-def test_batches_do_not_matter(model: Seq2Seq, store: TokenStore, subwords: Subwords) -> None:
+def test_batches_do_not_matter(model: Seq2Seq, store: TokenStore, subwords: SubwordTokenizer) -> None:
     one, many = (collect(model, batches(store, tokens), subwords=subwords, languages=("en", "de")) for tokens in (4096, 12))
     for a, b in zip(one.to_dict()["heads"], many.to_dict()["heads"], strict=True):
         for name, value in a.items():
@@ -88,10 +88,10 @@ def test_the_model_is_left_as_it_was(model: Seq2Seq, store: TokenStore) -> None:
     model.train()
     collect(model, batches(store))
     assert model.training
-    assert all(module.watcher is None for _, _, module in model.attention_layers())
+    assert all(module.hook is None for _, _, module in model.attention_layers())
 
 
-def test_examples_have_reasons_and_come_once(model: Seq2Seq, store: TokenStore, subwords: Subwords) -> None:
+def test_examples_have_reasons_and_come_once(model: Seq2Seq, store: TokenStore, subwords: SubwordTokenizer) -> None:
     table = collect(model, batches(store), subwords=subwords, languages=("en", "de"), examples=5)
     assert len({example.id for example in table.examples}) == len(table.examples) == 5
     assert {"question", "longest"} <= {example.why for example in table.examples}
@@ -126,7 +126,7 @@ def test_weights_of_any_model_are_taken() -> None:
         Collector().table()
 
 
-def test_memory_does_not_grow_with_the_data(model: Seq2Seq, store: TokenStore, subwords: Subwords) -> None:
+def test_memory_does_not_grow_with_the_data(model: Seq2Seq, store: TokenStore, subwords: SubwordTokenizer) -> None:
     """Peak memory of numpy and Python objects over 15 and 60 times the same sentences."""
 
     def peak(times: int) -> int:
@@ -151,13 +151,13 @@ def test_memory_does_not_grow_with_the_data(model: Seq2Seq, store: TokenStore, s
 def test_only_the_kinds_asked_for_are_watched(model: Seq2Seq, store: TokenStore) -> None:
     seen = []
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, watched: Watched) -> None:
+    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
         seen.append((kind, layer))
-        rows = layer_rows(kind, layer, watched, batch.target_lengths.numpy(), batch.source_lengths.numpy())
+        rows = layer_rows(kind, layer, trace, batch.target_lengths.numpy(), batch.source_lengths.numpy())
         assert rows.mass[rows.real[:, None].repeat(rows.heads, 1)] == pytest.approx(1.0, abs=1e-5)
 
     batch = next(batches(store))
-    run_watched(model, batch, watch, kinds=("cross",))
+    run_with_trace(model, batch, watch, kinds=("cross",))
     assert seen == [("cross", 0), ("cross", 1)]
 
 
@@ -165,6 +165,6 @@ def test_the_public_name() -> None:
     assert entformer.analysis.collect is collect
 
 
-def test_attention_of_a_half_precision_model(subwords: Subwords, store: TokenStore) -> None:
+def test_attention_of_a_half_precision_model(subwords: SubwordTokenizer, store: TokenStore) -> None:
     table = collect(make_model(subwords.size).to(torch.bfloat16), batches(store))
     assert all(0 < row.density <= 1 for row in table)

@@ -1,4 +1,4 @@
-"""The report of long-context races: means over seeds as in the race's own table, scaled heads alone, a command that runs."""
+"""The report of long-context sweeps: means over seeds as in the sweep's own table, scaled heads alone, a command that runs."""
 
 import json
 import shlex
@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from entformer.analysis.assemble import assemble_lengths
-from entformer.analysis.lengths import find_races, lengths_data
+from entformer.analysis.lengths import find_sweeps, lengths_data
 from entformer.cli import longctx
 from entformer.cli.main import app
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.catalogue import Recipe, command_of, recipe_of
 from entformer.longcontext.methods import scaled_heads
+from entformer.longcontext.registry import Recipe, command_of, recipe_of
 from entformer.longcontext.results import read_results, table
 
-WISH: dict[str, Any] = {
+REQUESTED: dict[str, Any] = {
     "methods": "softmax,asentmax",
     "positions": "nape,rope",
     "seeds": "2",
@@ -32,26 +32,26 @@ WISH: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def races(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("races")
-    longctx.run("copy", **WISH, out=folder / "copy")
-    longctx.run("flip-flop", **WISH | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweeps")
+    longctx.run("copy", **REQUESTED, out=folder / "copy")
+    longctx.run("flip-flop", **REQUESTED | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop")
     return folder
 
 
-def test_a_folder_of_races_is_as_good_as_its_races(races: Path, tmp_path: Path) -> None:
-    assert find_races([races]) == [races / "copy", races / "flip-flop"]
-    assert find_races([races / "copy", races]) == [races / "copy", races / "flip-flop"]
+def test_a_folder_of_races_is_as_good_as_its_races(sweeps: Path, tmp_path: Path) -> None:
+    assert find_sweeps([sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
+    assert find_sweeps([sweeps / "copy", sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
     with pytest.raises(DataError, match="no results"):
-        find_races([races, tmp_path])
+        find_sweeps([sweeps, tmp_path])
 
 
-def test_means_are_those_of_the_race(races: Path) -> None:
-    [race] = lengths_data([races / "copy"])["races"]
-    assert (race["task"], race["train_length"], race["lengths"], race["seeds"]) == ("copy", 6, [6, 12], [0, 1])
+def test_means_are_those_of_the_race(sweeps: Path) -> None:
+    [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
+    assert (sweep["task"], sweep["train_length"], sweep["lengths"], sweep["seeds"]) == ("copy", 6, [6, 12], [0, 1])
     for metric in ("token_accuracy", "exact_match"):
-        cells = table(read_results(races / "copy" / "results.jsonl"), metric)
-        for series in race["series"]:
+        cells = table(read_results(sweeps / "copy" / "results.jsonl"), metric)
+        for series in sweep["series"]:
             for point in series["points"]:
                 cell = cells[series["method"], series["positions"]][point["length"]]
                 assert point[metric]["mean"] == pytest.approx(cell.mean)
@@ -60,10 +60,10 @@ def test_means_are_those_of_the_race(races: Path) -> None:
                 assert point[metric]["low"] <= point[metric]["mean"] <= point[metric]["high"]
 
 
-def test_attention_is_told_for_all_heads_and_for_those_without_alibi(races: Path) -> None:
-    records = read_results(races / "copy" / "results.jsonl")
-    [race] = lengths_data([races / "copy"])["races"]
-    for series in race["series"]:
+def test_attention_is_told_for_all_heads_and_for_those_without_alibi(sweeps: Path) -> None:
+    records = read_results(sweeps / "copy" / "results.jsonl")
+    [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
+    for series in sweep["series"]:
         mine = [r for r in records if (r["method"], r["positions"], r["length"]) == (series["method"], series["positions"], 12)]
         point = series["points"][1]
         for which, heads in (("all", range(4)), ("free", (2, 3) if series["positions"] == "nape" else range(4))):
@@ -74,9 +74,9 @@ def test_attention_is_told_for_all_heads_and_for_those_without_alibi(races: Path
             assert point["support"][which]["mean"] == pytest.approx(wanted)
 
 
-def test_only_scaled_heads_have_learned_anything(races: Path) -> None:
-    data = lengths_data(find_races([races]))
-    copy, flip_flop = data["races"]
+def test_only_scaled_heads_have_learned_anything(sweeps: Path) -> None:
+    data = lengths_data(find_sweeps([sweeps]))
+    copy, flip_flop = data["sweeps"]
     by_name = {(series["method"], series["positions"]): series["learned"] for series in copy["series"]}
     assert by_name["softmax", "nape"] == by_name["softmax", "rope"] == []
     assert {dot["head"] for dot in by_name["asentmax", "nape"]} == {2, 3}
@@ -85,20 +85,20 @@ def test_only_scaled_heads_have_learned_anything(races: Path) -> None:
     assert scaled_heads("nape-0.25", 4) == [1, 2, 3]
 
 
-def test_the_command_gives_the_recipe_again(races: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [race] = lengths_data([races / "copy"])["races"]
-    words = shlex.split(race["command"])
+def test_the_command_gives_the_recipe_again(sweeps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
+    words = shlex.split(sweep["command"])
     assert words[:3] == ["entformer", "longctx", "copy"]
     made: list[Recipe] = []
 
-    def race_instead(recipe: Recipe, *_: object, **__: object) -> list[dict[str, Any]]:
+    def sweep_instead(recipe: Recipe, *_: object, **__: object) -> list[dict[str, Any]]:
         made.append(recipe)
-        return read_results(races / "copy" / "results.jsonl")
+        return read_results(sweeps / "copy" / "results.jsonl")
 
-    monkeypatch.setattr(longctx, "race", race_instead)
-    done = CliRunner().invoke(app, [*words[1:], "--out", str(races / "again")], catch_exceptions=False)
+    monkeypatch.setattr(longctx, "sweep", sweep_instead)
+    done = CliRunner().invoke(app, [*words[1:], "--out", str(sweeps / "again")], catch_exceptions=False)
     assert done.exit_code == 0
-    held = json.loads((races / "copy" / "runs" / "softmax_nape_0" / "run.json").read_text())["recipe"]
+    held = json.loads((sweeps / "copy" / "runs" / "softmax_nape_0" / "run.json").read_text())["recipe"]
     assert made[0] == Recipe(**held | {"eval_lengths": tuple(held["eval_lengths"])})
 
 
@@ -108,31 +108,31 @@ def test_usual_settings_are_left_out_of_the_command() -> None:
     assert command_of(recipe_of("copy"), methods=["softmax"], positions=["nape"], seeds=[4]).endswith("--seeds 4,")
 
 
-def test_the_verb_writes_page_data_and_figures(races: Path, tmp_path: Path) -> None:
+def test_the_verb_writes_page_data_and_figures(sweeps: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    done = CliRunner().invoke(app, ["report", str(races / "copy"), "--out", str(out), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["report", str(sweeps / "copy"), "--out", str(out), "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     said = json.loads(done.stdout)
     data = json.loads(out.with_suffix(".json").read_text())
-    assert said["races"][0]["command"] == data["races"][0]["command"]
+    assert said["sweeps"][0]["command"] == data["sweeps"][0]["command"]
     assert "<script" in out.read_text()
     assert "://" not in out.read_text().replace("http://www.w3.org/2000/svg", "")  # nothing is loaded
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"copy-{kind}.{ending}" for kind in ("curves", "scaling") for ending in ("png", "svg", "pdf")
     }
     assert (tmp_path / "figures" / "copy-curves.png").read_bytes().startswith(b"\x89PNG")
-    plain = CliRunner().invoke(app, ["report", str(races), "--out", str(out)], catch_exceptions=False)
+    plain = CliRunner().invoke(app, ["report", str(sweeps), "--out", str(out)], catch_exceptions=False)
     assert "| asentmax | nape |" in plain.stdout
 
 
-def test_mistakes_are_told(races: Path, tmp_path: Path) -> None:
+def test_mistakes_are_told(sweeps: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     other = tmp_path / "run"
     other.mkdir()
     for arguments, why in (
-        ([str(races), str(other)], "report on them apart"),
-        ([str(races), "--data", "x"], "have no text"),
-        ([str(races), "--out", str(tmp_path / "x.json")], r"ends in .html"),
+        ([str(sweeps), str(other)], "report on them apart"),
+        ([str(sweeps), "--data", "x"], "have no text"),
+        ([str(sweeps), "--out", str(tmp_path / "x.json")], r"ends in .html"),
     ):
         with pytest.raises(ArgumentError, match=why):
             runner.invoke(app, ["report", *arguments], catch_exceptions=False)
@@ -144,6 +144,6 @@ def test_mistakes_are_told(races: Path, tmp_path: Path) -> None:
 
 
 def test_no_text_of_the_data_becomes_markup() -> None:
-    page = assemble_lengths({"title": "<b>x</b>", "races": [{"name": "</script><script>alert(1)</script>"}]})
+    page = assemble_lengths({"title": "<b>x</b>", "sweeps": [{"name": "</script><script>alert(1)</script>"}]})
     assert "<b>x</b>" not in page
     assert "</script><script>alert" not in page

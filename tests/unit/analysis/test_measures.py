@@ -17,7 +17,7 @@ from entformer.analysis.density import (
 from entformer.analysis.diversity import jensen_shannon, jensen_shannon_of_live_heads
 from entformer.analysis.interrogation import interrogation_weights
 from entformer.analysis.merging import merging_scores
-from entformer.analysis.positions import first_key_share, last_key_share, positional_confidence
+from entformer.analysis.positional import first_key_share, last_key_share, positional_confidence
 from entformer.analysis.rows import LayerRows
 from entformer.errors import ArgumentError
 

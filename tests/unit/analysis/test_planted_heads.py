@@ -12,9 +12,9 @@ from entformer.analysis.roles import positional_heads, positional_text
 from entformer.analysis.words import Marks, WordMarker
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
-from entformer.decode.attention import record_attention
+from entformer.decoding.attention_record import record_attention
 from entformer.errors import ArgumentError
-from entformer.text.subwords import SPACE, Subwords
+from entformer.text.tokenizer import SPACE, SubwordTokenizer
 
 from .conftest import SOURCES, make_model
 
@@ -106,7 +106,7 @@ def test_an_asking_head_is_told_from_one_that_looks_at_the_end_of_any_sentence()
     assert ["question mark" in found for found in roles(unknown)] == [True, True, False]
 
 
-def test_the_contrast_is_that_of_the_same_words_with_a_full_stop(subwords: Subwords, store: TokenStore) -> None:
+def test_the_contrast_is_that_of_the_same_words_with_a_full_stop(subwords: SubwordTokenizer, store: TokenStore) -> None:
     model = make_model(subwords.size)
     table = collect(
         model,
@@ -135,7 +135,7 @@ def test_the_contrast_is_that_of_the_same_words_with_a_full_stop(subwords: Subwo
         assert table.head("decoder", layer, head).interrogation_contrast is None
 
 
-def test_a_statement_ends_in_the_stop_that_fits_the_mark(subwords: Subwords) -> None:
+def test_a_statement_ends_in_the_stop_that_fits_the_mark(subwords: SubwordTokenizer) -> None:
     pieces = subwords.pieces(range(subwords.size))
     marker = WordMarker(subwords, "en")
     mark = pieces.index(f"{SPACE}?") if f"{SPACE}?" in pieces else pieces.index("?")

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from entformer.data.store import TokenStore
-from entformer.decode.attention import record_attention
-from entformer.decode.records import AttentionRecord, HeadKey, SparseRows
+from entformer.decoding.attention_record import record_attention
+from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
 
 
 @pytest.fixture
-def record(model: Seq2Seq, subwords: Subwords, store: TokenStore) -> AttentionRecord:
+def record(model: Seq2Seq, subwords: SubwordTokenizer, store: TokenStore) -> AttentionRecord:
     return record_attention(model, *(side.tolist() for side in store[1]), subwords=subwords)
 
 
@@ -43,7 +43,7 @@ def test_notebooks_show_a_rectangle_per_weight(record: AttentionRecord) -> None:
 def test_drawings_that_leave_weights_out_say_so(record: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise what is left out would look like exact zeros."""
     most = max(len(rows.col) for rows in record.heads.values())
-    monkeypatch.setattr("entformer.decode.record_html.MOST_CELLS", most - 1)
+    monkeypatch.setattr("entformer.decoding.record_html.MOST_CELLS", most - 1)
     page = record._repr_html_()
     cut = sum(len(rows.col) == most for rows in record.heads.values())
     assert page.count(f"largest {most - 1} of {most} weights") == cut
@@ -65,7 +65,7 @@ def test_tokens_and_kinds_are_drawn_as_they_are(record: AttentionRecord) -> None
         changed.plot().savefig(BytesIO(), format="svg")  # mathematics that cannot be parsed would raise
 
 
-def test_null_rows_and_unnamed_tokens_are_drawn(subwords: Subwords, store: TokenStore) -> None:
+def test_null_rows_and_unnamed_tokens_are_drawn(subwords: SubwordTokenizer, store: TokenStore) -> None:
     record = record_attention(make_model(subwords.size, "rela"), *(side.tolist() for side in store[0]))
     record.plot("decoder", 0).savefig(BytesIO(), format="png")
     assert "α" not in record._repr_html_()

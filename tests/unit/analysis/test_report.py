@@ -1,4 +1,4 @@
-"""From run folders to files: the data of a report, its sentences, scores to compute weights from, figures, the verb."""
+"""From run folders to files: the data of a report, its sentences, scores to compute weights from, figures, the command."""
 
 import base64
 import copy
@@ -16,16 +16,16 @@ from matplotlib.text import Text
 from entformer.analysis.alphas import correlation_text, initial_alphas, initial_correlation
 from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
 from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
-from entformer.analysis.report import ReportFiles
+from entformer.analysis.html_report import ReportFiles
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
 from entformer.cli.report import Options, _print, run
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
-from entformer.kernels.rows.api import entmax
+from entformer.kernels.entmax.api import entmax
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
 
@@ -35,7 +35,7 @@ def example(store: TokenStore, number: int) -> Example:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
-def test_weights_follow_from_the_stored_scores(positions: str, subwords: Subwords, store: TokenStore) -> None:
+def test_weights_follow_from_the_stored_scores(positions: str, subwords: SubwordTokenizer, store: TokenStore) -> None:
     model = make_model(subwords.size, positions=positions)
     view = view_sentence(model, example(store, 1), subwords)
     alphas = model.alphas()
@@ -56,7 +56,7 @@ def test_packed_scores_come_back_to_within_a_level() -> None:
     assert packed_scores(np.full((1, 2), 3.0, np.float32))["scale"] == 0.0
 
 
-def test_a_long_sentence_carries_its_support_alone(model: Seq2Seq, subwords: Subwords) -> None:
+def test_a_long_sentence_carries_its_support_alone(model: Seq2Seq, subwords: SubwordTokenizer) -> None:
     ids = tuple(subwords.encode("the man sleeps . " * LONGEST_WITH_SCORES))
     view = view_sentence(model, Example(0, "longest", ids, ids[:5]), subwords)
     assert view.scores == {}
@@ -92,7 +92,7 @@ def test_long_histories_are_thinned_and_keep_their_ends() -> None:
 
 @pytest.fixture(scope="module")
 def written(run_folder: Path, rela_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of two runs with gold links, by the verb."""
+    """A report of two runs with gold links, by the command."""
     folder = tmp_path_factory.mktemp("report")
     gold = folder / "gold.wa"
     gold.write_text("0-0 1-1\n0-0\n0?0\n1-1\n0-0\n0-0\n")

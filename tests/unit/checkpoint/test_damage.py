@@ -19,7 +19,7 @@ from entformer.checkpoint.weights import save_tensors
 from entformer.errors import ArgumentError, DataError
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.optim import make_optimizer
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
@@ -29,8 +29,8 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidd
 
 
 @pytest.fixture(scope="module")
-def subwords() -> Subwords:
-    return Subwords.train(["a b c d e f", "b a d c f e"] * 5, vocab_size=280)
+def subwords() -> SubwordTokenizer:
+    return SubwordTokenizer.train(["a b c d e f", "b a d c f e"] * 5, vocab_size=280)
 
 
 def model_of(size: int, seed: int = 1) -> Seq2Seq:
@@ -39,7 +39,7 @@ def model_of(size: int, seed: int = 1) -> Seq2Seq:
 
 
 @pytest.fixture
-def run(tmp_path: Path, subwords: Subwords) -> RunFolder:
+def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.claim()
     subwords.save(folder.subwords)
@@ -92,21 +92,21 @@ def without_checksums(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors"])
-def test_one_flipped_bit_is_found_before_training_goes_on(run: RunFolder, subwords: Subwords, victim: str) -> None:
+def test_one_flipped_bit_is_found_before_training_goes_on(run: RunFolder, subwords: SubwordTokenizer, victim: str) -> None:
     newest = run.checkpoint("12")
     flip(newest.path / victim)
     with pytest.raises(DataError, match=rf"step-00000012/{victim} is damaged: its content does not match its checksum"):
         resume(run, subwords.size)
 
 
-def test_a_changed_number_in_the_state_is_found(run: RunFolder, subwords: Subwords) -> None:
+def test_a_changed_number_in_the_state_is_found(run: RunFolder, subwords: SubwordTokenizer) -> None:
     path = run.checkpoint("12").path / "state.json"
     path.write_text(path.read_text().replace('"position": 0', '"position": 7'))
     with pytest.raises(DataError, match=r"state\.json is damaged: its content does not match its checksum"):
         resume(run, subwords.size)
 
 
-def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: Subwords) -> None:
+def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: SubwordTokenizer) -> None:
     flip(run.checkpoint("4").weights)
     expected = r"model\.safetensors is damaged: .* checksum; use another checkpoint: step-00000008, step-00000012\."
     for which in ("best", "step-4", run.checkpoint("4").path):
@@ -127,7 +127,7 @@ def test_one_flipped_bit_in_averaged_weights_is_found(run: RunFolder) -> None:
         load_run(run.path, "averaged")
 
 
-def test_checkpoints_without_checksums_still_load(run: RunFolder, subwords: Subwords) -> None:
+def test_checkpoints_without_checksums_still_load(run: RunFolder, subwords: SubwordTokenizer) -> None:
     without_checksums(run.checkpoint("12"))
     assert resume(run, subwords.size).step == 12
     assert run.set_damaged_aside() == []
@@ -142,7 +142,9 @@ def test_checkpoints_without_checksums_still_load(run: RunFolder, subwords: Subw
 # ---- going on from an older one -----------------------------------------------------------------------------------------
 
 
-def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(run: RunFolder, subwords: Subwords) -> None:
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(
+    run: RunFolder, subwords: SubwordTokenizer
+) -> None:
     flip(run.checkpoint("12").tensors)
     (note,) = run.set_damaged_aside()
     assert note.startswith("WARNING: ")
@@ -161,7 +163,7 @@ def test_with_no_whole_checkpoint_training_does_not_silently_start_again(run: Ru
     assert [checkpoint.step for checkpoint in run.complete()] == [4]
 
 
-def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder, subwords: Subwords) -> None:
+def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder, subwords: SubwordTokenizer) -> None:
     run.keep_only([8, 12])  # a better one of step 12 took the place of step 4
     flip(run.checkpoint("12").weights)
     run.set_damaged_aside()
@@ -192,7 +194,7 @@ STATES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("said", STATES)
-def test_a_state_of_other_types_is_one_sentence(run: RunFolder, subwords: Subwords, said: str) -> None:
+def test_a_state_of_other_types_is_one_sentence(run: RunFolder, subwords: SubwordTokenizer, said: str) -> None:
     newest = run.checkpoint("12")
     without_checksums(newest)
     state = newest.state()

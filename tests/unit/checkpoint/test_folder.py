@@ -1,4 +1,4 @@
-"""Checkpoints appear whole or not at all, half-written ones are never used, and the folder is checked before work begins."""
+"""Checkpoints appear whole or not at all, incomplete ones are never used, and the folder is checked before work begins."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ def test_saved_checkpoints_are_found_in_order(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors", "DONE", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
-def test_13_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
+def test_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
     _, newest = save(folder, 1, 2)
     path = newest.path / victim
     if damage == "missing":
@@ -57,13 +57,13 @@ def test_13_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, 
     latest = folder.latest()
     assert latest is not None
     assert latest.step == 1
-    with pytest.raises(DataError, match=r"has no checkpoint 'step-2' \(it is half-written\); it has step-00000001\."):
+    with pytest.raises(DataError, match=r"has no checkpoint 'step-2' \(it is incomplete\); it has step-00000001\."):
         folder.checkpoint("step-2")
     assert folder.remove_half_written() == ["step-00000002"]
     assert not newest.path.exists()
 
 
-def test_13_a_save_that_was_cut_off_leaves_nothing_that_counts(folder: RunFolder) -> None:
+def test_a_save_that_was_cut_off_leaves_nothing_that_counts(folder: RunFolder) -> None:
     save(folder, 1)
 
     def dies(path: Path) -> None:
@@ -107,7 +107,7 @@ def test_keep_only_removes_the_rest(folder: RunFolder) -> None:
 # ---- 25: disk full, read-only, not a run, a file, two at once -------------------------------------------------------------
 
 
-def test_25_a_full_disk_is_one_sentence_and_older_checkpoints_stay(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_older_checkpoints_stay(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     save(folder, 1)
 
     def full(*_: object, **__: object) -> None:
@@ -119,7 +119,7 @@ def test_25_a_full_disk_is_one_sentence_and_older_checkpoints_stay(folder: RunFo
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000001"]
 
 
-def test_25_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "best.json"
     atomic.write_json(path, {"step": 1})
 
@@ -133,12 +133,12 @@ def test_25_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: P
     assert [entry.name for entry in tmp_path.iterdir()] == ["best.json"]
 
 
-def test_25_too_little_space_is_said_before_training(folder: RunFolder) -> None:
+def test_too_little_space_is_said_before_training(folder: RunFolder) -> None:
     with pytest.raises(ArgumentError, match=r"MB free and the checkpoints of this run need about 1000000000 MB"):
         folder.need_space(10**15)
 
 
-def test_25_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     (tmp_path / "zoo").mkdir()
     with pytest.raises(ArgumentError, match=r"exists and is not a run of entformer \(it holds thesis.tex and more\)"):
@@ -146,7 +146,7 @@ def test_25_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex", "zoo"]
 
 
-def test_25_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     with pytest.raises(ArgumentError, match="is a file; give the name of a folder"):
         RunFolder(tmp_path / "run").claim()
@@ -154,7 +154,7 @@ def test_25_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run" / "below").claim()
 
 
-def test_25_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run.mkdir()
 

@@ -13,7 +13,7 @@ from entformer.checkpoint.weights import read_tensors, save_tensors, tensors_of
 from entformer.errors import ArgumentError, DataError
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidden": 16}
 
@@ -24,12 +24,12 @@ def model_of(vocab_size: int, seed: int = 1, **changes: object) -> Seq2Seq:
 
 
 @pytest.fixture(scope="module")
-def subwords() -> Subwords:
-    return Subwords.train(["a b c d e f", "b a d c f e"] * 5, vocab_size=280)
+def subwords() -> SubwordTokenizer:
+    return SubwordTokenizer.train(["a b c d e f", "b a d c f e"] * 5, vocab_size=280)
 
 
 @pytest.fixture
-def run(tmp_path: Path, subwords: Subwords) -> RunFolder:
+def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.claim()
     subwords.save(folder.subwords)
@@ -57,8 +57,8 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
 
 
 @pytest.mark.parametrize(("which", "seed"), [("best", 1), ("last", 3), ("step-2", 2), ("step-00000002", 2)])
-def test_14_a_run_loads_without_pickle(
-    run: RunFolder, subwords: Subwords, which: str, seed: int, monkeypatch: pytest.MonkeyPatch
+def test_a_run_loads_without_pickle(
+    run: RunFolder, subwords: SubwordTokenizer, which: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("torch.load or pickle was used")
@@ -73,13 +73,13 @@ def test_14_a_run_loads_without_pickle(
     assert loaded.subwords.fingerprint == subwords.fingerprint
 
 
-def test_a_checkpoint_can_be_named_by_its_path(run: RunFolder, subwords: Subwords) -> None:
+def test_a_checkpoint_can_be_named_by_its_path(run: RunFolder, subwords: SubwordTokenizer) -> None:
     path = run.checkpoint("2").path
     assert load_run(run.path, path).step == 2
     assert same(load_run(run.path, str(path / "model.safetensors")).model, model_of(subwords.size, 2))
 
 
-def test_weights_can_be_named_by_folders(run: RunFolder, subwords: Subwords, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_can_be_named_by_folders(run: RunFolder, subwords: SubwordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     average_checkpoints(run, ["2", "3"])
     averaged = load_run(run.path, "averaged").model
     assert same(load_run(run.path, run.averaged).model, averaged)
@@ -101,22 +101,22 @@ def test_best_is_the_last_one_while_there_is_no_validation(run: RunFolder) -> No
     assert load_run(run.path).step == 3
 
 
-def test_13_load_skips_a_truncated_checkpoint(run: RunFolder) -> None:
+def test_load_skips_a_truncated_checkpoint(run: RunFolder) -> None:
     path = run.checkpoint("3").weights
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.warns(UserWarning, match=r"last\.json names is gone or incomplete; the last one is used"):
         assert load_run(run.path, "last").step == 2
 
 
-def test_10_subwords_of_another_size_are_told_by_numbers(run: RunFolder, subwords: Subwords) -> None:
-    other = Subwords.train(["x y z hello world"] * 5, vocab_size=276)
+def test_subwords_of_another_size_are_told_by_numbers(run: RunFolder, subwords: SubwordTokenizer) -> None:
+    other = SubwordTokenizer.train(["x y z hello world"] * 5, vocab_size=276)
     assert other.size != subwords.size
     other.save(run.subwords)
     with pytest.raises(DataError, match=rf"has {subwords.size} types of subwords, .*subwords.model has {other.size}; put back"):
         load_run(run.path)
 
 
-def test_10_subwords_of_the_same_size_but_other_content_are_refused(run: RunFolder) -> None:
+def test_subwords_of_the_same_size_but_other_content_are_refused(run: RunFolder) -> None:
     info = read_json(run.model)
     info["subwords"]["fingerprint"] = "f" * 16
     write_json(run.model, info)
@@ -124,13 +124,13 @@ def test_10_subwords_of_the_same_size_but_other_content_are_refused(run: RunFold
         load_run(run.path)
 
 
-def test_10_weights_of_another_vocabulary_are_told_by_numbers(tmp_path: Path) -> None:
+def test_weights_of_another_vocabulary_are_told_by_numbers(tmp_path: Path) -> None:
     save_weights(tmp_path / "w.safetensors", model_of(40))
     with pytest.raises(DataError, match="the checkpoint has 40 types of subwords, the subwords in use have 50"):
         load_weights(tmp_path / "w.safetensors", model_of(50))
 
 
-def test_10_weights_of_another_model_are_told_by_name(tmp_path: Path) -> None:
+def test_weights_of_another_model_are_told_by_name(tmp_path: Path) -> None:
     save_weights(tmp_path / "w.safetensors", model_of(40, encoder={"normalizer": "softmax"}))
     with pytest.raises(DataError, match=r"it lacks 1 tensors, the first is encoder\.0\.attention\.alpha\.pre_alpha"):
         load_weights(tmp_path / "w.safetensors", model_of(40))
@@ -160,7 +160,7 @@ def test_folders_that_are_no_runs_are_told_apart(tmp_path: Path, run: RunFolder)
         load_run(run.path)
 
 
-def test_average_is_the_mean_and_loads(run: RunFolder, subwords: Subwords) -> None:
+def test_average_is_the_mean_and_loads(run: RunFolder, subwords: SubwordTokenizer) -> None:
     average_checkpoints(run.path, ["step-3", "step-1"])
     loaded = load_run(run.path, "averaged")
     assert loaded.step == 3
@@ -171,7 +171,7 @@ def test_average_is_the_mean_and_loads(run: RunFolder, subwords: Subwords) -> No
     assert read_json(run.averaged / "average.json")["checkpoints"] == ["step-00000001", "step-00000003"]
 
 
-def test_average_of_one_is_that_one_bit_for_bit(run: RunFolder, subwords: Subwords) -> None:
+def test_average_of_one_is_that_one_bit_for_bit(run: RunFolder, subwords: SubwordTokenizer) -> None:
     average_checkpoints(run.path, ["2"])
     assert same(load_run(run.path, "averaged").model, model_of(subwords.size, 2))
 

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from entformer.data import catalogue, downloads
+from entformer.data import datasets, downloads
 from entformer.data.corpus import Corpus, ParallelText
 
 from .web import Web, serve, small_corpus
 
 Pairs = Sequence[tuple[str, str]]
 NOUNS = {"dog": "hund", "man": "mann", "horse": "gaul", "friend": "freund", "tree": "baum"}
-VERBS = {"sees": "sieht", "paints": "malt", "follows": "jagt", "likes": "mag"}
-COLOURS = {"red": "roten", "old": "alten", "small": "kleinen", "green": "grünen"}
+COMMANDS = {"sees": "sieht", "paints": "malt", "follows": "jagt", "likes": "mag"}
+COLORS = {"red": "roten", "old": "alten", "small": "kleinen", "green": "grünen"}
 
 
 def good_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
     """Different pairs of sentences that differ in length."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     pairs: dict[str, str] = {}
     while len(pairs) < count:
-        adjectives = chance.choices(list(COLOURS), k=chance.randint(0, 5))
-        first, second, verb = chance.choice(list(NOUNS)), chance.choice(list(NOUNS)), chance.choice(list(VERBS))
-        number = chance.randint(1, 999)
-        source = " ".join(["The", first, verb, "the", *adjectives, second, str(number), "."])
+        adjectives = rng.choices(list(COLORS), k=rng.randint(0, 5))
+        first, second, command = rng.choice(list(NOUNS)), rng.choice(list(NOUNS)), rng.choice(list(COMMANDS))
+        number = rng.randint(1, 999)
+        source = " ".join(["The", first, command, "the", *adjectives, second, str(number), "."])
         target = " ".join(
-            ["Der", NOUNS[first], VERBS[verb], "den", *(COLOURS[a] for a in adjectives), NOUNS[second], str(number), "."]
+            ["Der", NOUNS[first], COMMANDS[command], "den", *(COLORS[a] for a in adjectives), NOUNS[second], str(number), "."]
         )
         pairs[source] = target
     return list(pairs.items())
@@ -68,7 +68,7 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> catalogue.Corpus:
+def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> datasets.Corpus:
     """The only corpus there is to fetch."""
     made = small_corpus(web)
     monkeypatch.setattr(downloads, "corpus", lambda name: made)

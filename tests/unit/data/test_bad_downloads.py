@@ -16,7 +16,7 @@ import pytest
 
 from entformer.data import archives, downloads
 from entformer.data.archives import check_download, members
-from entformer.data.catalogue import CORPORA, Corpus
+from entformer.data.datasets import CORPORA, Corpus
 from entformer.data.downloads import fetch
 from entformer.data.http_download import download
 from entformer.errors import DataError

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from entformer.data.batch import Batch
 from entformer.data.batching import TokenBatches
 from entformer.data.corpus import Corpus, ParallelText
 from entformer.data.prep import prepare
-from entformer.data.records import Batch
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD
 
 
 def store_of(lengths: list[tuple[int, int]]) -> TokenStore:
@@ -24,9 +24,9 @@ def store_of(lengths: list[tuple[int, int]]) -> TokenStore:
 
 def natural(count: int, seed: int = 0) -> TokenStore:
     """Lengths as Multi30k has them: about 14 subwords, both sides alike."""
-    chance = np.random.default_rng(seed)
-    source = np.clip(chance.gamma(8, 1.8, count), 2, 60).astype(int)
-    target = np.clip(source * chance.normal(1.0, 0.15, count), 2, 60).astype(int)
+    rng = np.random.default_rng(seed)
+    source = np.clip(rng.gamma(8, 1.8, count), 2, 60).astype(int)
+    target = np.clip(source * rng.normal(1.0, 0.15, count), 2, 60).astype(int)
     return store_of(list(zip(source.tolist(), target.tolist(), strict=True)))
 
 

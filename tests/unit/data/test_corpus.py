@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from entformer.data.batch import SentencePair
 from entformer.data.corpus import Corpus, Found, ParallelText
-from entformer.data.records import SentencePair
 from entformer.errors import ArgumentError, DataError
 
 
@@ -18,9 +18,9 @@ def write(path: Path, lines: list[str]) -> Path:
 
 def sentences(count: int) -> tuple[list[str], list[str]]:
     """Pairs whose lengths go together, as in real text."""
-    chance = random.Random(1)
-    lengths = [chance.randint(2, 40) for _ in range(count)]
-    return ["word " * n + "." for n in lengths], ["wort " * max(n + chance.randint(-1, 1), 1) + "." for n in lengths]
+    rng = random.Random(1)
+    lengths = [rng.randint(2, 40) for _ in range(count)]
+    return ["word " * n + "." for n in lengths], ["wort " * max(n + rng.randint(-1, 1), 1) + "." for n in lengths]
 
 
 def test_pairs_in_order_with_line_numbers(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a3_23_tsv_with_a_stray_or_missing_tab(tmp_path: Path) -> None:
         "Mend it, or leave such rows out of the training text with --clean."
     )
     found = Found()
-    assert [pair.line for pair in ParallelText(path).pairs(drop_torn=True, found=found)] == [1, 4]
-    assert found.torn_rows.lines == [2, 3]
+    assert [pair.line for pair in ParallelText(path).pairs(drop_malformed=True, found=found)] == [1, 4]
+    assert found.malformed_rows.lines == [2, 3]
 
 
 def test_a3_23_a_plain_file_given_as_tsv(tmp_path: Path) -> None:

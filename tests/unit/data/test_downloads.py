@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from entformer.data.archives import members
-from entformer.data.catalogue import Corpus
+from entformer.data.datasets import Corpus
 from entformer.data.downloads import fetch
 from entformer.data.http_download import download
 from entformer.errors import ArgumentError, DataError
@@ -240,7 +240,7 @@ def test_multi30k_is_found_in_both_layouts(folder: str, layout: str | None, expe
 
 @needs_multi30k
 def test_the_local_copy_is_the_published_one() -> None:
-    from entformer.data.catalogue import corpus
+    from entformer.data.datasets import corpus
 
     for layout in corpus("multi30k").layouts:
         for entry in layout.downloads:

@@ -17,14 +17,14 @@ from entformer.data.prep import prepare
 from entformer.data.prep_report import PrepReport
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError
-from entformer.text.subwords import CONTROLS, Subwords
+from entformer.text.tokenizer import CONTROLS, SubwordTokenizer
 
 Make = Callable[..., Corpus]
 Good = Callable[..., list[tuple[str, str]]]
 
 
 def lines_left_out(report: PrepReport) -> dict[str, list[int]]:
-    return {reason: tally.lines for text in report.train for reason, tally in text.dropped.items()}
+    return {reason: counter.lines for text in report.train for reason, counter in text.dropped.items()}
 
 
 def test_a_prepared_folder_gives_everything_back(corpus: Make, pairs: Good, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a3_21_a_large_corpus_is_never_whole_in_memory(
     spec = corpus([(source * 8, target * 8) for source, target in good])
     for path in spec.train[0].files:  # 1,000 lines of about 350 characters
         path.write_bytes(path.read_bytes() * 5)
-    vocabulary = Subwords.train((pair.source for pair in spec.train[0].pairs()), vocab_size=400, sample=200)
+    vocabulary = SubwordTokenizer.train((pair.source for pair in spec.train[0].pairs()), vocab_size=400, sample=200)
     size = sum(path.stat().st_size for path in spec.train[0].files)
     monkeypatch.setattr(prep_module, "CHUNK", 8)
     tracemalloc.start()
@@ -125,7 +125,7 @@ def test_a3_21_the_vocabulary_is_learned_from_a_sample(pairs: Good) -> None:
             taken += 1
             yield source
 
-    made = Subwords.train(endless(5000), vocab_size=400, sample=40)  # type: ignore[arg-type]
+    made = SubwordTokenizer.train(endless(5000), vocab_size=400, sample=40)  # type: ignore[arg-type]
     assert taken == 5000
     assert made.size <= 400
 
@@ -166,7 +166,7 @@ def test_a3_23_a_huge_length_ratio_is_left_out(corpus: Make, pairs: Good, tmp_pa
     assert lines_left_out(report) == {"ratio": [5]}
 
 
-def test_a3_23_torn_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path) -> None:
+def test_a3_23_malformed_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     rows = [f"{source}\t{target}" for source, target in pairs(30)]
     rows[9] += "\tstray"
@@ -175,7 +175,7 @@ def test_a3_23_torn_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path
     with pytest.raises(DataError, match=r"pairs\.tsv:10: the row has 3 columns and the first row has 2"):
         prepare(spec, tmp_path / "out", vocab_size=400)
     report = prepare(spec, tmp_path / "out", vocab_size=400, clean=True)
-    assert (report.pairs, report.kept, lines_left_out(report)) == (30, 29, {"torn row": [10]})
+    assert (report.pairs, report.kept, lines_left_out(report)) == (30, 29, {"malformed row": [10]})
     assert report.train[0].found.source.no_last_newline
 
 
@@ -280,7 +280,7 @@ def test_lowercase_is_done_or_found(corpus: Make, pairs: Good, tmp_path: Path) -
 
 
 def test_a_given_vocabulary_is_used(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    given = Subwords.train(["abc def"], vocab_size=300)
+    given = SubwordTokenizer.train(["abc def"], vocab_size=300)
     prepare(corpus(pairs(30)), tmp_path / "out", subwords=given)
     opened = Prepared.open(tmp_path / "out")
     assert opened.subwords.fingerprint == given.fingerprint

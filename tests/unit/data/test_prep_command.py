@@ -132,7 +132,7 @@ def test_swapped_sides_are_refused_by_their_endings(text: Text, tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_swapped_sides_are_doubted_by_their_words(tmp_path: Path) -> None:
+def test_swapped_sides_are_suspected_by_their_words(tmp_path: Path) -> None:
     english = tmp_path / "one.txt"
     german = tmp_path / "two.txt"
     english.write_text("the man and the dog is in the house with the cat\n" * 9, encoding="utf-8")

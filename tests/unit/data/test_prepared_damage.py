@@ -14,7 +14,7 @@ from entformer.data.prep import prepare
 from entformer.data.prep_folder import CHECKSUMS, work_folder
 from entformer.data.prepared import Prepared
 from entformer.errors import DataError
-from entformer.text.subwords import Subwords
+from entformer.text.tokenizer import SubwordTokenizer
 
 Make = Callable[..., Corpus]
 Pairs = Callable[[int, int], list[tuple[str, str]]]
@@ -107,7 +107,7 @@ def test_ids_outside_the_vocabulary_are_found_without_checksums(folder: Path) ->
 
 def test_another_vocabulary_is_found_without_checksums(folder: Path) -> None:
     without_checksums(folder)
-    Subwords.train(["x y z hello world"] * 5, vocab_size=276).save(folder / "subwords.model")
+    SubwordTokenizer.train(["x y z hello world"] * 5, vocab_size=276).save(folder / "subwords.model")
     refused(folder, r"subwords\.model: the vocabulary \(fingerprint .* is not that of the ids")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from entformer.data import downloads
-from entformer.data.catalogue import Corpus, Download, Layout, Piece
+from entformer.data.datasets import Corpus, Download, Layout, Piece
 
 
 @dataclass

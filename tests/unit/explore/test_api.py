@@ -9,8 +9,8 @@ import torch
 from fastapi import FastAPI
 
 from entformer.checkpoint import LoadedRun
-from entformer.decode.attention import record_attention
-from entformer.decode.translate import Translator
+from entformer.decoding.attention_record import record_attention
+from entformer.decoding.translate import Translator
 from entformer.errors import ArgumentError
 from entformer.explore import create_app
 from entformer.models.override import overridden_alphas
@@ -131,7 +131,7 @@ def test_an_answer_that_grows_too_large_leaves_heads_out_and_says_so(
     ("normalizer", "takes"),
     [("softmax", True), ("entmax15", True), ("ssmax", True), ("asentmax", True), ("rela", False), ("topk", False)],
 )
-def test_every_normaliser_can_be_looked_at(make_run: MakeRun, normalizer: str, takes: bool) -> None:
+def test_every_normalizer_can_be_looked_at(make_run: MakeRun, normalizer: str, takes: bool) -> None:
     client = Client(create_app(make_run(cross={"normalizer": normalizer})))
     facts = client.get("/api/model").json()
     assert {head["adjustable"] for head in facts["heads"] if head["kind"] == "cross"} == {takes}
@@ -147,10 +147,10 @@ def test_text_is_lower_cased_where_the_run_was(make_run: MakeRun) -> None:
     client = Client(create_app(make_run(info={"lowercase": True, "tokenized": True})))
     found = client.translate("A MAN in an orange hat.").json()
     assert found["source"][:2] == client.translate("a man in an orange hat .").json()["source"][:2]
-    assert found["notes"] == ["This model was trained on tokenised text: put a space before punctuation."]
+    assert found["notes"] == ["This model was trained on tokenized text: put a space before punctuation."]
 
 
-def test_doubts_about_the_language_are_said(make_run: MakeRun) -> None:
+def test_language_warnings_about_the_language_are_said(make_run: MakeRun) -> None:
     client = Client(create_app(make_run()))
     (note,) = client.translate("Собака бежит по зелёной траве", beam=1).json()["notes"]
     assert note.startswith("The input is mostly in Cyrillic letters")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entformer.errors import DataError
-from entformer.text.lines import LONGEST, Oddities, decode_lines, read_lines
+from entformer.text.lines import LONGEST, TextIssues, decode_lines, read_lines
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def read(path: Path, data: bytes) -> list[str]:
 
 def test_a3_04_exotic_line_separators_do_not_end_a_line(file: Path) -> None:
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
-    odd = Oddities()
+    odd = TextIssues()
     file.write_bytes(f"one\n{line}\nthree\n".encode())
-    assert list(read_lines(file, oddities=odd)) == ["one", line, "three"]
+    assert list(read_lines(file, text_issues=odd)) == ["one", line, "three"]
     assert (odd.separators.count, odd.separators.lines) == (1, [2])
     assert len(line.splitlines()) == 10  # what Python alone would make of it
 
@@ -71,9 +71,9 @@ def test_a3_06_utf16_is_recognised_by_name(file: Path, encoding: str) -> None:
 
 
 def test_a3_06_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
-    odd = Oddities()
+    odd = TextIssues()
     file.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")
-    assert list(read_lines(file, oddities=odd)) == ["one", "\ufefftwo"]  # only at the start of the file it is a mark
+    assert list(read_lines(file, text_issues=odd)) == ["one", "\ufefftwo"]  # only at the start of the file it is a mark
     assert odd.byte_order_mark
 
 
@@ -84,9 +84,9 @@ def test_a3_06_the_locale_plays_no_part(file: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a3_23_windows_ends_and_a_missing_last_newline(file: Path) -> None:
-    odd = Oddities()
+    odd = TextIssues()
     file.write_bytes(b"one\r\ntwo\r\n\r\nlast")
-    assert list(read_lines(file, oddities=odd)) == ["one", "two", "", "last"]
+    assert list(read_lines(file, text_issues=odd)) == ["one", "two", "", "last"]
     assert odd.windows_ends == 3
     assert odd.no_last_newline
     assert read(file, b"only one \\r goes\r\r\n") == ["only one \\r goes\r"]

@@ -9,7 +9,7 @@ import yaml
 from entformer.errors import ArgumentError
 from entformer.training import train
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import load_recipe, saved_recipe, shipped, to_yaml
+from entformer.training.recipe_file import builtin_recipe, load_recipe, saved_recipe, to_yaml
 
 CORPUS = {"corpus": "multi30k"}
 PREPARED = {"prepared": "data"}
@@ -125,7 +125,7 @@ def test_a_value_for_all_kinds_needs_to_take_effect_in_one(tmp_path: Path) -> No
     assert (recipe.model.encoder.alpha_init, recipe.model.decoder.alpha) == (1.3, 1.5)
 
 
-def test_the_language_of_a_shipped_recipe_cannot_be_set() -> None:
+def test_the_language_of_a_builtin_recipe_cannot_be_set() -> None:
     with pytest.raises(
         ArgumentError, match=r"^--set data\.target_language=fr: data\.target_language has no effect: the corpus"
     ):
@@ -146,7 +146,7 @@ def test_recipes_made_in_python_are_checked_too(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", [*shipped()])
+@pytest.mark.parametrize("name", [*builtin_recipe()])
 def test_resolved_recipes_hold_what_takes_effect_and_load(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text(to_yaml(load_recipe(name)), encoding="utf-8")

@@ -10,7 +10,7 @@ def steps(path: Path) -> list[tuple[str, int]]:
     return [(entry["kind"], entry["step"]) for entry in map(json.loads, path.read_text(encoding="utf-8").splitlines())]
 
 
-def test_later_steps_and_a_torn_line_are_removed(tmp_path: Path) -> None:
+def test_later_steps_and_a_malformed_line_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with Metrics(path, from_step=-1) as metrics:
         for step in (10, 20, 30):

@@ -9,12 +9,12 @@ import torch
 import yaml
 
 from entformer.checkpoint.folder import RunFolder
-from entformer.cli.config import list_shipped
-from entformer.data.records import Batch
+from entformer.cli.config import list_builtin
+from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.normalizers import NORMALIZERS
-from entformer.training.recipe_file import load_recipe, shipped
+from entformer.training.recipe_file import builtin_recipe, load_recipe
 from entformer.training.resume import changes
 
 TINY = [f"model.{key}={value}" for key, value in {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "hidden": 16}.items()]
@@ -118,9 +118,9 @@ def test_baselines_train_from_a_recipe(settings: list[str]) -> None:
 
 
 def test_all_recipes_and_normalizers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    list_shipped(as_json=False)
+    list_builtin(as_json=False)
     said = capsys.readouterr().out
-    for name in (*shipped(), *NORMALIZERS):
+    for name in (*builtin_recipe(), *NORMALIZERS):
         assert f"\n{name} " in f"\n{said}", name
 
 

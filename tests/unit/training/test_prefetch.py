@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from entformer.data.batch import Batch
 from entformer.data.batching import TokenBatches
-from entformer.data.records import Batch
 from entformer.data.store import TokenStore
 from entformer.training.prefetch import Stream
 

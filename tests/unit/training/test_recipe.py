@@ -1,4 +1,4 @@
-"""Recipes: every mistake is one sentence with its place; what is resolved reads back the same; all shipped ones are right."""
+"""Recipes: every mistake is one sentence with its place; what is resolved reads back the same; all built-in ones are right."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from entformer.errors import ArgumentError
-from entformer.training.recipe_file import RecipeError, build, differences, load_recipe, parse, shipped, to_yaml
+from entformer.training.recipe_file import RecipeError, build, builtin_recipe, differences, load_recipe, parse, to_yaml
 
 GOOD = """\
 name: trial
@@ -75,8 +75,8 @@ def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_
         (("steps: 10", "dropout: 0.1"), "recipe.yaml:9: unknown key 'dropout' in training; 'dropout' belongs in model."),
         (("training:", "trainings:"), "recipe.yaml:8: unknown key 'trainings' in the recipe; did you mean 'training'?"),
         (
-            ("alpha: learned}", "alpha: learned, normaliser: rela}"),
-            "recipe.yaml:6: unknown key 'normaliser' in model.attention; did you mean 'normalizer'?",
+            ("alpha: learned}", "alpha: learned, normalizr: rela}"),
+            "recipe.yaml:6: unknown key 'normalizr' in model.attention; did you mean 'normalizer'?",
         ),
         (("steps: 10", "steps: 0"), "recipe.yaml:9: training.steps: input should be greater than or equal to 1, not 0."),
         (("steps: 10", "steps: ten"), "recipe.yaml:9: training.steps: input should be a valid integer, unable to parse"),
@@ -121,8 +121,8 @@ def test_a_recipe_that_is_no_mapping() -> None:
         parse("- 1", "x.yaml")
 
 
-def test_every_shipped_recipe_is_right_and_named_as_its_file() -> None:
-    names = shipped()
+def test_every_builtin_recipe_is_right_and_named_as_its_file() -> None:
+    names = builtin_recipe()
     assert {"demo", "multi30k-softmax", "multi30k-entmax15", "multi30k-entmax", "multi30k-rela"} <= set(names)
     papers = [
         f"{corpus}-{kind}"

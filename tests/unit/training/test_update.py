@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from entformer.data.batch import Batch
 from entformer.data.batching import collate
-from entformer.data.records import Batch
 from entformer.data.store import TokenStore
 from entformer.errors import RunFailed
 from entformer.models.config import Seq2SeqConfig
@@ -58,7 +58,7 @@ def test_halves_hold_the_same_pairs_without_needless_padding() -> None:
     assert second.target[1].tolist() == [2, 5, 3, 0, 0, 0]
 
 
-def test_07_a_batch_that_does_not_fit_into_memory_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_fit_into_memory_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, reference_updater, _ = make()
     tokens = batch_of(0, 1, 2, 3).target_tokens
     reference_updater._gradients([batch_of(0, 1, 2, 3)], tokens)
@@ -84,7 +84,7 @@ def test_07_a_batch_that_does_not_fit_into_memory_is_trained_in_halves(monkeypat
         torch.testing.assert_close(gradient, gradients(reference)[name], rtol=1e-4, atol=1e-6)
 
 
-def test_07_one_pair_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pair_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, updater, _ = make()
 
     def loss(batch: Batch) -> LossSums:
@@ -99,7 +99,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
 
 
-def test_15_nan_stops_before_the_weights_and_names_step_examples_rate_and_norm() -> None:
+def test_nan_stops_before_the_weights_and_names_step_examples_rate_and_norm() -> None:
     model, updater, _ = make()
     with torch.no_grad():
         model.decoder_norm.bias[0] = float("nan")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from entformer.data.store import TokenStore
-from entformer.decode.records import Hypothesis
+from entformer.decoding.records import Hypothesis
 from entformer.training.recipe import DecodingConfig
 from entformer.training.validate import usual_lengths, validate
 

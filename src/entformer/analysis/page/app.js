@@ -126,8 +126,8 @@
   }
 
   function showTable() {
-    const roles = Finds.roles(run(), openExample);
-    const varied = Finds.varied(run(), openExample);
+    const roles = Roles.roles(run(), openExample);
+    const varied = Roles.varied(run(), openExample);
     at("found-roles").replaceChildren(...(roles ? [roles] : []));
     at("varied").replaceChildren(...(varied ? [varied] : []));
     table.show(run());
@@ -198,7 +198,7 @@
     return head ? Data.keyOf(head) : null;
   }
 
-  // Colours that scripts have set do not follow the style sheet.
+  // Colors that scripts have set do not follow the style sheet.
   function repaint() {
     showOverview();
     showGrid();

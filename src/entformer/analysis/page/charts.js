@@ -122,7 +122,7 @@ const Charts = (() => {
     return node;
   }
 
-  // Which colour, dash and shape belongs to which run.
+  // Which color, dash and shape belongs to which run.
   function runLegend(runs) {
     return el(
       "div",

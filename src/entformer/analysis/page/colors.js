@@ -1,5 +1,5 @@
-// Colour scales. Weights: one hue, light to dark (dark theme: dark to light). Alpha 1 to 2: blue over grey to yellow, told
-// apart with any kind of colour vision. Layers: steps of one scale. Runs: the Okabe-Ito colours, always together with a shape
+// Color scales. Weights: one hue, light to dark (dark theme: dark to light). Alpha 1 to 2: blue over grey to yellow, told
+// apart with any kind of color vision. Layers: steps of one scale. Runs: the Okabe-Ito colors, always together with a shape
 // or a dash.
 
 const Colors = (() => {
@@ -32,13 +32,13 @@ const Colors = (() => {
 
   const css = (rgb) => `rgb(${rgb.join(",")})`;
 
-  // A positive weight, however small, keeps the first colour of the ramp: it never looks like a zero.
+  // A positive weight, however small, keeps the first color of the ramp: it never looks like a zero.
   const weightRgb = (weight) => between(WEIGHT[theme()], Math.sqrt(Math.min(weight, 1)));
   const weight = (value) => css(weightRgb(value));
   const alphaRgb = (value) => between(ALPHA, value - 1);
   const alpha = (value) => css(alphaRgb(value));
 
-  // Black or white, whichever is easier to read on this colour.
+  // Black or white, whichever is easier to read on this color.
   function ink(rgb) {
     const [r, g, b] = rgb.map((value) =>
       value / 255 <= 0.03928 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
@@ -52,7 +52,7 @@ const Colors = (() => {
   }
 
   const run = (index) => RUN[theme()][index % RUN.light.length];
-  const runRepeats = (index) => index >= RUN.light.length; // then something else than colour must tell it apart
+  const runRepeats = (index) => index >= RUN.light.length; // then something else than color must tell it apart
   const dash = (index) => DASHES[index % DASHES.length];
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

@@ -101,7 +101,7 @@ const Curves = (() => {
     return { element: el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, title)), chart.picture), mark };
   }
 
-  // Hollow dots tell methods apart where there are more of them than colours.
+  // Hollow dots tell methods apart where there are more of them than colors.
   const dot = (cx, cy, r, color, hollow) =>
     svg("circle", { cx, cy, r, fill: hollow ? "var(--surface)" : color, stroke: color, "stroke-width": hollow ? 1.4 : 0 });
 

@@ -26,7 +26,7 @@ const Data = (() => {
   const headsOf = (run, kind) => run.heads.filter((head) => head.kind === kind);
   const findHead = (run, key) => run.heads.find((head) => keyOf(head) === key);
 
-  // The alpha a head works with: learned, or the one its normaliser has by definition; null for those without any (ReLA).
+  // The alpha a head works with: learned, or the one its normalizer has by definition; null for those without any (ReLA).
   function alphaOf(run, head) {
     return head.alpha ?? FIXED_ALPHA[(run.normalizers || {})[head.kind]] ?? null;
   }

@@ -1,5 +1,5 @@
 // The grid of all heads of one run on one sentence: a panel per kind, a line per layer. Each head is a button with a small
-// picture, its alpha as a coloured chip, and its density.
+// picture, its alpha as a colored chip, and its density.
 
 const Heads = (() => {
   "use strict";

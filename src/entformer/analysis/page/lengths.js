@@ -1,4 +1,4 @@
-// The page of long-context races: reads the data, keeps what is switched on, and draws every race.
+// The page of long-context sweeps: reads the data, keeps what is switched on, and draws every sweep.
 
 (() => {
   "use strict";
@@ -6,9 +6,9 @@
   const { el } = Dom;
   const at = (id) => document.getElementById(id);
   const report = JSON.parse(at("entformer-data").textContent);
-  const races = report.races || [];
+  const sweeps = report.sweeps || [];
   const unique = (values) => [...new Set(values)];
-  const every = (name) => unique(races.flatMap((race) => race.series.map((series) => series[name])));
+  const every = (name) => unique(sweeps.flatMap((sweep) => sweep.series.map((series) => series[name])));
   const methods = every("method");
   const positions = every("positions");
   const METRICS = { token_accuracy: "token accuracy", exact_match: "exact match" };
@@ -20,9 +20,9 @@
   const hollow = (series) => Colors.runRepeats(methods.indexOf(series.method));
   const dash = (series) => Colors.dash(positions.indexOf(series.positions));
   const name = (series) => (manyPositions ? `${series.method}, ${series.positions}` : series.method);
-  const visible = (race) => race.series.filter((one) => state.methods.has(one.method) && state.positions.has(one.positions));
-  const metricOf = (race) => (race.one_answer ? "token_accuracy" : state.metric);
-  const titleOf = (race) => (race.one_answer ? "accuracy" : METRICS[state.metric]);
+  const visible = (sweep) => sweep.series.filter((one) => state.methods.has(one.method) && state.positions.has(one.positions));
+  const metricOf = (sweep) => (sweep.one_answer ? "token_accuracy" : state.metric);
+  const titleOf = (sweep) => (sweep.one_answer ? "accuracy" : METRICS[state.metric]);
   const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
   // ---- switches ----------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@
               if (chosen.has(one)) chosen.delete(one);
               else chosen.add(one);
               event.currentTarget.setAttribute("aria-pressed", chosen.has(one));
-              showRaces();
+              showSweeps();
             },
           },
           drawn(one),
@@ -64,7 +64,7 @@
           onclick: () => {
             state[key] = value;
             showSwitches();
-            showRaces();
+            showSweeps();
             at("switches").querySelector(`[data-key="${key}"] [aria-pressed="true"]`).focus();
           },
         },
@@ -80,19 +80,19 @@
       toggles("Positions", positions, state.positions, (one) =>
         Curves.sample(Colors.token("--ink"), Colors.dash(positions.indexOf(one))),
       ),
-      races.some((race) => !race.one_answer) && choice("Measure", METRICS, "metric"),
+      sweeps.some((sweep) => !sweep.one_answer) && choice("Measure", METRICS, "metric"),
       positions.some((one) => one.startsWith("nape")) && choice("Heads", HEADS, "heads"),
     ];
     at("switches").replaceChildren(...parts.filter(Boolean));
   }
 
-  // ---- one race ----------------------------------------------------------------------------------------------------------
+  // ---- one sweep ----------------------------------------------------------------------------------------------------------
 
   const accuracy = (percent) => Numbers.fixed(percent, 1, [0, 100]);
   const spreadText = (found) => (found.values.length > 1 ? ` ± ${Numbers.fixed(found.spread, 1)}` : "");
 
-  function lines(race, pick) {
-    return visible(race).map((one) => ({
+  function lines(sweep, pick) {
+    return visible(sweep).map((one) => ({
       name: name(one),
       color: color(one),
       hollow: hollow(one),
@@ -102,17 +102,17 @@
   }
 
   // The values at the length under the pointer, best first.
-  function values(race, length) {
-    const metric = metricOf(race);
-    const rows = visible(race)
+  function values(sweep, length) {
+    const metric = metricOf(sweep);
+    const rows = visible(sweep)
       .map((one) => ({ one, found: (one.points.find((point) => point.length === length) || {})[metric] }))
       .filter(({ found }) => found)
       .sort((a, b) => b.found.mean - a.found.mean);
-    const times = Number((length / race.train_length).toFixed(2));
+    const times = Number((length / sweep.train_length).toFixed(2));
     return el(
       "div",
       { class: "values", "aria-live": "polite" },
-      el("h4", {}, `Length ${length.toLocaleString("en")}`, el("small", {}, `${times}× · ${titleOf(race)}, %`)),
+      el("h4", {}, `Length ${length.toLocaleString("en")}`, el("small", {}, `${times}× · ${titleOf(sweep)}, %`)),
       el(
         "table",
         {},
@@ -133,15 +133,15 @@
     );
   }
 
-  function table(race) {
-    const metric = metricOf(race);
-    const shown = visible(race);
+  function table(sweep) {
+    const metric = metricOf(sweep);
+    const shown = visible(sweep);
     const cell = (one, length) => (one.points.find((point) => point.length === length) || {})[metric];
     const best = new Map(
-      race.lengths.map((length) => [length, Math.max(...shown.map((one) => (cell(one, length) || { mean: -1 }).mean))]),
+      sweep.lengths.map((length) => [length, Math.max(...shown.map((one) => (cell(one, length) || { mean: -1 }).mean))]),
     );
     const order = [...shown].sort((a, b) => {
-      for (const length of [...race.lengths].reverse()) {
+      for (const length of [...sweep.lengths].reverse()) {
         const [left, right] = [a, b].map((one) => (cell(one, length) || { mean: -1 }).mean);
         if (left !== right) return right - left;
       }
@@ -153,11 +153,11 @@
         {},
         el("th", { scope: "row", title: one.about }, one.method),
         el("th", {}, one.positions),
-        race.lengths.map((length) => {
+        sweep.lengths.map((length) => {
           const found = cell(one, length);
           if (!found) return el("td", {}, "–");
           const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
-          const kind = [length <= race.train_length && "inside", first && "best"].filter(Boolean).join(" ");
+          const kind = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");
           return el("td", { class: kind }, accuracy(found.mean), el("small", {}, spreadText(found)));
         }),
         el("td", {}, `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`),
@@ -165,10 +165,10 @@
     return el(
       "div",
       { class: "means" },
-      el("h3", {}, `${capital(titleOf(race))}, %: mean ± deviation over seeds`),
+      el("h3", {}, `${capital(titleOf(sweep))}, %: mean ± deviation over seeds`),
       el(
         "div",
-        { class: "scroll", tabindex: 0, role: "region", "aria-label": `${race.task}: table of ${titleOf(race)}` },
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": `${sweep.task}: table of ${titleOf(sweep)}` },
         el(
           "table",
           {},
@@ -178,7 +178,7 @@
             el(
               "tr",
               {},
-              ["method", "positions", ...race.lengths, "seeds"].map((text) => el("th", { scope: "col" }, text)),
+              ["method", "positions", ...sweep.lengths, "seeds"].map((text) => el("th", { scope: "col" }, text)),
             ),
           ),
           el("tbody", {}, order.map(row)),
@@ -188,20 +188,20 @@
     );
   }
 
-  function settings(race) {
+  function settings(sweep) {
     const text = (value) => (value === null ? "–" : Array.isArray(value) ? value.join(", ") : String(value));
     return el(
       "details",
       { class: "settings" },
       el("summary", {}, "Command and settings"),
-      el("pre", {}, race.command),
+      el("pre", {}, sweep.command),
       el(
         "table",
         {},
         el(
           "tbody",
           {},
-          Object.entries(race.settings).map(([key, value]) =>
+          Object.entries(sweep.settings).map(([key, value]) =>
             el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, text(value))),
           ),
         ),
@@ -209,8 +209,8 @@
     );
   }
 
-  function learned(race) {
-    const scaled = visible(race).filter((one) => one.learned.length);
+  function learned(sweep) {
+    const scaled = visible(sweep).filter((one) => one.learned.length);
     if (!scaled.length) return null;
     const longest = Math.max(...scaled.flatMap((one) => one.learned.map(({ length }) => length)));
     const dots = scaled.map((one) => ({ name: name(one), color: color(one), learned: one.learned }));
@@ -223,7 +223,7 @@
     );
   }
 
-  function race(one) {
+  function sweep(one) {
     const heads = state.heads;
     const reading = el("div", {});
     const read = (length) => {
@@ -248,8 +248,8 @@
     const runs = one.series.reduce((sum, series) => sum + series.seeds.length, 0);
     const section = el(
       "section",
-      { class: "race", id: `race-${one.name}`, "aria-labelledby": `race-${one.name}-title` },
-      el("h2", { id: `race-${one.name}-title` }, capital(one.task)),
+      { class: "sweep", id: `sweep-${one.name}`, "aria-labelledby": `sweep-${one.name}-title` },
+      el("h2", { id: `sweep-${one.name}-title` }, capital(one.task)),
       el("p", { class: "lead" }, one.about),
       el(
         "p",
@@ -271,10 +271,10 @@
     return section;
   }
 
-  function showRaces() {
+  function showSweeps() {
     // What was open stays open, and what was scrolled to stays in place.
-    const open = [...document.querySelectorAll(".race details[open]")].map((node) => node.closest(".race").id);
-    at("races").replaceChildren(...races.map(race));
+    const open = [...document.querySelectorAll(".sweep details[open]")].map((node) => node.closest(".sweep").id);
+    at("sweeps").replaceChildren(...sweeps.map(sweep));
     for (const id of open) at(id).querySelector("details").open = true;
   }
 
@@ -282,12 +282,12 @@
     at("title").textContent = report.title;
     at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
     at("parts").replaceChildren(
-      ...races.map((one) => el("a", { href: `#race-${one.name}` }, capital(one.task))),
+      ...sweeps.map((one) => el("a", { href: `#sweep-${one.name}` }, capital(one.task))),
       el("a", { href: "#setup" }, "Reading aids"),
     );
     const paint = () => {
       showSwitches();
-      showRaces();
+      showSweeps();
     };
     Theme.start(at("theme"), paint);
     paint();

@@ -1,4 +1,4 @@
-// alpha-entmax of one row of scores, the same equations as kernels/rows/reference.py.
+// alpha-entmax of one row of scores, the same equations as kernels/entmax/reference.py.
 // In: scores (numbers; -Infinity where masked) and alpha >= 1. Out: weights that sum to one, exact zeros outside the support;
 // all zeros for a row without an allowed key. With e = alpha - 1 the weights are p_i = [1 + e (s_i - c)]_+ ^ (1/e)
 // (e = 0: exp(s_i - c)), and c is the one number that makes them sum to one.

@@ -24,7 +24,7 @@ const Theme = (() => {
     }
   }
 
-  // repaint(): colours that scripts have set do not follow the style sheet.
+  // repaint(): colors that scripts have set do not follow the style sheet.
   function start(button, repaint) {
     const system = matchMedia("(prefers-color-scheme: dark)");
     const before = stored();

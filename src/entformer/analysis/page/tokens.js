@@ -26,7 +26,7 @@ const Tokens = (() => {
       { class: "reading" },
       el("h4", {}, titles.queries, el("small", {}, "hover, tap or use the arrow keys")),
       queryLine,
-      el("h4", {}, titles.keys, el("small", {}, "coloured by weight, hatched where exactly 0")),
+      el("h4", {}, titles.keys, el("small", {}, "colored by weight, hatched where exactly 0")),
       keyLine,
       says,
       list,

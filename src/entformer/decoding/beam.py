@@ -1,0 +1,198 @@
+"""Beam search, many sentences at once. In: a model and source ids (B, S). Out: the best hypotheses of each sentence.
+
+Every live hypothesis is one row of the model's state; a sentence owns `beam` rows next to each other. One step:
+
+    1. the model gives the log-probabilities of the next token for all rows;
+    2. the 2 * beam best continuations of each sentence are taken at once from its beam * V. At most `beam` of them are EOS (one
+       per row), so at least `beam` others remain to live on;
+    3. those that end, if among the `beam` best, join the finished ones, of which the n_best highest by score are kept;
+    4. a sentence is done when no live hypothesis can beat the worst kept one at any length it may still reach
+       (`lengths.py::bound` says why that is certain), when nothing lives, or at its length limit. It leaves the batch, and its
+       rows leave the model's caches.
+
+So the search never stops early: with a beam as wide as the number of sequences it is exhaustive search.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from entformer.decoding.candidates import Decodable, Rules, best_continuations
+from entformer.decoding.greedy import greedy_search
+from entformer.decoding.length_penalty import LengthPenalty, MaxLength
+from entformer.decoding.records import Hypothesis
+from entformer.errors import ArgumentError
+from entformer.text.tokenizer import BOS, EOS, PAD
+
+
+@dataclass
+class _Sentence:
+    """What the search knows about one sentence beside its rows."""
+
+    place: int  # in the batch that was given
+    limit: int  # tokens at most
+    prefix: Sequence[int]
+    finished: list[tuple[float, int, Hypothesis]] = field(default_factory=list)  # (-score, when found, ...): best first
+
+    def keep(self, hypothesis: Hypothesis, found: int, n_best: int) -> None:
+        """Of equal scores the one found first stays ahead, so results do not depend on luck."""
+        insort(self.finished, (-hypothesis.score, found, hypothesis), key=lambda entry: entry[:2])
+        del self.finished[n_best:]
+
+
+@torch.no_grad()
+def beam_search(
+    model: Decodable,
+    source: Tensor,
+    source_mask: Tensor | None = None,
+    *,
+    beam: int = 5,
+    length_penalty: str = "average",
+    length_penalty_alpha: float | None = None,
+    max_length: MaxLength | int | None = None,
+    min_length: int = 0,
+    n_best: int = 1,
+    prefix: Sequence[Sequence[int]] | None = None,
+    cut_loops: bool = False,
+) -> list[list[Hypothesis]]:
+    """Translate ids. For each sentence at least one hypothesis, at most `n_best`, the best score first.
+
+    Args:
+        model: anything with `start`, `step` and `log_probs` (`candidates.py::Decodable`).
+        source: (B, S) ids, EOS at the end of each, padded with PAD.
+        source_mask: (B, S), True = a token. None: all that is not PAD.
+        beam: hypotheses kept alive; 1 is greedy search, which always takes the most probable token.
+        length_penalty, length_penalty_alpha: how scores depend on length, see `lengths.py`. None: 1.
+        max_length: tokens at most, EOS not counted: a `MaxLength`, or one number for all. None: 2 * source + 10.
+        min_length: tokens at least, EOS not counted.
+        prefix: for each sentence ids its translation must start with. They are given, so they cost nothing: `log_prob` and
+            the length penalty are of what follows.
+        cut_loops: with a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
+    """
+    penalty = LengthPenalty.of(length_penalty, length_penalty_alpha)
+    sentences, source_mask = _check(source, source_mask, beam, n_best, min_length, max_length, prefix)
+    if not sentences:
+        return []
+    if beam == 1:
+        limits = [s.limit for s in sentences]
+        prefixes = [s.prefix for s in sentences]
+        found = greedy_search(model, source, source_mask, penalty, limits, min_length, prefixes, cut_loops=cut_loops)
+        return [[hypothesis] for hypothesis in found]
+
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
+    device = source.device
+    state = model.start(source, source_mask)
+    # Until the first choice a sentence has one hypothesis, and what all prefixes share in length is read in one step.
+    start = min(len(s.prefix) for s in sentences)
+    tokens = torch.tensor([[*s.prefix[:start]] for s in sentences], dtype=torch.int64, device=device).view(
+        len(sentences), 1, start
+    )
+    feed = torch.cat([torch.full((len(sentences), 1), BOS, device=device), tokens[:, 0]], 1)  # (B, 1 + start)
+    so_far = torch.zeros((len(sentences), 1), device=device)  # (B, width), log-probability of the live hypotheses
+    length = start
+    while sentences:
+        width = so_far.shape[1]
+        logits = model.step(feed, state)  # (B * width, V)
+        vocabulary = logits.shape[-1]
+        rules = Rules.at(
+            length,
+            limits=[s.limit for s in sentences],
+            prefixes=[s.prefix for s in sentences],
+            min_length=min_length,
+            device=device,
+        )
+        rescue = torch.tensor([not s.finished for s in sentences], device=device)
+        values, places = best_continuations(model, logits, so_far, rules, rescue, 2 * beam)
+        rows = places // vocabulary  # (B, 2 * beam), the hypothesis that is continued
+        chosen = places - rows * vocabulary  # the token
+        # A log-softmax may round to just above zero; the bound needs sums that never rise.
+        values = torch.minimum(values, so_far.gather(1, rows))
+
+        ends = chosen == EOS
+        for b, at in (ends[:, :beam] & (values[:, :beam] > -math.inf)).nonzero().tolist():
+            sentence, log_prob = sentences[b], float(values[b, at])
+            score = penalty.score(log_prob, length + 1 - len(sentence.prefix))
+            text = tuple(tokens[b, int(rows[b, at])].tolist())
+            sentence.keep(Hypothesis(text, score, log_prob), length * beam + at, n_best)
+        best_live = values.masked_fill(ends, -math.inf).amax(1).tolist()  # -inf: nothing lives on
+        staying = []
+        for b, sentence in enumerate(sentences):
+            if not _done(sentence, best_live[b], length, penalty, n_best):
+                staying.append(b)
+                continue
+            if not sentence.finished:
+                sentence.keep(_cut(tokens[b], so_far[b], penalty, len(sentence.prefix)), 0, n_best)
+            results[sentence.place] = [hypothesis for _, _, hypothesis in sentence.finished]
+        if not staying:
+            break
+
+        # The `beam` best that live on: EOS goes to the back, the order of the others stays.
+        stay = torch.tensor(staying, dtype=torch.int64, device=device)
+        order = ends[stay].to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
+        sentences = [sentences[b] for b in staying]
+        so_far = values[stay].gather(1, order).masked_fill(ends[stay].gather(1, order), -math.inf)
+        rows, chosen = rows[stay].gather(1, order), chosen[stay].gather(1, order)  # (B', beam)
+        chosen = chosen.masked_fill(so_far == -math.inf, PAD)  # a row that holds nothing; whatever it is fed stays at -inf
+        parents = (stay[:, None] * width + rows).flatten()  # rows of the model's state
+        if parents.shape[0] != logits.shape[0] or not torch.equal(parents, torch.arange(len(parents), device=device)):
+            state.reorder(parents)
+        tokens = torch.cat([tokens.flatten(0, 1)[parents].view(*rows.shape, length), chosen[..., None]], 2)
+        feed = chosen.flatten()
+        length += 1
+    return results
+
+
+def _check(
+    source: Tensor,
+    source_mask: Tensor | None,
+    beam: int,
+    n_best: int,
+    min_length: int,
+    max_length: MaxLength | int | None,
+    prefix: Sequence[Sequence[int]] | None,
+) -> tuple[list[_Sentence], Tensor]:
+    """What the user asked for, as one record per sentence, and the mask."""
+    if source.dim() != 2:
+        raise ArgumentError(f"source must have shape (B, S), not {tuple(source.shape)}.")
+    mask = source != PAD if source_mask is None else source_mask
+    if mask.shape != source.shape or mask.dtype != torch.bool:
+        raise ArgumentError(f"source_mask must be boolean with the shape of source, {tuple(source.shape)}, True = a token.")
+    if beam < 1:
+        raise ArgumentError(f"beam={beam} must be at least 1.")
+    if not 1 <= n_best <= beam:
+        raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; raise the beam to see more.")
+    longest = MaxLength() if max_length is None else MaxLength(0.0, max_length) if isinstance(max_length, int) else max_length
+    given: Sequence[Sequence[int]] = [()] * len(source) if prefix is None else prefix
+    if len(given) != len(source):
+        raise ArgumentError(f"there are {len(given)} prefixes for {len(source)} sentences; give one each, empty for none.")
+    if any(token in (PAD, BOS, EOS) or token < 0 for tokens in given for token in tokens):
+        raise ArgumentError("a prefix may not hold PAD, BOS, EOS or a negative id.")
+    lengths = (mask.sum(1) - 1).clamp(min=0).tolist()  # EOS is not counted
+    sentences = [_Sentence(b, max(longest(n), len(given[b])), given[b]) for b, n in enumerate(lengths)]
+    if any(min_length > sentence.limit for sentence in sentences) or min_length < 0:
+        least = min(sentence.limit for sentence in sentences)
+        raise ArgumentError(
+            f"min_length={min_length} must be between 0 and the maximal length, {least} for the shortest source."
+        )
+    return sentences, mask
+
+
+def _done(sentence: _Sentence, best_live: float, length: int, penalty: LengthPenalty, n_best: int) -> bool:
+    if length >= sentence.limit or best_live == -math.inf:
+        return True
+    if len(sentence.finished) < n_best:
+        return False
+    worst_kept = sentence.finished[-1][2].score
+    return penalty.bound(best_live, sentence.limit + 1 - len(sentence.prefix)) <= worst_kept
+
+
+def _cut(tokens: Tensor, so_far: Tensor, penalty: LengthPenalty, given: int) -> Hypothesis:
+    """Nothing could end: the best of what was alive, as it stands. tokens (width, length), so_far (width,)."""
+    best = int(so_far.argmax())
+    log_prob = float(so_far[best])
+    text = tuple(tokens[best].tolist())
+    return Hypothesis(text, penalty.score(log_prob, len(text) - given), log_prob, finished=False)

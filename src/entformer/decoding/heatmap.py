@@ -1,0 +1,111 @@
+"""Draws what heads attended to. In: sparse weights and tokens. Out: a matplotlib Figure.
+
+Exact zeros are white with a dot, the smallest weight is visibly blue, what a query may not see is grey: three different things.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from entformer.text.numbers import plain_label
+
+__all__ = ["Figure", "HeadPicture", "add_legend", "draw_head", "draw_heads", "shown_piece"]
+
+WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#cfe3f5", "#6aaed6", "#2070b4", "#08306b"])
+HIDDEN = "#e3e3e3"
+DOTS_UPTO = 45  # keys; in longer sentences dots would be a grey haze
+LABELS_UPTO = 60
+LONGEST_TOKEN = 24  # characters of a label
+
+
+class HeadPicture(NamedTuple):
+    """One head of one sentence."""
+
+    title: str  # as matplotlib reads it; what users named goes through `plain_label`
+    crow: NDArray[np.int64]  # (queries + 1,)
+    col: NDArray[np.int32]  # (nnz,)
+    weight: NDArray[np.float32]  # (nnz,)
+    query_tokens: Sequence[str]  # as many as queries, or empty
+    key_tokens: Sequence[str]
+    keys: int
+    causal: bool = False  # query i sees keys j <= i
+
+
+def shown_piece(piece: str) -> str:
+    """A piece as a label: "▁man" -> "man", "s" -> "~s" as it continues a word; control pieces stay."""
+    if piece.startswith("<") and piece.endswith(">"):
+        return piece
+    return piece[1:] or "_" if piece.startswith("▁") else f"~{piece}"
+
+
+def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: float = 8.0) -> None:
+    """One head into given axes: a line per query, a column per key."""
+    queries, keys = len(picture.crow) - 1, picture.keys
+    row = np.repeat(np.arange(queries), np.diff(picture.crow))
+    cells = np.full((queries, keys), np.nan)
+    cells[row, picture.col] = picture.weight
+    hidden = np.triu(np.ones((queries, keys), dtype=np.bool_), 1) if picture.causal else np.zeros((queries, keys), np.bool_)
+    top = max(1.0, float(picture.weight.max(initial=0.0)))  # ReLA's weights may be larger than 1
+    axes.set_facecolor("white")
+    axes.imshow(
+        np.where(hidden, 0.0, np.nan), cmap=LinearSegmentedColormap.from_list("hidden", [HIDDEN, HIDDEN]), aspect="equal"
+    )
+    axes.imshow(cells, cmap=WEIGHTS, vmin=0.0, vmax=top, aspect="equal")
+    if keys <= DOTS_UPTO:
+        y, x = np.nonzero(np.isnan(cells) & ~hidden)
+        axes.scatter(x, y, s=1.2, color="#b5b5b5", linewidths=0)
+    axes.set_title(picture.title, loc="left", fontsize=font + 1)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_color("#999999")
+        spine.set_linewidth(0.6)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    if labels and keys <= LABELS_UPTO and picture.key_tokens:
+        tokens = [_token_label(token) for token in picture.key_tokens]
+        axes.set_xticks(range(keys), tokens, rotation=90, fontsize=font)
+    if labels and queries <= LABELS_UPTO and picture.query_tokens:
+        axes.set_yticks(range(queries), [_token_label(token) for token in picture.query_tokens], fontsize=font)
+
+
+def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -> Figure:
+    """Several heads side by side; the tokens are written when there are few of them."""
+    columns = columns or min(4, max(1, len(pictures)))
+    lines = -(-len(pictures) // columns)
+    labels = len(pictures) <= 4
+    side = 4.2 if labels else 1.9
+    layout = ConstrainedLayoutEngine(h_pad=0.1, compress=True)  # pictures keep their shape
+    figure = Figure(figsize=(side * columns + 0.4, side * lines + 0.9), layout=layout)
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for place, axes in enumerate(panels.flat):
+        if place < len(pictures):
+            draw_head(axes, pictures[place], labels=labels)
+        else:
+            axes.set_axis_off()
+    add_legend(figure, any(picture.causal for picture in pictures))
+    return figure
+
+
+def add_legend(figure: Figure, causal: bool) -> None:
+    """What the colors mean, under the figure."""
+    handles = [
+        Patch(facecolor=WEIGHTS(0.0), edgecolor="#999999", label="small weight"),
+        Patch(facecolor=WEIGHTS(1.0), edgecolor="#999999", label="weight 1 or the largest"),
+        Patch(facecolor="white", edgecolor="#999999", label="exactly 0 (dot)"),
+    ]
+    if causal:
+        handles.append(Patch(facecolor=HIDDEN, edgecolor="#999999", label="not visible"))
+    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8)
+
+
+def _token_label(token: str) -> str:
+    return plain_label(shown_piece(token), LONGEST_TOKEN)

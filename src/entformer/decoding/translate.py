@@ -1,0 +1,278 @@
+"""Translate lines of text. In: a trained run and lines. Out: one `Translation` per line, in order, whatever the line holds.
+
+    lines -> windows -> ids, parts of long lines -> batches of similar length -> beam search -> text, put back in order
+
+A window is what is held at a time, so input may be endless. An empty line gives an empty line. Characters that other programs
+take for the end of a line never appear in a translation.
+"""
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from entformer.checkpoint import LoadedRun, load_run
+from entformer.decoding.attention_record import record_attention
+from entformer.decoding.beam import beam_search
+from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
+from entformer.decoding.direction import check_source_language
+from entformer.decoding.length_penalty import LengthPenalty, MaxLength
+from entformer.decoding.long_lines import join_parts, split_long
+from entformer.decoding.records import AttentionRecord, Hypothesis
+from entformer.decoding.scoring import look_tokenized
+from entformer.errors import ArgumentError
+from entformer.text.lines import EXOTIC, LineCounter
+from entformer.text.tokenizer import EOS, PAD
+
+LONG = 256  # subwords; training leaves longer pairs out by default, so no model has seen more
+SCORES_AT_A_TIME = 4 * 2**20  # numbers in the table (rows, V) of one step: 16 MB, about what caches hold
+LOOKED_AT = 200  # lines by which the language is guessed
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to translate a line."""
+
+    text: str
+    score: float  # log_prob after the length penalty
+    log_prob: float
+    tokens: tuple[int, ...]
+    finished: bool  # False: cut at the length limit
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "score": self.score, "log_prob": self.log_prob, "finished": self.finished}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of one line."""
+
+    line: int  # counted from 1
+    source: str
+    text: str  # the best candidate's, one line; empty for an empty line
+    candidates: tuple[Candidate, ...]  # at most n_best, the best first; none for an empty line
+    parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # (source ids, best target ids) of every part; usually one
+
+
+@dataclass
+class Report:
+    """What a translator met so far."""
+
+    lines: int = 0
+    tokens: int = 0  # of the best translations
+    seconds: float = 0.0
+    empty: LineCounter = field(default_factory=LineCounter)
+    long: LineCounter = field(default_factory=LineCounter)
+    cut: LineCounter = field(default_factory=LineCounter)
+
+
+@dataclass
+class _Part:
+    """A piece of a line on its way through the search."""
+
+    ids: list[int]
+    prefix: list[int]
+    found: list[Hypothesis] = field(default_factory=list)
+
+
+class Translator:
+    """A trained model that translates lines.
+
+    Args:
+        run: a run folder, or a run that is loaded already.
+        which: the weights: "best", "last", "averaged", "step-1000" or a path; not read if the run is loaded.
+        beam, length_penalty, length_penalty_alpha: as in `beam_search`; as the recipe of the run has them if not given, or
+            5, "average" and 1 for a run that is loaded already.
+        n_best: as in `beam_search`.
+        max_length: tokens at most, as in `beam_search`.
+        min_length: tokens at least; 1, since a line with words has a translation with words.
+        window: lines held at a time; batches are made of lines of similar length among them.
+        batch_tokens: padded source tokens of a batch at most; a longer line is a batch of its own.
+        split_longer: lines of more subwords are translated in parts, cut after sentences. None: never.
+        device: where a run folder is loaded to; checked first.
+    """
+
+    def __init__(
+        self,
+        run: Path | str | LoadedRun,
+        *,
+        which: str | Path = "best",
+        beam: int | None = None,
+        length_penalty: str | None = None,
+        length_penalty_alpha: float | None = None,
+        n_best: int = 1,
+        max_length: MaxLength | int | None = None,
+        min_length: int = 1,
+        window: int = 1024,
+        batch_tokens: int = 4096,
+        split_longer: int | None = LONG,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        usual = DecodingDefaults() if isinstance(run, LoadedRun) else decoding_of_run(Path(run))
+        self.decoding = usual.changed(beam, length_penalty, length_penalty_alpha)
+        beam = self.decoding.beam
+        self._penalty = LengthPenalty.of(self.decoding.length_penalty, self.decoding.length_penalty_alpha)
+        if not 1 <= n_best <= beam:
+            raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; raise the beam to see more.")
+        for name, value in (("window", window), ("batch_tokens", batch_tokens), ("split_longer", split_longer)):
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name}={value} must be at least 1.")
+        self.run = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
+        self.report = Report()
+        self._search: dict[str, Any] = {
+            "beam": beam,
+            "length_penalty": self.decoding.length_penalty,
+            "length_penalty_alpha": self.decoding.length_penalty_alpha,
+            "n_best": n_best,
+            "max_length": max_length,
+            "min_length": min_length,
+        }
+        self._window = window
+        self._batch_tokens = batch_tokens
+        self._max_sentences = max(1, SCORES_AT_A_TIME // (beam * self.run.subwords.size))
+        self._split_longer = split_longer
+        self._looked = False
+
+    def translate(self, lines: Iterable[str], *, prefix: str | Iterable[str] | None = None) -> Iterator[Translation]:
+        """One translation per line, in order. `prefix`: what every translation must begin with, or one text per line."""
+        number = 0
+        prefixes = repeat(prefix or "") if prefix is None or isinstance(prefix, str) else chain(prefix, repeat(None))
+        pairs = zip(lines, prefixes, strict=False)
+        while window := list(islice(pairs, self._window)):
+            texts = [line for line, _ in window]
+            if not self._looked:
+                self._look_at(texts[:LOOKED_AT])
+            began = time.perf_counter()
+            work = [self._prepare(number + at, line, start) for at, (line, start) in enumerate(window, start=1)]
+            for batch in self._batches([part for parts in work for part in parts]):
+                self._translate_batch(batch)
+            self.report.seconds += time.perf_counter() - began
+            for line, parts in zip(texts, work, strict=True):
+                number += 1
+                yield self._finish(number, line, parts)
+
+    def attention(self, translation: Translation) -> list[AttentionRecord]:
+        """What every head attended to in the best translation: one record for each part of the line, usually one."""
+        return [record_attention(self.run.model, *part, subwords=self.run.subwords) for part in translation.parts]
+
+    # ---- from a line to ids ----------------------------------------------------------------------------------------------
+
+    def _look_at(self, lines: Sequence[str]) -> None:
+        """Warn once about text this model was not made for."""
+        if not any(line.strip() for line in lines):
+            return
+        self._looked = True
+        language_warning = check_source_language(lines, self.run.source_language, self.run.target_language)
+        if language_warning:
+            warnings.warn(language_warning, stacklevel=3)
+        ends = [line.rstrip() for line in lines if line.rstrip().endswith((".", "?", "!"))]
+        if self.run.info.get("tokenized") and ends and not look_tokenized(lines):
+            warnings.warn(
+                "this model was trained on tokenized text, and the input does not look tokenized; tokenize it the same way.",
+                stacklevel=3,
+            )
+
+    def _prepare(self, number: int, line: str, prefix: str | None) -> list[_Part]:
+        if prefix is None:
+            raise ArgumentError(
+                f"there are fewer prefixes than lines: line {number} has none; give an empty one for no prefix."
+            )
+        ids = self._encode(line)
+        if not ids:
+            self.report.empty.add(number)
+            return []
+        limit = self._split_longer
+        if len(ids) > LONG:
+            self.report.long.add(number)
+            if self.report.long.count == 1:
+                how = (
+                    "translated as a whole"
+                    if limit is None or len(ids) <= limit
+                    else "translated in parts, cut after sentences"
+                )
+                warnings.warn(
+                    f"line {number} has {len(ids)} subwords, more than models see in training; it is {how}. "
+                    "Put one sentence on a line for the best result.",
+                    stacklevel=4,
+                )
+        parts = [ids] if limit is None else split_long(ids, limit, self.run.subwords)
+        start = self._encode(prefix)
+        return [_Part(part, start if at == 0 else []) for at, part in enumerate(parts)]
+
+    def _encode(self, text: str) -> list[int]:
+        text = text.replace("\0", " ")  # a NUL ends a string in sentencepiece
+        return self.run.subwords.encode(text.lower() if self.run.info.get("lowercase") else text)
+
+    # ---- the search ------------------------------------------------------------------------------------------------------
+
+    def _batches(self, parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+        """Parts of similar length together; the longest first, so that too little memory shows at once."""
+        batch: list[_Part] = []
+        for part in sorted(parts, key=lambda part: -len(part.ids)):
+            full = (
+                len(batch) >= self._max_sentences or (len(batch) + 1) * (len((batch or [part])[0].ids) + 1) > self._batch_tokens
+            )
+            if batch and full:
+                yield batch
+                batch = []
+            batch.append(part)
+        if batch:
+            yield batch
+
+    def _translate_batch(self, batch: Sequence[_Part]) -> None:
+        model = self.run.model
+        longest = max(len(part.ids) for part in batch) + 1
+        padded = [[*part.ids, EOS, *([PAD] * (longest - len(part.ids) - 1))] for part in batch]
+        source = torch.tensor(padded, device=model.source_embedding.device)  # (B, S)
+        training = model.training
+        model.eval()
+        try:
+            found = beam_search(model, source, source != PAD, prefix=[part.prefix for part in batch], **self._search)
+        finally:
+            model.train(training)
+        for part, hypotheses in zip(batch, found, strict=True):
+            part.found = hypotheses
+
+    # ---- from ids to a line ----------------------------------------------------------------------------------------------
+
+    def _finish(self, number: int, line: str, parts: Sequence[_Part]) -> Translation:
+        candidates = self._candidates(parts)
+        best = candidates[0] if candidates else None
+        self.report.lines += 1
+        if best is not None:
+            self.report.tokens += len(best.tokens)
+            if not best.finished:
+                self.report.cut.add(number)
+        pairs = tuple((tuple(part.ids), part.found[0].tokens) for part in parts)
+        return Translation(number, line, "" if best is None else best.text, candidates, pairs)
+
+    def _candidates(self, parts: Sequence[_Part]) -> tuple[Candidate, ...]:
+        """The hypotheses of a line; of several parts, the first of each, then the second of each, and so on."""
+        if not parts:
+            return ()
+        ranks = range(max(len(part.found) for part in parts))
+        joined = [self._join([part.found[min(rank, len(part.found) - 1)] for part in parts], parts) for rank in ranks]
+        return tuple(joined if len(parts) == 1 else sorted(joined, key=lambda candidate: -candidate.score))
+
+    def _join(self, hypotheses: Sequence[Hypothesis], parts: Sequence[_Part]) -> Candidate:
+        texts = [one_line(self.run.subwords.decode(hypothesis.tokens)) for hypothesis in hypotheses]
+        tokens = tuple(token for hypothesis in hypotheses for token in hypothesis.tokens)
+        log_prob = sum(hypothesis.log_prob for hypothesis in hypotheses)
+        length = len(tokens) - len(parts[0].prefix) + sum(hypothesis.finished for hypothesis in hypotheses)
+        return Candidate(
+            text=join_parts(texts, self.run.target_language),
+            score=self._penalty.score(log_prob, length),
+            log_prob=log_prob,
+            tokens=tokens,
+            finished=all(hypothesis.finished for hypothesis in hypotheses),
+        )
+
+
+def one_line(text: str) -> str:
+    """The text with a space for every character that any program takes for the end of a line."""
+    return EXOTIC.sub(" ", text.replace("\n", " "))

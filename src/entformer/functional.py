@@ -1,0 +1,316 @@
+"""Sparse mappings under the names of the `entmax` package. In: scores of any shape and a dimension. Out: weights of that shape.
+
+    sparsemax, entmax15, sparsemax_bisect, entmax_bisect   alpha-entmax, solved by `entformer.kernels`
+    normmax_bisect     argmax_p <x, p> - ||p||_alpha        over the simplex
+    budget_bisect      argmax_p <x, p> - ||p||^2 / 2        over 0 <= p <= 1, sum p = budget
+    log_entmax         logarithm of the weights, -inf outside the support
+    entmax_support     where the weights are not zero
+
+Same arguments, order and defaults as `entmax` 1.3 (and the `return_support_size` of 1.4), so changing the import is enough.
+`k`, `n_iter` and `ensure_sum_one` tune algorithms that are not used here: our solvers go to machine precision and the weights
+sum to one to rounding. They are accepted so that old calls keep working, and change nothing.
+
+Shared contract: -inf scores and `mask` (True = may have weight) exclude an entry; a row with nothing allowed gives zeros and
+zero gradients; NaN stays in its row; +inf counts as the limit of ever larger scores; float16 and bfloat16 are computed in
+higher precision and come back in the dtype they had (float32 under autocast).
+"""
+
+import math
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from entformer.errors import ArgumentError
+from entformer.kernels import checks
+from entformer.kernels.entmax.api import dim_back, entmax, under_autocast
+from entformer.kernels.registry import Impl
+from entformer.thresholds import budget_threshold, clipped, normmax_sums, normmax_threshold
+
+__all__ = ["budget_bisect", "entmax", "entmax15", "entmax_bisect", "entmax_support", "log_entmax"]
+__all__ += ["normmax_bisect", "sparsemax", "sparsemax_bisect"]
+
+
+# ---- alpha-entmax under the package's names ------------------------------------------------------------------------------
+
+
+@overload
+def sparsemax(
+    X: Tensor, dim: int = ..., k: int | None = ..., return_support_size: Literal[False] = ..., *, mask: Tensor | None = ...
+) -> Tensor: ...
+@overload
+def sparsemax(
+    X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_size: Literal[True], mask: Tensor | None = ...
+) -> tuple[Tensor, Tensor]: ...
+def sparsemax(
+    X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Sparsemax, the projection of the scores onto the simplex: alpha-entmax with alpha = 2.
+
+    `k` is accepted and changes nothing. With `return_support_size=True` the result is `(weights, sizes)`, `sizes` being the
+    number of non-zero weights of each row, int64, with `dim` kept at length 1.
+    """
+    return _with_size(entmax(X, 2.0, dim, mask), dim, return_support_size)
+
+
+@overload
+def entmax15(
+    X: Tensor, dim: int = ..., k: int | None = ..., return_support_size: Literal[False] = ..., *, mask: Tensor | None = ...
+) -> Tensor: ...
+@overload
+def entmax15(
+    X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_size: Literal[True], mask: Tensor | None = ...
+) -> tuple[Tensor, Tensor]: ...
+def entmax15(
+    X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """1.5-entmax, between softmax and sparsemax. Arguments and `return_support_size` as in `sparsemax`."""
+    return _with_size(entmax(X, 1.5, dim, mask), dim, return_support_size)
+
+
+def sparsemax_bisect(
+    X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True, *, mask: Tensor | None = None
+) -> Tensor:
+    """The same as `sparsemax`; `n_iter` and `ensure_sum_one` are accepted and change nothing."""
+    return entmax(X, 2.0, dim, mask)
+
+
+def entmax_bisect(
+    X: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    n_iter: int = 50,
+    ensure_sum_one: bool = True,
+    *,
+    mask: Tensor | None = None,
+    alpha_dim: int | None = None,
+) -> Tensor:
+    """alpha-entmax for any alpha, 1 (softmax) included, differentiable in `X` and `alpha`: `entformer.entmax` by another name.
+
+    `alpha` is a number or a tensor that broadcasts against `X` with `dim` reduced to 1; for one alpha per head give a 1-D
+    tensor and `alpha_dim`, the dimension of the heads. `n_iter` and `ensure_sum_one` are accepted and change nothing.
+    """
+    return entmax(X, alpha, dim, mask, alpha_dim=alpha_dim)
+
+
+def entmax_support(
+    x: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    *,
+    alpha_dim: int | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Boolean tensor: where the weight `entmax(x, alpha, dim, mask)` is not zero.
+
+    Exactly the non-zeros of the weights in the dtype of `x`; so with alpha = 1, where no weight is zero in theory, a weight
+    too small for the dtype counts as outside.
+    """
+    with torch.no_grad():
+        return entmax(x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl) != 0
+
+
+def log_entmax(
+    x: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    *,
+    alpha_dim: int | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Logarithm of the entmax weights, -inf outside the support; alpha = 1 is `log_softmax`.
+
+    Arguments as in `entformer.entmax`. Computed in float64 from the threshold c, log p = log(1 + e (x - c))/e with
+    e = alpha - 1, not from the weight: so it stays right where the weight itself is too small for a float, e.g. at -1000 with
+    alpha = 1. Gradients to `x` and `alpha` are finite everywhere; entries outside the support get and give none.
+    """
+    if has_torch_function((x, alpha, mask)):
+        return handle_torch_function(log_entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl)
+    checks.check_strided_float("x", x, "of scores")
+    x = under_autocast(x)
+    if x.dim() == 0:
+        return log_entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
+    scores = _scores(x, dim, mask)  # (..., n)
+    weights = entmax(scores.movedim(-1, dim), alpha, dim, alpha_dim=alpha_dim, impl=impl).movedim(dim, -1)
+    if weights.shape[-1] == 0:
+        return x.clone()
+    e = per_row("alpha", alpha, x, dim, alpha_dim) - 1.0  # (..., 1)
+    u, allowed = _shifted(scores)
+    top_weight, best = weights.max(-1, keepdim=True)
+    something = top_weight != 0.0  # False in a row with nothing allowed
+    log_top = torch.where(something, top_weight, 1.0).log()
+    # The best entry gives the threshold most precisely: u_best - c = ln_e(p_best).
+    above_c = torch.where(allowed, u - u.gather(-1, best) + deformed_log(log_top, e), 0.0)
+    y = e * above_c
+    # A weight of zero at the very edge of the support is a zero; well inside it has only underflowed.
+    edge = -1.0 + 1e4 * torch.finfo(y.dtype).eps
+    outside = ~allowed | (y <= -1.0) | ((weights == 0.0) & (y < edge))
+    log_weights = torch.where(outside, -math.inf, _log1p_over(torch.where(outside, 0.0, above_c), e))
+    log_weights = torch.where(top_weight.isnan(), math.nan, log_weights)
+    return dim_back(log_weights.to(x.dtype), dim)
+
+
+# ---- normmax and budget --------------------------------------------------------------------------------------------------
+
+
+def normmax_bisect(
+    X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50, *, mask: Tensor | None = None
+) -> Tensor:
+    """alpha-normmax: argmax_p <x, p> - ||p||_alpha over the simplex. Sparse; less peaked than entmax as alpha grows.
+
+    `alpha` >= 1 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. 1 gives the argmax, shared among
+    equal scores and without gradient; infinity gives equal weights on the support; a tensor's values below 1 give NaN.
+    Differentiable in `X` and `alpha`. `n_iter` changes nothing.
+    """
+    if has_torch_function((X, alpha, mask)):
+        return handle_torch_function(normmax_bisect, (X, alpha, mask), X, alpha, dim, n_iter, mask=mask)
+    if not isinstance(alpha, Tensor) and not checks.check_real("alpha", alpha, one_of_many=True) >= 1.0:
+        raise ArgumentError(f"normmax needs alpha >= 1, not {alpha}; at alpha = 1 it picks the best score alone.")
+    checks.check_strided_float("X", X, "of scores")
+    X = under_autocast(X)
+    if X.dim() == 0:
+        return normmax_bisect(X.reshape(1), alpha, 0, n_iter, mask=mask).reshape(())
+    scores = _scores(X, dim, mask)
+    weights, _ = normmax_rows(scores, per_row("alpha", alpha, X, dim))
+    return dim_back(weights.to(X.dtype), dim)
+
+
+def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (..., n) and the conjugate max_p <u, p> - ||p||_alpha + 1 (..., 1), u = scores less their maximum.
+
+    With r = 1/(alpha - 1): q_i = [1 + u_i - d]_+^r, d such that sum q^alpha = 1, weights q / sum q; d is the conjugate.
+    As in the rows reference, d is found outside autograd and two recorded Newton steps make it differentiable, twice.
+    """
+    work = _work_dtype(scores.device)
+    if scores.shape[-1] == 0:
+        return scores, scores.new_zeros((*scores.shape[:-1], 1), dtype=work)
+    u, allowed = _shifted(scores.to(work))
+    at_one = alpha == 1.0
+    r = torch.where(at_one, 1.0, torch.where(alpha > 1.0, 1.0 / (alpha - 1.0), math.nan))  # (..., 1)
+    d = normmax_threshold(u.detach(), allowed, r.detach())
+    for _ in range(2):
+        q, total, power = normmax_sums(u, allowed, r, d)
+        gap = torch.where(total == 0.0, 0.0, power - 1.0)
+        d = d + gap / ((r + 1.0) * torch.where(total == 0.0, 1.0, total))
+    q, total, _ = normmax_sums(u, allowed, r, d)
+    best = (allowed & ~(u < 0.0)).to(work)  # NaN stays in, as above
+    best = torch.where(u.isnan().any(-1, keepdim=True), math.nan, best)
+    q, total = torch.where(at_one, best, q), torch.where(at_one, best.sum(-1, keepdim=True), total)
+    weights = q / torch.where(total == 0.0, 1.0, total)
+    return weights, torch.where(at_one, (weights.detach() * u).sum(-1, keepdim=True), d)
+
+
+def budget_bisect(
+    X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50, *, mask: Tensor | None = None
+) -> Tensor:
+    """Weights between 0 and 1 that sum to `budget`: argmax_p <x, p> - ||p||^2 / 2, a relaxed choice of `budget` entries.
+
+    `budget` >= 0 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. A row with no more allowed
+    entries than `budget` gives them all the weight 1. Differentiable in `X` and `budget`. `n_iter` changes nothing.
+    """
+    if has_torch_function((X, budget, mask)):
+        return handle_torch_function(budget_bisect, (X, budget, mask), X, budget, dim, n_iter, mask=mask)
+    if not isinstance(budget, Tensor) and not 0.0 <= checks.check_real("budget", budget, one_of_many=True) < math.inf:
+        raise ArgumentError(f"budget={budget} must be zero or a positive number: it is what the weights of a row sum to.")
+    checks.check_strided_float("X", X, "of scores")
+    X = under_autocast(X)
+    if X.dim() == 0:
+        return budget_bisect(X.reshape(1), budget, 0, n_iter, mask=mask).reshape(())
+    s = _scores(X, dim, mask)
+    if s.shape[-1] == 0:
+        return X.clone()
+    rest = per_row("budget", budget, X, dim)  # (..., 1)
+    infinite = s == math.inf
+    shared = infinite.any(-1, keepdim=True) & (infinite.sum(-1, keepdim=True) >= rest)  # +inf entries take it all
+    s = torch.where(shared, torch.where(infinite, 0.0, -math.inf), s)
+    allowed = s != -math.inf
+    rest = torch.minimum(rest, allowed.sum(-1, keepdim=True).to(rest.dtype))
+    # With k = ceil(budget), the threshold lies within 1 below the k-th largest score: shift by that one.
+    rank = (rest.detach().ceil().long() - 1).clamp(min=0)
+    kth = s.detach().sort(-1, descending=True).values.gather(-1, rank)
+    z = torch.where(allowed, s - torch.where(kth == -math.inf, 0.0, kth), -math.inf)
+    tau = budget_threshold(z.detach(), rest.detach())
+    weights, inside = clipped(z, tau)
+    moving = inside.sum(-1, keepdim=True).clamp(min=1)
+    gap = weights.sum(-1, keepdim=True) - rest
+    gap = torch.where(inside.any(-1, keepdim=True) | gap.isnan(), gap, 0.0)
+    weights, _ = clipped(z, tau + gap / moving)  # one recorded Newton step: exact, since all is linear here
+    return dim_back(weights.to(X.dtype), dim)
+
+
+# ---- shared --------------------------------------------------------------------------------------------------------------
+
+
+def deformed_log(log_p: Tensor, e: Tensor) -> Tensor:
+    """ln_e(p) = (p^e - 1)/e from log p; log p at e = 0 and no cancellation near it, for value and derivatives."""
+    t = e * log_p
+    near = t.abs() < 0.5
+    t_near = torch.where(near, t, 0.0)
+    series = torch.zeros_like(t)
+    for k in range(16, 0, -1):  # expm1(t)/t = sum t^(k-1)/k!
+        series = series * t_near + 1.0 / math.factorial(k)
+    far = torch.expm1(torch.where(near, 1.0, t)) / torch.where(near, 1.0, e)
+    return torch.where(near, log_p * series, far)
+
+
+def _log1p_over(x: Tensor, e: Tensor) -> Tensor:
+    """log(1 + e x)/e, the inverse of `deformed_log`; x at e = 0."""
+    y = e * x
+    near = y.abs() < 1.0 / 16.0
+    y_near = torch.where(near, y, 0.0)
+    series = torch.zeros_like(y)
+    for k in range(14, 0, -1):  # log1p(y)/y = 1 - y/2 + y^2/3 - ...
+        series = series * y_near + (-1.0) ** (k + 1) / k
+    far = torch.log1p(torch.where(near, 1.0, y)) / torch.where(near, 1.0, e)
+    return torch.where(near, x * series, far)
+
+
+def _work_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _scores(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """The scores in the working dtype, -inf where masked, with `dim` last."""
+    if not -x.dim() <= dim < x.dim():
+        raise ArgumentError(f"dim={dim} is out of range for scores of shape {tuple(x.shape)}.")
+    scores = x.to(_work_dtype(x.device))
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise ArgumentError("mask must be a boolean tensor, True = may have weight; add a float mask to the scores.")
+        try:
+            scores = torch.where(mask.expand_as(x), scores, -math.inf)
+        except RuntimeError:
+            raise ArgumentError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores {tuple(x.shape)}.") from None
+    return scores.movedim(dim, -1)
+
+
+def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, along: int | None = None) -> Tensor:
+    """A parameter of the mapping, one per row of `x`: shape (..., 1) with `dim` last, in the working dtype."""
+    work = _work_dtype(x.device)
+    if not isinstance(value, Tensor):
+        value = torch.full((), float(value), dtype=work, device=x.device)
+    if value.dtype == torch.bool or value.is_complex():
+        raise ArgumentError(f"{name} must be a floating-point or integer tensor or a number, not {value.dtype}.")
+    if along is not None:
+        value = value.reshape([-1 if d == along % x.dim() else 1 for d in range(x.dim())])
+    shape = [1 if d == dim % x.dim() else size for d, size in enumerate(x.shape)]
+    try:
+        return value.to(device=x.device, dtype=work).expand(shape).movedim(dim, -1)
+    except RuntimeError:
+        message = f"does not broadcast to {tuple(shape)}, the shape of the scores with dim={dim} reduced to 1."
+        raise ArgumentError(f"{name} of shape {tuple(value.shape)} {message}") from None
+
+
+def _shifted(s: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores less their row's maximum (0 where excluded), and which are allowed; entries of +inf become the only ones."""
+    top = s.detach().amax(-1, keepdim=True)
+    s = torch.where(top == math.inf, torch.where(s == math.inf, 0.0, -math.inf), s)
+    allowed = s != -math.inf
+    return torch.where(allowed, s - torch.where(top.isinf(), 0.0, top), 0.0), allowed
+
+
+def _with_size(weights: Tensor, dim: int, wanted: bool) -> Tensor | tuple[Tensor, Tensor]:
+    return (weights, (weights != 0).sum(dim, keepdim=True)) if wanted else weights

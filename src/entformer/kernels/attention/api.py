@@ -1,0 +1,263 @@
+"""Attention whose weights are alpha-entmax of the scores: `attention`, for the users of scaled_dot_product_attention."""
+
+import math
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
+
+from entformer.errors import ImplUnavailable
+from entformer.kernels import checks
+from entformer.kernels.attention import arguments, ops, reference
+from entformer.kernels.entmax import api as rows
+from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, resolve, warn_once
+
+NORMALIZERS = arguments.NORMALIZERS
+
+
+class RowStats(NamedTuple):
+    """Statistics of each row of attention, (..., H, Lq) each."""
+
+    support_size: Tensor  # how many keys have nonzero weight, int32
+    entropy: Tensor  # -sum p ln p
+    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, its generalization else; NaN for rela
+
+
+class Support(NamedTuple):
+    """The non-zero weights of all rows in compressed form: row r holds entries crow[r] to crow[r + 1]."""
+
+    crow: Tensor  # (rows + 1,) int64, rows = B * H * Lq in order
+    col: Tensor  # (nnz,) int32, the key
+    weight: Tensor  # (nnz,)
+
+
+class Attention(NamedTuple):
+    """The result of `attention` with `return_stats` or `return_support`."""
+
+    output: Tensor
+    stats: RowStats | None
+    support: Support | None
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    alpha: float | Tensor = 1.5,
+    normalizer: str = "entmax",
+    key_mask: Tensor | None = None,
+    causal_offset: int = 0,
+    alibi_slopes: Tensor | None = None,
+    return_stats: bool = False,
+    return_support: bool = False,
+    impl: Impl = "auto",
+    key_padding_mask: Tensor | None = None,
+) -> Tensor | Attention:
+    """Computes attention with alpha-entmax weights: exact zeros, alpha learnable per head, no L x L matrix in memory.
+
+    The first eight arguments are those of `torch.nn.functional.scaled_dot_product_attention`, in its order, and mean what
+    they mean there: batch, heads and rank are broadcast, and the output has the memory layout of the query.
+
+    Args:
+        query, key, value: (..., H, L, E), float16, bfloat16, float32 or float64.
+        attn_mask: boolean, True = may attend; or floating point, added to the scores (with gradient; materializes them); or
+            `torch.nn.attention.bias.causal_upper_left` / `causal_lower_right`. Elements of a float mask that are -inf or
+            the lowest number of a dtype (`torch.finfo(dtype).min`) exclude the pair; a float mask of nothing but those and
+            zeros is as fast as a boolean one.
+        dropout_p: probability that a weight is dropped, from 0 to 1. There is no training flag: pass 0 in evaluation.
+        is_causal: query i attends to keys j <= i + causal_offset. Unlike there, it may be combined with a mask.
+        scale: a number; 1 / sqrt(E) by default. For a learned scale multiply the query and pass 1.0.
+        enable_gqa: key and value may have fewer heads, which groups of query heads share.
+        alpha: a number >= 1, a tensor (H,) or (B, H) or a scalar tensor; gradients flow to it.
+        normalizer: "entmax" (reads `alpha`), "softmax", "entmax15", "sparsemax", or "rela" (weights max(score, 0)).
+        key_mask: (B, Lk) or (Lk,) boolean, True = may attend.
+        causal_offset: with a cache of n earlier keys, causal_offset = n.
+        alibi_slopes: (H,) or (B, H): adds -slope * |i + causal_offset - j| to the scores.
+        return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR.
+        impl: "auto", "reference" or "cpu".
+        key_padding_mask: the old name of `key_mask`. Here True = may attend, the opposite of
+            `torch.nn.MultiheadAttention`'s argument of this name, so it emits a FutureWarning.
+
+    Returns:
+        The output (..., H, Lq, Ev), or an `Attention`. A query that may attend to nothing gets zeros and zero gradients.
+
+    Raises:
+        ArgumentError: for arguments that do not fit.
+        ImplUnavailable: where `impl` names an implementation that does not support the call.
+    """
+    offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset)
+    if offset is not None:
+        attn_mask, is_causal, causal_offset = None, True, offset
+    tensors = (query, key, value, attn_mask, key_mask, key_padding_mask, alpha, alibi_slopes)
+    if has_torch_function(tensors):  # torch.fx proxies, tensor subclasses
+        return handle_torch_function(
+            attention,
+            tensors,
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale,
+            enable_gqa,
+            alpha=alpha,
+            normalizer=normalizer,
+            key_mask=key_mask,
+            causal_offset=causal_offset,
+            alibi_slopes=alibi_slopes,
+            return_stats=return_stats,
+            return_support=return_support,
+            impl=impl,
+            key_padding_mask=key_padding_mask,
+        )
+    dropout_p = checks.check_probability("dropout_p", dropout_p)
+    causal_offset = checks.check_offset("causal_offset", causal_offset)
+    q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)
+    keys = k.shape[2]
+    used_alpha = arguments.alpha_of(normalizer, alpha)
+    row_alpha = arguments.alpha_per_head(used_alpha, q)
+    mask, bias = arguments.mask_and_bias(attn_mask, lead, q, keys)
+    allowed_keys = arguments.key_mask_of(key_mask, key_padding_mask, q, keys)
+    slopes = None if alibi_slopes is None else arguments.per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
+    scale = arguments.scale_of(scale, q.shape[-1])
+    drop_all = dropout_p == 1.0
+    dropout_p = 0.0 if drop_all else dropout_p
+    seed = _draw_seed(dropout_p, q.device)
+
+    chosen = resolve(impl, q.device.type)
+    dense = _why_dense(q, bias, slopes, keys)
+    if impl == "cpu" and dense:
+        raise ImplUnavailable(f"impl='cpu' does not support {dense}; use impl='auto', which materializes the scores.")
+    rela = normalizer == "rela"
+    if chosen == "cpu" and not dense and not exporting_to_onnx():
+        how = (scale, rela, is_causal, causal_offset)
+        masks = (mask, allowed_keys, slopes)
+        kept_bytes = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4  # a row: half the keys, or 85, with weights
+        out, state, count, entropy, _kept = ops.forward_with_gradient(
+            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept_bytes
+        )
+        stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
+        support = None
+        if return_support:
+            _check_support_can_be_sized(q, k)
+            crow = F.pad(count.flatten().cumsum(0), (1, 0))
+            with torch.no_grad():
+                support = Support(crow, *ops.attention_support(q, k, row_alpha, *masks, state, crow, *how))
+    else:
+        if chosen == "cpu" and dense and keys > 0:
+            message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {dense}."
+            warn_once(message, stacklevel=3)
+        exact = impl == "reference"
+        if rela:
+            normalizer_fn = reference.rela
+        else:
+            normalizer_fn = partial(_entmax_rows, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
+        has_autocast = torch.amp.is_autocast_available(q.device.type)
+        with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():  # the dtype was chosen above
+            out, weights, scores = reference.attention(
+                q,
+                k,
+                v,
+                normalizer_fn,
+                mask=mask,
+                key_mask=allowed_keys,
+                bias=bias,
+                slopes=slopes,
+                scale=scale,
+                causal=is_causal,
+                causal_offset=causal_offset,
+                dropout=dropout_p,
+                seed=seed,
+                dtype=dense_dtype(q.dtype, q.device.type, exact=exact),
+            )
+        stats = _dense_stats(weights.detach(), scores.detach(), row_alpha) if return_stats else None
+        if return_support:
+            _check_support_can_be_sized(q, k)
+        support = _dense_support(weights.detach()) if return_support else None
+    if drop_all:
+        out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
+    out = _laid_out_like(query, torch.reshape(out, (*lead, *out.shape[-2:])))
+    if not (return_stats or return_support):
+        return out
+    if stats is not None:
+        if rela:  # its weights are no exponential of anything
+            stats = stats._replace(logsumexp=torch.full_like(stats.logsumexp, math.nan))
+        stats = RowStats(*(t.reshape(out.shape[:-1]) for t in stats))
+    return Attention(out, stats, support)
+
+
+def _entmax_rows(scores: Tensor, alpha: float | Tensor, row_alpha: Tensor, impl: Impl) -> Tensor:
+    """A number is passed on as one: exporters specialize on it."""
+    return rows.entmax(scores, alpha if isinstance(alpha, float) else row_alpha[:, :, None, None], impl=impl)
+
+
+def _why_dense(q: Tensor, bias: Tensor | None, slopes: Tensor | None, keys: int) -> str | None:
+    """What the fused kernel does not support in this call, or None."""
+    if bias is not None:
+        return "a floating-point attn_mask"
+    if slopes is not None and slopes.requires_grad:
+        return "a gradient to alibi_slopes"
+    if q.dtype == torch.float64:
+        return "float64"
+    if keys == 0:
+        return "rows without keys"
+    if rows.forward_mode_active():
+        return "forward-mode differentiation"
+    return None
+
+
+def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
+    """The number of nonzero weights depends on values, which neither vmap nor a meta tensor has."""
+    if q.is_meta or checks.batched_by_vmap(q, k):
+        where = "a meta tensor" if q.is_meta else "torch.func.vmap"
+        raise ImplUnavailable(
+            f"the support has no fixed size under {where}: use return_support=False (need_weights=False in a module)."
+        )
+
+
+def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
+    """`out` in the memory order of a (B, L, H, E) query seen as (B, H, L, E), so that merging its heads copies nothing."""
+    if query.dim() == 4 and query.shape[:3] == out.shape[:3] and query.stride(1) < query.stride(2):
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out
+
+
+def _draw_seed(dropout_p: float, device: torch.device) -> Tensor:
+    """A fresh number from torch's generator, so that torch.manual_seed makes dropout repeatable."""
+    if dropout_p == 0.0:
+        return torch.zeros((), dtype=torch.int64, device=device)
+    return torch.randint(2**62, (), dtype=torch.int64, device=device)
+
+
+def _dense_stats(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowStats:
+    if weights.shape[-1] == 0:
+        nothing = torch.zeros(weights.shape[:-1], device=weights.device)
+        return RowStats(nothing.to(torch.int32), nothing, nothing - math.inf)
+    entropy = -torch.where(weights > 0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
+    best, at = weights.max(-1)
+    e = alpha[:, :, None] - 1.0
+    log_best = best.clamp(min=1e-300).log()
+    deformed_log = torch.where(e.abs() < 1e-12, log_best, torch.expm1(e * log_best) / torch.where(e.abs() < 1e-12, 1.0, e))
+    return RowStats(
+        (weights > 0).sum(-1, dtype=torch.int32),
+        entropy.to(torch.float32),
+        (scores.gather(-1, at[..., None]).squeeze(-1) - deformed_log).to(torch.float32),
+    )
+
+
+def _dense_support(weights: Tensor) -> Support:
+    flat = weights.flatten(0, -2)
+    inside = flat > 0
+    crow = F.pad(inside.sum(-1).cumsum(0), (1, 0))
+    return Support(crow, inside.nonzero()[:, 1].to(torch.int32), flat[inside].to(torch.float32))

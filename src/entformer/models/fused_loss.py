@@ -1,0 +1,126 @@
+"""The last layer and its loss in one. In: states (N, d), output weight (V, d), classes (N,). Out: sums of losses.
+
+The scores (N, V) are the largest tensor of a translation model by far. They are made for some rows at a time, turned into
+the gradient at once, multiplied back, and forgotten: memory is O(rows x V), and backward has nothing left to compute.
+
+    softmax: loss = (1 - s) (-ln p_y) + s mean_v(-ln p_v)           gradient to the scores: p - (1 - s) onehot(y) - s / V
+    entmax : the entmax loss smoothed the same way (losses.py)      the same with p = entmax(scores)
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from entformer.kernels.checks import transform_active
+from entformer.kernels.fused.api import cross_entropy_
+from entformer.losses import entmax_loss
+
+__all__ = ["OutputSums", "output_loss"]
+
+CHUNK = 4 * 2**20
+"""Scores made at a time: 16 MB in float32."""
+
+
+class OutputSums(NamedTuple):
+    """Sums over the rows."""
+
+    loss: Tensor  # smoothed, with gradients
+    nll: Tensor  # -ln p of the classes; with entmax its loss without smoothing, since p may be 0
+    correct: Tensor  # how many classes have the highest score, int64
+
+
+def output_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    alpha: float = 1.0,
+) -> OutputSums:
+    """The summed loss of scores hidden @ weight^T. alpha = 1 is cross entropy, above it the entmax loss.
+
+    Under autocast the products take its dtype; losses and their sums are float32 (float64 if the states are).
+    """
+    if transform_active():
+        return _composed(hidden, weight, target, label_smoothing, alpha)
+    differentiate = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    narrow = hidden.dtype
+    if torch.is_autocast_enabled(hidden.device.type):
+        narrow = torch.get_autocast_dtype(hidden.device.type)
+    with torch.autocast(hidden.device.type, enabled=False):
+        sums = _OutputLoss.apply(hidden, weight, target, label_smoothing, alpha, narrow, differentiate)  # type: ignore[no-untyped-call]
+    return OutputSums(*sums)
+
+
+def _composed(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, alpha: float) -> OutputSums:
+    """The same by operations that torch.func transforms; holds all scores at once."""
+    scores = (hidden @ weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))  # autocast narrows the product
+    loss = entmax_loss(scores, target, alpha, reduction="sum", label_smoothing=smoothing)
+    with torch.no_grad():
+        nll = entmax_loss(scores, target, alpha, reduction="sum")
+        correct = (scores.gather(1, target[:, None]).squeeze(1) == scores.amax(1)).sum()
+    return OutputSums(loss, nll.detach(), correct)
+
+
+class _OutputLoss(torch.autograd.Function):
+    """Forward computes the gradients too; backward only scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        smoothing: float,
+        alpha: float,
+        narrow: torch.dtype,
+        differentiate: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        h, w = hidden.to(narrow), weight.to(narrow)
+        grad_hidden = torch.empty_like(h) if differentiate else None  # (N, d)
+        grad_weight = torch.zeros_like(weight, dtype=wide) if differentiate else None  # (V, d)
+        rows = max(16, CHUNK // weight.shape[0])
+        sums = torch.zeros(3, dtype=wide, device=h.device)  # loss, nll, correct
+        for at in range(0, h.shape[0], rows):
+            part, classes = h[at : at + rows], target[at : at + rows]
+            scores = part @ w.t()  # (rows, V); from here on their gradient
+            if alpha == 1.0:
+                found = cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
+            else:
+                found = _entmax_(scores, classes, smoothing, alpha, differentiate)
+            sums += found.sum(0, dtype=torch.float64).to(wide)
+            if grad_hidden is not None and grad_weight is not None:
+                torch.mm(scores, w, out=grad_hidden[at : at + rows])
+                if narrow == wide:
+                    grad_weight.addmm_(scores.t(), part)
+                else:
+                    grad_weight += scores.t() @ part
+        if grad_hidden is not None:
+            ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight)
+        loss, nll, correct = sums[0].clone(), sums[1].clone(), sums[2].long()
+        ctx.mark_non_differentiable(nll, correct)
+        ctx.weight_dtype = weight.dtype
+        return loss, nll, correct
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_others: Any) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        to_hidden = grad_hidden * grad if ctx.needs_input_grad[0] else None
+        to_weight = (grad_weight * grad).to(ctx.weight_dtype) if ctx.needs_input_grad[1] else None
+        return to_hidden, to_weight, None, None, None, None, None
+
+
+def _entmax_(scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool) -> Tensor:
+    """As `cross_entropy_` with the entmax loss, whose own backward gives the gradient."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    best = wide.gather(1, target[:, None]).squeeze(1) == wide.amax(1)
+    plain = entmax_loss(wide, target, alpha, reduction="none")
+    with torch.set_grad_enabled(differentiate):
+        leaf = wide.detach().requires_grad_(differentiate)
+        losses = entmax_loss(leaf, target, alpha, reduction="none", label_smoothing=smoothing)
+    if differentiate:
+        scores.copy_(torch.autograd.grad(losses, leaf, torch.ones_like(losses))[0])
+    return torch.stack([losses.detach(), plain, best.to(plain.dtype)], 1)

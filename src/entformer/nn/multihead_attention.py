@@ -1,0 +1,340 @@
+"""Multi-head attention with the face of torch.nn.MultiheadAttention. In: query, key, value. Out: (output, weights or None).
+
+    q, k, v = linear maps of the inputs, split into H heads              parameters and state_dict keys are torch's
+    q, k    = turned by their places                                     rotary positions only (positions.py)
+    q       = factor(x, n) q                                             ssmax and asentmax only (scaling.py)
+    heads   = weights(q k^T / sqrt(head size) + bias) v                  fused, see kernels/attention; bias: ALiBi and NAPE only
+    output  = W_o norm(concatenated heads) + b_o                         norm: ReLA only (rela.py)
+
+MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this key.** Everywhere else in entformer, as in
+scaled_dot_product_attention, True = may attend. A floating-point mask is added to the scores.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import Impl
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.cache import KeyValueCache
+from entformer.nn.dense import mapped_attention, mapped_weights
+from entformer.nn.hooks import AttentionTrace, Watcher
+from entformer.nn.inputs import check_inputs
+from entformer.nn.interop import TorchAttention, from_nested, to_nested
+from entformer.nn.masks import Masks, dense_weights, masks_of_torch
+from entformer.nn.normalizers import alpha_of, normalizer_fn_of, normalizer_of
+from entformer.nn.positions import Positions, Rotary, slopes_of
+from entformer.nn.rela import chosen_output_norm, output_norm_of
+from entformer.nn.scaling import row_length, scale_queries, scaling_of
+from entformer.nn.sdpa import softmax_attention
+from entformer.nn.tables import is_plain
+from entformer.nn.tracing import traced_as_leaf
+from entformer.nn.window import HeadGroup, WindowedCache, attention_by_group
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(TorchAttention):
+    """torch.nn.MultiheadAttention whose heads may be sparse, each with its own learned alpha.
+
+    The positional arguments, `forward` and the state_dict keys are torch's, and so are the outputs with `normalizer="softmax"`.
+    Other normalizers may own more parameters (`alpha.pre_alpha`, `norm.*`, `scaling.*`). A state dict of torch's module loads
+    strictly all the same: these keep their values if nothing else is missing. `from_torch` copies one module, `convert`
+    replaces every torch.nn.MultiheadAttention inside a model.
+
+    Args:
+        embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
+        normalizer: "entmax", "softmax", "rela", "asentmax", ... or "module:Name" of your own; see `nn/normalizers.py`.
+        alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
+            A `LearnedAlpha` is shared with other layers: whoever made it registers it, this module only uses it.
+        alpha_tied: learn one alpha per "head", or one for the "layer".
+        alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
+        normalizer_options: of the normalizers that have some, such as {"k": 4} for "topk".
+        output_norm: "none", "rms", "gated" or "init" (`nn/rela.py`); None: "gated" for "rela" and its kind, else none.
+        output_norm_per_head: for each head alone. `rela_norm` and `rela_per_head` are the former names of the two.
+        scaling: a name of `nn/scaling.py` or a module (x, n) -> factors of the queries; None: what the normalizer brings.
+        positions: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone; or a `Positions`.
+        backend: "sdpa" computes softmax by torch's scaled_dot_product_attention, for comparison; "entformer" by our kernel.
+        impl: as in `entformer.attention`.
+
+    A `hook` that is set is handed the exact support, the statistics, queries, keys and masks of every call (`AttentionTrace`).
+    `alpha_override`, (H,), stands in for alpha while it is set; `models/override.py` sets it for a while and clears it.
+    """
+
+    hook: Watcher | None
+    alpha_override: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        normalizer: str = "entmax",
+        alpha: float | str | LearnedAlpha | None = None,
+        alpha_tied: str = "head",
+        alpha_init: float | str = "random",
+        normalizer_options: Mapping[str, Any] | None = None,
+        output_norm: str | None = None,
+        output_norm_per_head: bool = False,
+        rela_norm: str | None = None,
+        rela_per_head: bool = False,
+        scaling: nn.Module | str | None = None,
+        positions: str | Positions = "none",
+        backend: str = "entformer",
+        impl: Impl = "auto",
+    ) -> None:
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+            raise ArgumentError(f"embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}.")
+        if not 0.0 <= dropout < 1.0:
+            raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
+        if alpha_tied not in ("head", "layer"):
+            raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
+        kind = (places := Positions.of(positions)).kind
+        traits = normalizer_of(normalizer)
+        placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
+        if placed != "none" and (add_bias_kv or add_zero_attn):
+            raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
+        if backend not in ("entformer", "sdpa"):
+            raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
+        if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
+            raise ArgumentError('backend="sdpa" computes softmax without ALiBi only; use backend="entformer".')
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        )
+        self.normalizer, self._placed = normalizer, placed
+        self.backend = backend
+        self.impl: Impl = impl
+        self.hook = self.alpha_override = None
+
+        self.alpha: LearnedAlpha | float | None
+        if isinstance(alpha, LearnedAlpha):
+            self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
+        else:
+            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
+        chosen = chosen_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
+        self.norm = output_norm_of(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
+        self.normalizer_fn = normalizer_fn_of(traits, num_heads, normalizer_options)
+        scaling = traits.scaling if scaling is None else scaling
+        self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
+        self.positions = kind
+        self._places = places
+        self.rotary = Rotary(self.head_dim, places.base) if kind == "rotary" else None
+        for own in self.children():
+            if own is not self.out_proj:
+                own.to(device=device, dtype=dtype)
+
+    @property
+    def slopes(self) -> Tensor | None:
+        """The ALiBi slopes of the heads, (H,) in float32; None without ALiBi and NAPE. Computed, so always right."""
+        slopes = self._slopes(next(self.parameters()))
+        return None if slopes is None else slopes.clone()
+
+    def _slopes(self, like: Tensor) -> Tensor | None:
+        return slopes_of(self._places, self.num_heads, like)
+
+    @property
+    def alphas(self) -> Tensor | None:
+        """The alpha of each head now, (H,); None for ReLA and others that have none."""
+        if self.alpha_override is not None:
+            return self.alpha_override
+        if isinstance(self.alpha, LearnedAlpha):
+            return self.alpha.alpha
+        return None if self.alpha is None else torch.full((self.num_heads,), self.alpha, device=next(self.parameters()).device)
+
+    @traced_as_leaf
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        cache: KeyValueCache | WindowedCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend. Without `need_weights` nothing of size Lq x Lk is stored; set it False unless you read the weights.
+
+        Args:
+            query, key, value: (Lq, B, E) and (Lk, B, E), (B, L, E) with `batch_first`, (L, E) for one sequence.
+            key_padding_mask: (B, Lk) or (Lk,). **True = ignore this key**; floating point is added to the scores.
+            need_weights: return the weights too, before dropout (torch's are after it). Where gradients are enabled they are
+                differentiable, so they can be supervised; they then take memory for all Lq x Lk pairs until backward.
+            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
+                unless it holds nothing but 0 and -inf).
+            average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
+            is_causal: query i sees keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read; where
+                torch refuses a hint without `attn_mask`, this module needs none.
+            cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries see all it holds
+                (masks must be as long), and with `is_causal` query i is at position i + its length before. With key and
+                value None, attend to what it holds: a memory projected once. A `WindowedCache` forgets keys that can have
+                no weight; it serves causal self-attention, without weights, hooks or `attn_mask`.
+
+        A query that may attend to nothing gets zeros before the output map, where torch gives NaN. Nested tensors (B, lengths,
+        size), as nn.TransformerEncoder makes of padded batches, give a nested output. If a call raises, `cache` is unchanged.
+        """
+        if query.is_nested:
+            plain = attn_mask is None and key_padding_mask is None and cache is None
+            query_, key_, value_, ignored = from_nested(query, key, value, self.batch_first, plain)
+            result, weights = MultiheadAttention.forward(
+                self, query_, key_, value_, ignored, need_weights, None, average_attn_weights, is_causal
+            )
+            return to_nested(result, query), weights
+        sizes = (self.embed_dim, self.kdim, self.vdim)
+        batched = check_inputs(query, key, value, is_causal, sizes=sizes, positions=self._placed, batch_first=self.batch_first)
+        x = self._batch_first(query)  # (B, Lq, E)
+        q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
+        held = 0 if cache is None else cache.length
+        if self.rotary is not None and k is not None:
+            q, k = self.rotary(q, held), self.rotary(k, held)
+        windowed = isinstance(cache, WindowedCache)
+        looked_at = need_weights or self.hook is not None or self.alpha_override is not None
+        if windowed and (k is None or not is_causal or looked_at):
+            raise ArgumentError("a WindowedCache serves causal self-attention without weights, hooks and overrides.")
+        if k is None and cache is None:
+            raise ArgumentError("key and value may be None only with a cache that holds a memory.")
+        extra = (self.bias_k is not None) + self.add_zero_attn
+        batch, heads, queries, _ = q.shape
+        keys = held + extra + (0 if k is None else k.shape[2])
+        sizes_of_masks = {"batch": batch, "heads": heads, "queries": queries, "keys": keys - extra, "extra": extra}
+        masks = masks_of_torch(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
+        slopes = self._slopes(q)
+        if self.scaling is not None:
+            sight = {"causal_offset": held + extra if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
+            length = row_length(queries, keys, device=q.device, **sight)  # type: ignore[arg-type]
+            q = scale_queries(q, self.scaling(x, length), slopes if self.positions == "nape" else None)
+        mark: Any = None if cache is None else cache.mark()
+        try:
+            weights = None
+            if isinstance(cache, WindowedCache) and k is not None and v is not None:
+                parts = cache.append(k, v)
+                out = attention_by_group(q, parts, lambda some, part: self._attend_part(some, part, masks, slopes))
+            else:
+                if isinstance(cache, KeyValueCache):
+                    k, v = cache.views() if k is None or v is None else cache.append(k, v)
+                if k is None or v is None:
+                    raise ArgumentError("key and value may be None only with a cache that holds a memory.")
+                k, v = self._with_extra_keys(k, v) if extra else (k, v)  # in front, where causal rows of any offset see them
+                found = self._attend(q, k, v, masks, slopes, is_causal, held + extra, need_weights)
+                out = found.output
+                if need_weights:
+                    weights = self._weights(found, q, k, masks, slopes, is_causal, held + extra, average_attn_weights, extra)
+            joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
+            result = self.out_proj(joined if self.norm is None else self.norm(joined))
+        except BaseException:
+            if cache is not None:
+                cache.restore(mark)
+            raise
+        if not batched:
+            return result[0], None if weights is None else weights[0]
+        return result if self.batch_first else result.transpose(0, 1), weights
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        masks: Masks,
+        slopes: Tensor | None,
+        causal: bool,
+        offset: int,
+        need_weights: bool = False,
+        some: Tensor | None = None,
+    ) -> Attention:
+        """Attention of all heads, or of the heads `some`, by whichever way computes this normalizer."""
+        dropout = self.dropout if self.training else 0.0
+        trace = self.hook is not None or (need_weights and not self._needs_dense_weights(q, k, masks))
+        slopes = slopes if slopes is None or some is None else slopes[some]
+        if self.normalizer_fn is not None:
+            how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
+            mapped = mapped_attention(q, k, v, self.normalizer_fn, masks, dropout=dropout, trace=trace, **how)
+            return self._recorded(mapped, q, k, masks, causal, offset)
+        override = self.alpha_override
+        if self.backend == "sdpa" and not trace and override is None:
+            return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
+        alpha = self._alpha()
+        found = attention(
+            q,
+            k,
+            v,
+            alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
+            normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
+            attn_mask=masks.one_mask(),
+            key_mask=masks.keys,
+            dropout_p=dropout,
+            is_causal=causal,
+            causal_offset=offset,
+            alibi_slopes=slopes,
+            return_stats=trace and self.hook is not None,
+            return_support=trace,
+            impl=self.impl,
+        )
+        found = found if isinstance(found, Attention) else Attention(found, None, None)
+        return self._recorded(found, q, k, masks, causal, offset)
+
+    def _recorded(self, found: Attention, q: Tensor, k: Tensor, masks: Masks, causal: bool, offset: int) -> Attention:
+        """`found`, after whoever is interested has seen it."""
+        if self.hook is not None and found.support is not None and found.stats is not None:
+            self.hook(AttentionTrace(found.support, found.stats, q.detach(), k.detach(), masks, causal, offset))
+        return found
+
+    def _alpha(self) -> float | Tensor:
+        """What `attention` takes: a number, or (H,)."""
+        alpha = self.alpha if self.alpha_override is None else self.alpha_override
+        return alpha() if isinstance(alpha, LearnedAlpha) else 1.5 if alpha is None else alpha
+
+    def _needs_dense_weights(self, q: Tensor, k: Tensor, masks: Masks) -> bool:
+        """Whether weights come from the dense computation: a support has no gradient, and a size only numbers tell."""
+        bias, learned = masks.bias, isinstance(self.alpha, LearnedAlpha) or self.normalizer_fn is not None
+        wants = q.requires_grad or k.requires_grad or learned or (bias is not None and bias.requires_grad)
+        return (torch.is_grad_enabled() and wants) or not is_plain(q)
+
+    def _weights(
+        self,
+        found: Attention,
+        q: Tensor,
+        k: Tensor,
+        masks: Masks,
+        slopes: Tensor | None,
+        causal: bool,
+        offset: int,
+        average: bool,
+        extra: int,
+    ) -> Tensor:
+        """The weights (B, Lq, Lk), or (B, H, Lq, Lk); extra keys at the end, as torch has them."""
+        if found.support is not None and not self._needs_dense_weights(q, k, masks):
+            shape = (*q.shape[:3], k.shape[2])
+            return dense_weights(found.support, shape, extra, average).to(q.dtype)
+        alpha, rows = self._alpha(), self.normalizer_fn
+        if rows is None:
+            is_rela = self.alpha_override is None and normalizer_of(self.normalizer).kernel == "rela"
+            rows = torch.relu if is_rela else lambda s: entmax(s, alpha, alpha_dim=1 if isinstance(alpha, Tensor) else None)
+        weights = mapped_weights(q, k, rows, masks, is_causal=causal, offset=offset, slopes=slopes).to(q.dtype)
+        weights = weights.roll(-extra, -1) if extra else weights
+        return weights.mean(1) if average else weights
+
+    def _attend_part(self, q: Tensor, part: HeadGroup, masks: Masks, slopes: Tensor | None) -> Tensor:
+        """Causal attention of some heads to the end of the past."""
+        seen = part.keys.shape[2]
+        last = Masks(None, None if masks.keys is None else masks.keys[:, -seen:], None)
+        return self._attend(q, part.keys, part.values, last, slopes, True, seen - q.shape[2], some=part.heads).output
+
+    def extra_repr(self) -> str:
+        alpha = "" if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else f", alpha={self.alpha}"
+        return f"{self.embed_dim}, {self.num_heads}, normalizer={self.normalizer}{alpha}, batch_first={self.batch_first}"

@@ -1,0 +1,191 @@
+"""The training. In: a recipe and a folder. Out: a run folder with a trained model, and `RunSummary`.
+
+Calling `train` again with the same arguments goes on where the last complete checkpoint stands; on the CPU, with as many
+threads as before, the result is bit for bit that of a run that was never interrupted.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from entformer.checkpoint.atomic import write_json, write_text
+from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.load import model_info
+from entformer.data.prepared import Prepared
+from entformer.errors import ArgumentError
+from entformer.models.seq2seq import Seq2Seq
+from entformer.training.console import Reporter
+from entformer.training.corpora import open_prepared
+from entformer.training.loop import Trainer
+from entformer.training.metrics import Metrics
+from entformer.training.optim import make_optimizer
+from entformer.training.precision import precision_here
+from entformer.training.ranks import Ranks
+from entformer.training.recipe import Recipe
+from entformer.training.recipe_file import load_recipe, refuse_ineffective, to_yaml
+from entformer.training.resume import changes, same_data
+from entformer.training.state import Progress, load_progress
+from entformer.training.summary import RunSummary
+
+BYTES_PER_PARAMETER = 12  # of a checkpoint: the weight and AdamW's two moments, float32
+
+
+def train(
+    recipe: Recipe | Path | str,
+    out: Path | str | None = None,
+    *,
+    settings: Sequence[str] = (),
+    resume_with_new_data: bool = False,
+    threads: int | None = None,
+    stop_after_minutes: float | None = None,
+    quiet: bool = False,
+) -> RunSummary:
+    """Train a model, or go on training it.
+
+    Args:
+        recipe: a Recipe, a file, or the name of a built-in recipe.
+        out: the run folder; runs/NAME if not given.
+        settings: changes to the recipe such as "training.lr=1e-3"; not together with a Recipe.
+        resume_with_new_data: go on although the data changed; the new data start with a new epoch.
+        threads: for torch and the kernels; as many as torch takes if not given.
+        stop_after_minutes: save and stop after this time; the same call later goes on.
+        quiet: write to RUN/train.log only.
+    """
+    if isinstance(recipe, Recipe):
+        if settings:
+            raise ArgumentError("settings are for recipe files; make the Recipe with these values instead.")
+        refuse_ineffective(recipe)
+    else:
+        recipe = load_recipe(recipe, settings)
+    if stop_after_minutes is not None and stop_after_minutes <= 0:
+        raise ArgumentError(f"stop_after_minutes={stop_after_minutes:g} must be above 0.")
+    folder = RunFolder(Path("runs") / recipe.name if out is None else Path(out))
+    with _as_before(threads), contextlib.ExitStack() as stack:
+        ranks = Ranks(recipe.training.device)
+        stack.callback(ranks.close)
+        if ranks.first:
+            folder.claim()
+            stack.enter_context(folder.locked())
+        reporter = stack.enter_context(Reporter(folder.log if ranks.first else None, quiet=quiet or not ranks.first))
+        trainer = _set_up(recipe, folder, ranks, reporter, stack, resume_with_new_data)
+        return trainer.run(stop_after_minutes)
+
+
+@contextlib.contextmanager
+def _as_before(threads: int | None) -> Iterator[None]:
+    """Leave the caller's threads and random states as they were."""
+    threads_before, random_before = torch.get_num_threads(), random.getstate()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads_before)
+        random.setstate(random_before)
+
+
+def _set_up(
+    recipe: Recipe,
+    folder: RunFolder,
+    ranks: Ranks,
+    reporter: Reporter,
+    stack: contextlib.ExitStack,
+    new_data: bool,
+) -> Trainer:
+    """Check everything that can be checked before the first step, build, and load the last checkpoint."""
+    changed = changes(folder, recipe)
+    prepared = _data(recipe, folder, ranks, reporter, new_data)
+    same = same_data(folder, prepared, allow_new=new_data)
+    config = recipe.training
+
+    torch.manual_seed(config.seed)
+    random.seed(config.seed)
+    model = Seq2Seq(recipe.model_for(prepared.subwords.size)).to(ranks.device)
+    ranks.same_weights(model)
+    torch.manual_seed(config.seed + ranks.rank)  # each process drops out its own
+    optimizer = make_optimizer(model, config)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    if ranks.first:
+        for name in folder.remove_half_written():
+            reporter.say(f"{name} was incomplete and is removed.")
+        for note in folder.set_damaged_aside():
+            reporter.say(note)
+        kept = config.kept_last + config.kept_best + 2 - len(folder.complete())
+        folder.need_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
+        _write_facts(folder, recipe, model, prepared)
+    ranks.share(None)  # the others look for checkpoints only now
+    progress, resumed = Progress(), False
+    latest = folder.latest()
+    if latest is not None:
+        progress, remarks = load_progress(latest, model=model, optimizer=optimizer, ranks=ranks, seed=config.seed)
+        resumed = True
+        reporter.say(f"going on from {latest.path}")
+        for remark in [*(f"recipe: {text}" for text in changed), *remarks]:
+            reporter.say(f"  {remark}")
+        if not same:
+            reporter.say("  the data are new; a new epoch begins")
+            progress.epoch, progress.position = progress.epoch + 1, 0
+    else:
+        threads = torch.get_num_threads()
+        reporter.say(
+            f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
+            f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
+            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
+        )
+    metrics = None
+    if ranks.first:
+        metrics = stack.enter_context(
+            Metrics(
+                folder.metrics,
+                from_step=progress.step if resumed else -1,
+                validated=progress.validated,
+                tensorboard=folder.path / "tensorboard" if config.tensorboard else None,
+            )
+        )
+        for note in metrics.notes:
+            reporter.say(note)
+    return Trainer(
+        recipe=recipe,
+        folder=folder,
+        prepared=prepared,
+        model=model,
+        optimizer=optimizer,
+        progress=progress,
+        resumed=resumed,
+        ranks=ranks,
+        metrics=metrics,
+        reporter=reporter,
+    )
+
+
+def _data(recipe: Recipe, folder: RunFolder, ranks: Ranks, reporter: Reporter, new_data: bool) -> Prepared:
+    """The prepared data; process 0 makes them if need be."""
+    where = recipe.data.prepared or folder.prepared
+    if ranks.first:
+        trained = folder.subwords if folder.latest() is not None else None
+        prepared = open_prepared(recipe.data, where, reporter.say, run_subwords=trained, allow_new=new_data)
+        ranks.share(None)
+        return prepared
+    ranks.share(None)
+    return Prepared.open(where)
+
+
+def _write_facts(folder: RunFolder, recipe: Recipe, model: Seq2Seq, prepared: Prepared) -> None:
+    """recipe.yaml, model.json and subwords.model."""
+    write_text(folder.recipe, to_yaml(recipe))
+    prepared.subwords.save(folder.subwords)
+    info = model_info(
+        model.config,
+        prepared.subwords,
+        source_language=prepared.source_language,
+        target_language=prepared.target_language,
+        tokenized=prepared.tokenized,
+        lowercase=prepared.lowercase,
+        data_fingerprint=prepared.fingerprint,
+    )
+    write_json(folder.model, info)

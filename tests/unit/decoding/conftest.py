@@ -1,0 +1,92 @@
+"""A run whose model copies, so that every translation is known; and a real run folder with an untrained Transformer."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
+from entformer.checkpoint.atomic import write_json
+from entformer.models.config import Seq2SeqConfig
+from entformer.models.seq2seq import Seq2Seq
+from entformer.text.tokenizer import EOS, SubwordTokenizer
+
+WORDS = (
+    "a man in an orange hat is looking at something . two dogs play with the red ball on green grass near water . Der Mann !"
+)
+
+
+class CopyState:
+    def __init__(self, source: Tensor) -> None:
+        self.source = source
+        self.at = 0
+
+    def reorder(self, index: Tensor) -> None:
+        self.source = self.source[index]
+
+
+class CopyModel(nn.Module):
+    """Says the source again, token by token; the second choice is always the id after it."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.source_embedding = nn.Parameter(torch.zeros(vocabulary, 1))
+        self.sizes: list[tuple[int, ...]] = []
+
+    def start(self, source: Tensor, source_mask: Tensor | None) -> CopyState:
+        assert not self.training
+        self.sizes.append(tuple(source.shape))
+        return CopyState(source)
+
+    def step(self, tokens: Tensor, state: CopyState) -> Tensor:
+        state.at += 1 if tokens.dim() == 1 else tokens.shape[1]
+        vocabulary = len(self.source_embedding)
+        logits = torch.full((len(state.source), vocabulary), math.log(1e-6))
+        place = min(state.at, state.source.shape[1]) - 1
+        wanted = state.source[:, place].masked_fill(state.source[:, place] < EOS, EOS)
+        logits.scatter_(1, (wanted + 1).clamp(max=vocabulary - 1)[:, None], math.log(0.2))
+        return logits.scatter_(1, wanted[:, None], math.log(0.7))
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        return logits
+
+
+@pytest.fixture(scope="session")
+def subwords() -> SubwordTokenizer:
+    return SubwordTokenizer.train([WORDS] * 20, vocab_size=340)
+
+
+@pytest.fixture
+def copying(subwords: SubwordTokenizer) -> LoadedRun:
+    model: Any = CopyModel(subwords.size)
+    return LoadedRun(
+        model=model,
+        subwords=subwords,
+        source_language="en",
+        target_language="de",
+        info={"tokenized": False, "lowercase": False},
+        step=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def run_folder(subwords: SubwordTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that `load_run` reads, as training writes it."""
+    folder = RunFolder(tmp_path_factory.mktemp("decode") / "run")
+    folder.claim()
+    torch.manual_seed(3)
+    config = Seq2SeqConfig(vocab_size=subwords.size, encoder_layers=1, decoder_layers=2, heads=2, width=16, hidden=32)
+    model = Seq2Seq(config)
+    facts = {"source_language": "en", "target_language": "de", "tokenized": False, "lowercase": False, "data_fingerprint": "0"}
+    write_json(folder.model, model_info(config, subwords, **facts))  # type: ignore[arg-type]
+    subwords.save(folder.subwords)
+
+    def write(where: Path) -> None:
+        save_weights(where / "model.safetensors", model)
+        save_weights(where / "state.safetensors", nn.Linear(1, 1))
+
+    folder.point("best", folder.save(7, write, {"step": 7}))
+    return folder.path

@@ -1,0 +1,333 @@
+"""The door to attention: what it refuses and in which words, and that it means what scaled_dot_product_attention means.
+
+In: arguments good and bad. Out: one clear sentence for each mistake; torch's own numbers where the two share a meaning.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as torch_attention
+
+from entformer.errors import ArgumentError, ImplUnavailable
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.registry import Impl
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def good() -> dict[str, Any]:
+    return {"query": normal(2, 4, 5, 8), "key": normal(2, 4, 7, 8), "value": normal(2, 4, 7, 6)}
+
+
+def call(**arguments: Any) -> Tensor:
+    out = attention(**arguments)
+    assert isinstance(out, Tensor)
+    return out
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"dropout_p": 1.1}, r"dropout_p=1.1 must be at least 0 and at most 1\."),
+    ({"dropout_p": -0.1}, r"dropout_p=-0.1 must be at least 0 and at most 1\."),
+    ({"dropout_p": math.nan}, r"dropout_p=nan must be at least 0 and at most 1\."),
+    ({"causal_offset": 2**63 - 1, "is_causal": True}, r"causal_offset=9223372036854775807 is out of range"),
+    ({"causal_offset": -(2**63), "is_causal": True}, r"causal_offset=-9223372036854775808 is out of range"),
+    ({"causal_offset": 0.5}, r"causal_offset must be an integer, not float\."),
+    (
+        {"scale": torch.tensor(0.3)},
+        r"scale must be a number, not a tensor.*attention\(query \* scale, key, value, scale=1\.0\)\.",
+    ),
+    (
+        {"query": torch.ones(2, 4, 5, 8, dtype=torch.long)},
+        r"query must be a floating-point tensor \(\.\.\., heads, length, size\)",
+    ),
+    ({"key": [1.0, 2.0]}, r"key must be a floating-point tensor"),
+    ({"value": torch.ones(6)}, r"value must be a floating-point tensor"),
+    ({"key": torch.ones(3, 7, 8)}, r"shapes do not fit: .*key \(3, 7, 8\).*equally many heads\."),
+    ({"key": torch.ones(3, 7, 8), "value": torch.ones(3, 7, 6)}, r"4 heads and key 3: they must have equally many heads\."),
+    ({"value": torch.ones(2, 4, 7, 6, device="meta")}, r"query is on cpu and value on meta; move one of them\."),
+    ({"key": normal(2, 4, 7, 8).double()}, r"must have one dtype, not torch.float32, torch.float64 and torch.float32\."),
+    ({"key": normal(2, 4, 7, 9)}, r"shapes do not fit: query \(2, 4, 5, 8\), key \(2, 4, 7, 9\), value \(2, 4, 7, 6\)\."),
+    ({"value": normal(2, 4, 8, 6)}, r"shapes do not fit: .*value \(2, 4, 8, 6\)\."),
+    ({"query": normal(3, 4, 5, 8)}, r"shapes do not fit: query \(3, 4, 5, 8\)"),
+    ({"value": normal(2, 2, 7, 6)}, r"shapes do not fit"),
+    ({"query": normal(2, 8, 5, 8)}, r"query has 8 heads and key 4: set enable_gqa=True to share key heads\."),
+    (
+        {"query": normal(2, 6, 5, 8), "enable_gqa": True},
+        r"query has 6 heads and key 4: the first must be a multiple of the second\.",
+    ),
+    ({"normalizer": "sofmax"}, r"normalizer='sofmax' is not known; choose one of softmax, entmax15, sparsemax, entmax, rela"),
+    ({"alpha": 0.9}, r"alpha=0.9 must be a finite number of at least 1 in attention; 1 is softmax\."),
+    ({"alpha": math.nan}, r"alpha=nan must be a finite number"),
+    ({"alpha": math.inf}, r"alpha=inf must be a finite number"),
+    ({"alpha": torch.tensor([True, True, True, True])}, r"alpha must be a floating-point or integer tensor or a number, not"),
+    ({"alpha": torch.tensor([1.5, 1.5, math.inf, 1.5])}, r"alpha must be finite, but the tensor given has infinite values\."),
+    ({"alpha": torch.tensor(-math.inf)}, r"alpha must be finite"),
+    ({"alpha": torch.full((4,), 1.5, device="meta")}, r"alpha is on meta but the scores are on cpu; move one of them\."),
+    ({"alpha": torch.tensor([1.5, 1.5, 0.5, 1.5])}, r"alpha must be at least 1 in attention, the smallest given is 0\.5;"),
+    ({"alpha": torch.full((3,), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(3,\)\."),
+    ({"alpha": torch.full((4, 2), 1.5)}, r"alpha must have shape \(4,\) or \(2, 4\), one value per head; it has \(4, 2\)\."),
+    ({"alpha": torch.full((2, 4, 1), 1.5)}, r"alpha must have shape .* it has \(2, 4, 1\)\."),
+    ({"alibi_slopes": torch.ones(5)}, r"alibi_slopes must have shape \(4,\) or \(2, 4\), one value per head; it has \(5,\)\."),
+    ({"attn_mask": torch.ones(5, 6, dtype=torch.bool)}, r"attn_mask of shape \(5, 6\) does not broadcast to \(2, 4, 5, 7\)\."),
+    (
+        {"attn_mask": torch.ones(5, 7, dtype=torch.uint8)},
+        r"attn_mask must be boolean .* or floating point .*, not torch.uint8\.",
+    ),
+    ({"attn_mask": torch.ones(5, 7, dtype=torch.bool, device="meta")}, r"attn_mask is on meta but the query is on cpu;"),
+    ({"key_mask": torch.zeros(2, 7)}, r"key_mask must be a boolean tensor, True = may attend\."),
+    ({"key_mask": torch.ones(2, 5, dtype=torch.bool)}, r"key_mask must have shape \(2, 7\), not \(2, 5\)\."),
+    ({"key_mask": torch.ones(2, 7, dtype=torch.bool, device="meta")}, r"key_mask is on meta but the query is on cpu;"),
+    (
+        {"key_mask": torch.ones(7, dtype=torch.bool), "key_padding_mask": torch.ones(7, dtype=torch.bool)},
+        r"key_mask and key_padding_mask are one argument under two names; give key_mask alone\.",
+    ),
+    ({"impl": "gpu"}, r"impl='gpu' is not known; choose one of auto, reference, cpu, triton\."),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), BAD, ids=[f"{next(iter(c))}-{i}" for i, (c, _) in enumerate(BAD)])
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+def test_mistakes_get_one_sentence(change: dict[str, Any], sentence: str, impl: Impl, kernels: None) -> None:
+    with pytest.raises(ArgumentError, match=sentence) as caught:
+        attention(**{"impl": impl} | good() | change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attn_mask": torch.ones(5, 7)}, r"impl='cpu' does not support a floating-point attn_mask; use"),
+        ({name: t.double() for name, t in good().items()}, r"impl='cpu' does not support float64; use impl='auto'"),
+        ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"does not support rows without keys; use impl='auto'"),
+        ({name: t.to("meta") for name, t in good().items()}, r"impl='cpu' cannot run on a meta tensor"),
+        ({"impl": "triton"}, r"impl='triton' is not built in this version; use impl='auto' or impl='reference'\."),
+    ],
+)
+def test_an_explicit_impl_never_falls_back(change: dict[str, Any], sentence: str, kernels: None) -> None:
+    with pytest.raises(ImplUnavailable, match=sentence):
+        attention(**{"impl": "cpu"} | good() | change)
+
+
+def test_forward_mode_takes_the_dense_path(kernels: None) -> None:
+    primal = good()
+    tangent = normal(2, 4, 5, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(primal["query"], tangent)
+        with pytest.raises(ImplUnavailable, match=r"does not support forward-mode differentiation; use impl='auto'"):
+            attention(**primal | {"query": dual}, impl="cpu")
+        out = call(**primal | {"query": dual})
+        moved = torch.autograd.forward_ad.unpack_dual(out).tangent
+    step = 1e-3
+    up, down = (call(**primal | {"query": primal["query"] + sign * step * tangent}, impl="reference") for sign in (1, -1))
+    torch.testing.assert_close(moved, (up - down) / (2 * step), rtol=2e-2, atol=2e-3)  # of a central difference in float32
+
+
+# Weights of softmax and sums of 8 to 16 products of size 1 to 4: some tens of units of float32.
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}
+LEADING: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("masked", ["none", "boolean", "float", "causal"])
+def test_any_number_of_dimensions(leading: tuple[int, ...], masked: str, impl: Impl) -> None:
+    q, k, v = normal(*leading, 5, 8), normal(*leading, 7, 8), normal(*leading, 7, 6)
+    mask = normal(*leading, 5, 7)
+    kinds: dict[str, dict[str, Any]] = {
+        "none": {},
+        "boolean": {"attn_mask": (mask > -1.0) | (torch.arange(7) == 0)},
+        "float": {"attn_mask": mask},
+        "causal": {"is_causal": True},
+    }
+    shared = kinds[masked]
+    if masked == "float" and impl == "cpu":
+        impl = "auto"
+    out = attention(q, k, v, normalizer="softmax", impl=impl, **shared, return_stats=True, return_support=True)
+    assert isinstance(out, Attention)
+    torch.testing.assert_close(out.output, torch_attention(q, k, v, **shared), **CLOSE)
+    assert out.stats is not None
+    assert out.support is not None
+    assert out.stats.support_size.shape == out.stats.entropy.shape == out.stats.logsumexp.shape == q.shape[:-1]
+    assert out.support.crow.numel() == q.shape[:-1].numel() + 1
+
+
+SHARED: dict[str, Callable[[], dict[str, Any]]] = {
+    "nothing": dict,
+    "boolean mask": lambda: {"attn_mask": (normal(2, 1, 9, 13) > -0.5) | (torch.arange(13) == 3)},
+    "boolean mask over all": lambda: {"attn_mask": (normal(9, 13) > -0.5) | (torch.arange(13) == 3)},
+    "float mask": lambda: {"attn_mask": normal(2, 4, 9, 13)},
+    "float mask with -inf": lambda: {"attn_mask": normal(9, 13).masked_fill(torch.arange(13) > 8, -math.inf)},
+    "causal": lambda: {"is_causal": True},
+    "scale": lambda: {"scale": 0.9},
+    "all": lambda: {"attn_mask": (normal(9, 13) > -0.5) | (torch.arange(13) == 3), "scale": 0.2},
+}
+
+
+@pytest.mark.parametrize("heads", [4, 2, 1])
+@pytest.mark.parametrize("shared", SHARED)
+def test_softmax_is_torchs_attention(shared: str, heads: int, impl: Impl) -> None:
+    """Output and gradients, with shared key heads too."""
+    arguments = SHARED[shared]()
+    if "float" in shared and impl == "cpu":
+        impl = "auto"
+    answers = []
+    doors: list[Callable[..., Any]] = [torch_attention, attention]
+    for door in doors:
+        leaves = [t.requires_grad_() for t in (normal(2, 4, 9, 16), normal(2, heads, 13, 16), normal(2, heads, 13, 8))]
+        ours: dict[str, Any] = {} if door is torch_attention else {"normalizer": "softmax", "impl": impl}
+        out = door(*leaves, enable_gqa=heads != 4, **arguments, **ours)
+        answers.append((out, *torch.autograd.grad(out, leaves, normal(2, 4, 9, 8))))
+    for right, answer in zip(*answers, strict=True):
+        torch.testing.assert_close(answer, right, **CLOSE)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "entmax15", "sparsemax"])
+def test_named_normalizers_are_fixed_alphas(normalizer: str, impl: Impl) -> None:
+    alpha = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}[normalizer]
+    named = call(**good(), normalizer=normalizer, alpha=1.7, impl=impl)  # alpha is read by "entmax" alone
+    assert torch.equal(named, call(**good(), alpha=alpha, impl=impl))
+    assert torch.equal(named, call(**good(), alpha=torch.tensor(alpha), impl=impl))
+
+
+def test_dropout_drops_the_given_share(impl: Impl) -> None:
+    """With v the identity the output is the weights themselves; with equal scores they are 1/n or 0."""
+    n, share = 100, 0.3
+    q, k = torch.zeros(2, 3, n, 8), normal(2, 3, n, 8)
+    identity = torch.eye(n).expand(2, 3, n, n)
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return call(query=q, key=k, value=identity, normalizer="softmax", dropout_p=share, impl=impl)
+
+    used = run(0)
+    assert torch.equal(used, run(0))
+    assert not torch.equal(used, run(1))
+    dropped = used == 0.0
+    torch.testing.assert_close(used[~dropped], torch.full_like(used[~dropped], 1.0 / n / (1.0 - share)))
+    # Five standard deviations of a binomial share, for the whole and for each column (600 draws).
+    assert abs(dropped.float().mean().item() - share) < 5 * math.sqrt(share * (1 - share) / dropped.numel())
+    assert (dropped.float().mean((0, 1, 2)) - share).abs().max() < 5 * math.sqrt(share * (1 - share) / 600)
+    for one, other in ((dropped[0], dropped[1]), (dropped[:, 0], dropped[:, 1]), (dropped[:, :, 0], dropped[:, :, 1])):
+        assert (one != other).any(), "batches, heads and rows draw apart"
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [None, "float"])
+def test_autocast_narrows_as_torchs_attention_does(narrow: torch.dtype, mask: str | None, kernels: None) -> None:
+    leaves = {name: t.requires_grad_() for name, t in good().items()}
+    alpha = torch.full((4,), 1.3, requires_grad=True)
+    bias = None if mask is None else normal(5, 7)
+    with torch.autocast("cpu", narrow):
+        assert torch_attention(*leaves.values()).dtype == narrow
+        out = call(**leaves, alpha=alpha, attn_mask=bias)
+        grads = torch.autograd.grad(out.float().sum(), [*leaves.values(), alpha])
+        with torch.autocast("cpu", enabled=False):
+            assert call(**leaves, attn_mask=bias).dtype == torch.float32
+        wide = {name: t.double() for name, t in good().items()}
+        assert call(**wide).dtype == torch.float64  # autocast leaves float64 alone
+    assert out.dtype == narrow
+    assert {g.dtype for g in grads} == {torch.float32}
+    # Inputs are rounded, the arithmetic is not: the reference on the rounded inputs differs by one rounding of the output.
+    rounded = {name: t.detach().to(narrow).double() for name, t in leaves.items()}
+    right = call(**rounded, alpha=alpha.detach(), attn_mask=bias, impl="reference")
+    eps = torch.finfo(narrow).eps
+    torch.testing.assert_close(out.double(), right, rtol=eps, atol=1e-5)
+
+
+def test_inference_mode(impl: Impl) -> None:
+    right = call(**good(), alpha=torch.full((4,), 1.3, requires_grad=True), impl=impl)
+    with torch.inference_mode():
+        out = call(**good(), alpha=torch.full((4,), 1.3), impl=impl)
+        assert torch.equal(
+            call(**{name: t.clone() for name, t in good().items()}, alpha=1.5, impl=impl), call(**good(), impl=impl)
+        )
+    assert right.requires_grad
+    assert not out.requires_grad
+    assert torch.equal(out, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        ((0, 4, 5, 8), (0, 4, 7, 8)),
+        ((2, 4, 0, 8), (2, 4, 7, 8)),
+        ((2, 0, 5, 8), (2, 0, 7, 8)),
+        ((4, 0, 8), (4, 7, 8)),
+        ((0, 5, 8), (0, 7, 8)),
+        ((0, 8), (7, 8)),
+        ((2, 0, 3, 5, 8), (2, 0, 3, 7, 8)),
+    ],
+    ids=str,
+)
+def test_nothing_to_do(query: tuple[int, ...], key: tuple[int, ...], dtype: torch.dtype, impl: Impl) -> None:
+    q, k, v = (normal(*shape, dtype=dtype).requires_grad_() for shape in (query, key, key))
+    alpha = torch.full((), 1.5, requires_grad=True)
+    out = call(query=q, key=k, value=v, alpha=alpha, impl=impl)
+    assert out.shape == query
+    for leaf, grad in zip((q, k, v, alpha), torch.autograd.grad(out.sum(), (q, k, v, alpha)), strict=True):
+        assert grad.shape == leaf.shape
+        assert (grad == 0.0).all()
+
+
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+@pytest.mark.parametrize("requested", ["auto", "reference"])
+def test_no_keys_give_zeros(leading: tuple[int, ...], requested: Impl) -> None:
+    q, k, v = (normal(*leading, n, 8).requires_grad_() for n in (5, 0, 0))
+    out = attention(q, k, v, impl=requested, return_stats=True, return_support=True)
+    assert isinstance(out, Attention)
+    assert (out.output == 0.0).all()
+    assert out.output.shape == q.shape
+    assert out.stats is not None
+    assert (out.stats.support_size == 0).all()
+    assert out.support is not None
+    assert out.support.col.numel() == 0
+    assert all((g == 0.0).all() for g in torch.autograd.grad(out.output.sum(), (q, k, v)))
+
+
+def test_gradients_the_kernel_cannot_give_are_not_dropped(impl: Impl) -> None:
+    """Slopes of ALiBi may be learned: a gradient or a refusal, but not silence."""
+    slopes = torch.full((4,), 0.1, requires_grad=True)
+    try:
+        out = call(**good(), alibi_slopes=slopes, impl=impl)
+    except ImplUnavailable:
+        assert impl == "cpu"
+        return
+    (grad,) = torch.autograd.grad(out.square().sum(), slopes)
+    assert (grad != 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"attn_mask": [[True]]}, "attn_mask must be a tensor, not list"),
+        ({"key_mask": [True]}, "key_mask must be a boolean tensor"),
+        ({"alibi_slopes": [0.5, 0.25]}, "alibi_slopes must be a tensor"),
+        ({"alpha": None}, "alpha must be a number or a tensor, not NoneType"),
+        ({"alpha": True}, "alpha must be a number or a tensor, not bool"),
+        ({"alpha": "1.5"}, r"alpha must be a number or a tensor, not str; write alpha=1\.5 without quotes"),
+        ({"alpha": [1.5, 2.0]}, r"alpha must be a number or a tensor, not list; convert it with torch\.as_tensor\(alpha\)"),
+        ({"alpha": np.array([1.5, 2.0])}, r"alpha must be .*, not ndarray; convert it with torch\.as_tensor\(alpha\)"),
+        ({"scale": "0.5"}, r"scale must be a number, not str; write scale=0\.5 without quotes"),
+        ({"dropout_p": None}, "dropout_p must be a number, not NoneType"),
+    ],
+)
+def test_what_is_no_tensor_or_number_gets_a_sentence(wrong: dict[str, Any], sentence: str) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(ArgumentError, match=sentence):
+        attention(q, q, q, **wrong)
+
+
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+def test_rela_has_no_logsumexp(impl: Any) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    found = attention(q, q, q, normalizer="rela", return_stats=True, impl=impl)
+    assert isinstance(found, Attention)
+    assert found.stats is not None
+    assert found.stats.logsumexp.isnan().all()

@@ -1,0 +1,344 @@
+"""The operators of attention as torch sees them: schemas, tracing, compilation, export, and autograd's ways of using a node.
+
+In: small problems on the C++ kernels. Out: what runs traced, saved elsewhere, twice or in part equals what runs plainly.
+"""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ImplUnavailable
+from entformer.kernels.attention import ops
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.registry import Impl
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+NAMES = ("query", "key", "value", "alpha")
+
+
+def leaves(dtype: torch.dtype = torch.float32, keys: int = 9) -> list[Tensor]:
+    """query, key, value and alpha per head, four heads over two, each wanting a gradient."""
+    seed = torch.Generator().manual_seed(keys)
+    shapes = ((2, 4, 5, 8), (2, 2, keys, 8), (2, 2, keys, 6))
+    tensors = [torch.randn(shape, generator=seed).to(dtype).requires_grad_() for shape in shapes]
+    return [*tensors, torch.tensor([1.0, 1.3, 1.5, 2.0], requires_grad=True)]
+
+
+def run(tensors: list[Tensor], **how: Any) -> Tensor:
+    query, key, value, alpha = tensors
+    out = attention(query, key, value, alpha=alpha, enable_gqa=True, impl="cpu", **how)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def grad_like(out: Tensor) -> Tensor:
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {
+        "attn_mask": (torch.arange(9) != 4).expand(5, 9),
+        "key_mask": torch.arange(9) < torch.tensor([[9], [6]]),
+        "is_causal": True,
+        "causal_offset": 3,
+        "alibi_slopes": torch.tensor([0.1, 0.2, 0.3, 0.4]),
+    },
+}
+
+
+def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ...]:
+    q, k, v, alpha = leaves(dtype)
+    masks: tuple[Tensor | None, ...] = (None, None, None)
+    if how == "masked":
+        given = HOW[how]
+        slopes = given["alibi_slopes"].expand(2, 4).contiguous()
+        masks = (given["attn_mask"].expand(2, 4, 5, 9), given["key_mask"].expand(2, 9), slopes)
+    row_alpha = alpha.detach().double().expand(2, 4).clone().requires_grad_()
+    causal = (how == "masked", 3)
+    return (
+        q,
+        k,
+        v,
+        row_alpha,
+        *masks,
+        0.35,
+        rela,
+        *causal,
+        0.2 if how == "masked" else 0.0,
+        torch.tensor(7),
+        how == "masked",
+        16,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rela", [False, True], ids=["entmax", "rela"])
+@pytest.mark.parametrize("how", HOW)
+def test_opcheck(how: str, rela: bool, dtype: torch.dtype) -> None:
+    arguments = forward_arguments(how, dtype, rela)
+    torch.library.opcheck(ops.attention_forward, arguments)
+    plain = tuple(t.detach() if isinstance(t, Tensor) else t for t in arguments)
+    out, state, count, _entropy, kept = ops.attention_forward(*plain)
+    *given, seed, _want_entropy, _room = plain
+    tensors, how_much = given[:7], given[7:]
+    # Differentiating a gradient is refused, so its operator is checked on tensors that want none.
+    torch.library.opcheck(ops.attention_backward, (grad_like(out), *tensors, state, count, kept, *how_much, seed, not rela))
+    crow = torch.zeros(count.numel() + 1, dtype=torch.int64)
+    torch.cumsum(count.flatten(), 0, out=crow[1:])
+    q, k, _, row_alpha, *masks = tensors
+    torch.library.opcheck(ops.attention_support, (q, k, row_alpha, *masks, state, crow, *how_much[:-1]))
+
+
+LONG = 6001  # keys, beyond the cache
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(3, 170), (150, 170), (70, LONG)], ids=["few queries", "many queries", "keys beyond the cache"]
+)
+@pytest.mark.parametrize("slopes", [None, (0.5, 0.0)], ids=["no alibi", "alibi"])
+def test_the_gradient_does_not_depend_on_what_forward_keeps(
+    queries: int, keys: int, alpha: float, slopes: tuple[float, ...] | None
+) -> None:
+    """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again).
+
+    To the bit, except where sums run in another order: scores that are computed again over long keys, which go key tile by key
+    tile, and dense rows, which go as matrices. Then to some float32 steps of the largest gradient.
+    """
+    generator = torch.Generator().manual_seed(queries)
+    batch, heads, size = 1, 2, 24
+    q, k, v = (torch.randn(batch, heads, n, size, generator=generator) for n in (queries, keys, keys))
+    alphas = torch.full((batch, heads), alpha, dtype=torch.float64)
+    bias = None if slopes is None else torch.tensor([slopes])
+    how, seed = (3.0 / size**0.5, False, True, keys - queries, 0.0), torch.zeros(1, dtype=torch.int64)
+    found = []
+    for room in (4, 2 * keys, 6 * keys + 4):
+        out, state, count, _, kept = ops.attention_forward(q, k, v, alphas, None, None, bias, *how, seed, False, room)
+        grad = grad_like(out)
+        found.append(ops.attention_backward(grad, q, k, v, alphas, None, None, bias, state, count, kept, *how, seed, True))
+        dense = bool((count > 0.3 * keys).any())
+    for nothing, columns, everything in zip(*found, strict=True):
+        rounding = 2e-6 * everything.abs().max().item()
+        if alpha <= 2.0:  # else columns alone are not enough, and nothing is kept
+            torch.testing.assert_close(columns, everything, rtol=0.0, atol=rounding if keys == LONG else 0.0)
+        torch.testing.assert_close(nothing, everything, rtol=0.0, atol=rounding if dense else 0.0)
+
+
+class Heads(nn.Module):
+    """Projections around attention whose alphas are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(16, 48)
+        self.raw_alpha = nn.Parameter(torch.tensor([-3.0, 0.0, 0.5, 2.0]))
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:  # x (B, L, 16)
+        q, k, v = self.project(x).unflatten(-1, (12, 4)).transpose(1, 2).chunk(3, 1)
+        alpha = 1.0 + torch.sigmoid(self.raw_alpha)
+        out = attention(q, k, v, alpha=alpha, key_mask=padding, is_causal=True, impl="cpu")
+        assert isinstance(out, Tensor)
+        return out.transpose(1, 2).flatten(-2)
+
+
+def heads_input(batch: int = 2, length: int = 7) -> tuple[Tensor, Tensor]:
+    x = torch.randn(batch, length, 16, generator=torch.Generator().manual_seed(length))
+    return x, torch.arange(length) < torch.arange(length - batch + 1, length + 1)[:, None]
+
+
+def outcome(module: Any, parameters: list[nn.Parameter], *inputs: Tensor) -> list[Tensor]:
+    out = module(*inputs)
+    return [out.detach(), *torch.autograd.grad(out, parameters, grad_like(out))]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_in_one_graph(backend: str) -> None:
+    module = Heads()
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    parameters = list(module.parameters())
+    for length in (7, 12) if backend == "aot_eager" else (7,):  # a second length makes the sizes symbolic
+        inputs = heads_input(length=length)
+        for ours, right in zip(outcome(compiled, parameters, *inputs), outcome(module, parameters, *inputs), strict=True):
+            torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)  # products may be added in another order
+
+
+def test_compiled_dropout_can_be_repeated() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *t: run(list(t), dropout_p=0.5), fullgraph=True, backend="aot_eager")
+    outs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        outs.append(compiled(*leaves()))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+def test_exported_with_any_batch_and_length() -> None:
+    module = Heads().eval()
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
+    shapes = ({0: batch, 1: length}, {0: batch, 1: length})
+    exported = torch.export.export(module, heads_input(), dynamic_shapes=shapes)
+    targets = {str(node.target) for node in exported.graph.nodes}
+    assert "entformer.attention_forward.default" in targets
+    for inputs in (heads_input(), heads_input(3, 20)):
+        torch.testing.assert_close(exported.module()(*inputs), module(*inputs))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_saved_tensors_may_live_elsewhere(how: str) -> None:
+    plain, moved, packed = leaves(), leaves(), leaves()
+    right = torch.autograd.grad(run(plain, **HOW[how]), plain, grad_like(run(plain)))
+    with torch.autograd.graph.save_on_cpu():
+        out = run(moved, **HOW[how])
+    for ours, theirs in zip(torch.autograd.grad(out, moved, grad_like(out)), right, strict=True):
+        assert torch.equal(ours, theirs)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), copy.deepcopy):
+        out = run(packed, **HOW[how])
+    for ours, theirs in zip(torch.autograd.grad(out, packed, grad_like(out)), right, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_checkpointing_draws_the_same_dropout() -> None:
+    plain, again = leaves(), leaves()
+    torch.manual_seed(3)
+    out = run(plain, dropout_p=0.5)
+    torch.manual_seed(3)
+    recomputed = torch.utils.checkpoint.checkpoint(lambda *t: run(list(t), dropout_p=0.5), *again, use_reentrant=False)
+    assert torch.equal(out, recomputed)
+    grad = grad_like(out)
+    for ours, right in zip(torch.autograd.grad(recomputed, again, grad), torch.autograd.grad(out, plain, grad), strict=True):
+        assert torch.equal(ours, right)
+
+
+def test_a_copied_module_is_on_its_own() -> None:
+    module = Heads()
+    twin = copy.deepcopy(module)
+    inputs = heads_input()
+    module(*inputs).sum().backward()
+    assert torch.equal(twin(*inputs), module(*inputs))
+    assert twin.raw_alpha.grad is None
+
+
+def test_gradients_accumulate() -> None:
+    tensors = leaves()
+    out = run(tensors)
+    once = torch.autograd.grad(out, tensors, grad_like(out), retain_graph=True)
+    out.backward(grad_like(out), retain_graph=True)
+    out.backward(grad_like(out))
+    for tensor, grad in zip(tensors, once, strict=True):
+        assert tensor.grad is not None
+        assert torch.equal(tensor.grad, 2.0 * grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward(grad_like(out))
+
+
+def test_inputs_changed_in_place_are_noticed() -> None:
+    tensors = leaves()
+    scaled = [t * 1.0 for t in tensors]
+    out = run(scaled)
+    scaled[1].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_second_derivatives_are_refused() -> None:
+    tensors = leaves()
+    (grad,) = torch.autograd.grad(run(tensors).square().sum(), tensors[:1], create_graph=True)
+    with pytest.raises(ImplUnavailable, match=r"no second derivatives; use impl='reference' where you need them\."):
+        grad.square().sum().backward()
+
+
+@pytest.mark.parametrize("wanted", [c for n in range(1, 5) for c in itertools.combinations(NAMES, n)], ids="+".join)
+def test_any_part_of_the_gradients(wanted: tuple[str, ...]) -> None:
+    """What nobody asks for changes nothing; the three gradients to tensors keep their bits when alpha's is asked for too."""
+    tensors = leaves()
+    all_grads = dict(zip(NAMES, torch.autograd.grad(run(tensors), tensors, grad_like(run(tensors))), strict=True))
+    part = [t.detach().requires_grad_(name in wanted) for name, t in zip(NAMES, tensors, strict=True)]
+    out = run(part)
+    asked = [t for t in part if t.requires_grad]
+    for name, grad in zip([n for n in NAMES if n in wanted], torch.autograd.grad(out, asked, grad_like(out)), strict=True):
+        # Slopes by square root and by power differ in their last bits.
+        torch.testing.assert_close(grad, all_grads[name], rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_of_a_sum_arrives_expanded() -> None:
+    """sum() sends one number to every place: a gradient of stride 0."""
+    one, other = leaves(), leaves()
+    by_sum = torch.autograd.grad(run(one).sum(), one)
+    out = run(other)
+    for ours, right in zip(by_sum, torch.autograd.grad(out, other, torch.ones_like(out)), strict=True):
+        assert torch.equal(ours, right)
+
+
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_vmap_draws_dropout_as_asked(randomness: str, impl: Impl) -> None:
+    """Same: each sample is dropped as if it were alone after the same seed. Different: every sample in its own way."""
+    query, key, value, alpha = (t.detach() for t in leaves())
+    batches = torch.stack([query, query])
+
+    def dropped(query: Tensor) -> Tensor:
+        out = attention(query, key, value, alpha=alpha, enable_gqa=True, dropout_p=0.5, impl=impl)
+        assert isinstance(out, Tensor)
+        return out
+
+    torch.manual_seed(3)
+    mapped = torch.func.vmap(dropped, randomness=randomness)(batches)
+    torch.manual_seed(3)
+    alone = dropped(query)
+    assert torch.equal(mapped[0], mapped[1]) == (randomness == "same")
+    if randomness == "same":
+        torch.testing.assert_close(mapped[0], alone)
+        torch.manual_seed(3)
+        jacobian = torch.func.vmap(torch.func.grad(lambda q: dropped(q).square().sum()), randomness="same")(batches)
+        torch.manual_seed(3)
+        (right,) = torch.autograd.grad(dropped(wanted := query.clone().requires_grad_()).square().sum(), wanted)
+        torch.testing.assert_close(jacobian, torch.stack([right, right]))
+
+
+def test_jacobians_of_one_sequence() -> None:
+    """With a batch of one, what the gradient saved arrives expanded, with strides of zero."""
+    query, key, value = torch.randn(3, 1, 2, 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
+
+    def run_by(impl: Impl) -> Tensor:
+        def one(query: Tensor) -> Tensor:
+            out = attention(query, key, value, alpha=1.5, impl=impl)
+            assert isinstance(out, Tensor)
+            return out
+
+        jacobian: Tensor = torch.func.jacrev(one)(query)
+        return jacobian
+
+    torch.testing.assert_close(run_by("cpu"), run_by("reference"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5, 3.5])
+@pytest.mark.parametrize("keys", [9, 300])
+def test_statistics_are_those_before_dropout(keys: int, alpha: float) -> None:
+    query, key, value, _ = (t.detach() for t in leaves(keys=keys))
+    answers = []
+    for dropout in (0.0, 0.7):
+        answer = attention(query, key, value, alpha=alpha, enable_gqa=True, dropout_p=dropout, return_stats=True, impl="cpu")
+        assert isinstance(answer, Attention)
+        assert answer.stats is not None
+        answers.append(answer.stats)
+    for plain, dropped in zip(*answers, strict=True):
+        assert torch.equal(plain, dropped)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0)])
+def test_heads_of_size_zero(sizes: tuple[int, int]) -> None:
+    tensors = [torch.randn(1, 2, 3, size, requires_grad=True) for size in (sizes[0], *sizes)]
+    right = torch.nn.functional.scaled_dot_product_attention(*tensors)
+    out = attention(*tensors, alpha=1.0)
+    assert isinstance(out, Tensor)
+    torch.testing.assert_close(out, right)
+    for ours, theirs in zip(torch.autograd.grad(out.sum(), tensors), torch.autograd.grad(right.sum(), tensors), strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,366 @@
+"""MultiheadAttention against torch.nn.MultiheadAttention: outputs, gradients, weights, masks, states; costs and mistakes."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.nn.masks import masks_of_torch
+from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.normalizers import NORMALIZERS
+
+CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the promised agreement with torch; values are of order one, float32
+EMBED, HEADS, BATCH, QUERIES, KEYS = 12, 3, 2, 5, 7
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def boolean(*shape: int, seed: int = 1) -> Tensor:
+    """True = ignore, about a third; the first key is never ignored, so that torch gives no NaN."""
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.35
+    mask[..., 0] = False
+    return mask
+
+
+def pair(seed: int = 0, **options: Any) -> tuple[nn.MultiheadAttention, MultiheadAttention]:
+    """torch's module with nothing at zero, and ours with its state, loaded strictly."""
+    theirs = nn.MultiheadAttention(EMBED, HEADS, **options)
+    with torch.no_grad():
+        for i, parameter in enumerate(theirs.parameters()):
+            parameter.copy_(0.5 * random(*parameter.shape, seed=seed + i))
+    ours = MultiheadAttention(EMBED, HEADS, normalizer="softmax", **options)
+    assert ours.load_state_dict(theirs.state_dict(), strict=True).missing_keys == []
+    return theirs, ours
+
+
+def inputs(batch_first: bool = False, kdim: int = EMBED, vdim: int = EMBED) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = ((QUERIES, EMBED), (KEYS, kdim), (KEYS, vdim))
+    made = [random(BATCH, length, size, seed=10 + i) for i, (length, size) in enumerate(shapes)]
+    query, key, value = made if batch_first else [t.transpose(0, 1).contiguous() for t in made]
+    return query, key, value
+
+
+OPTIONS = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "batch first": {"batch_first": True},
+    "other key and value sizes": {"kdim": 5, "vdim": 9},
+    "other value size, no bias": {"vdim": 4, "bias": False, "batch_first": True},
+    "bias_k": {"add_bias_kv": True},
+    "zero key": {"add_zero_attn": True},
+    "all extras": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 5, "batch_first": True},
+}
+MASKS: dict[str, dict[str, Tensor]] = {
+    "none": {},
+    "padding": {"key_padding_mask": boolean(BATCH, KEYS)},
+    "pairs": {"attn_mask": boolean(QUERIES, KEYS)},
+    "pairs per head": {"attn_mask": boolean(BATCH * HEADS, QUERIES, KEYS)},
+    "both": {"attn_mask": boolean(BATCH * HEADS, QUERIES, KEYS), "key_padding_mask": boolean(BATCH, KEYS, seed=2)},
+    "added": {"attn_mask": random(QUERIES, KEYS, seed=3)},
+    "added, -inf too": {"attn_mask": random(QUERIES, KEYS, seed=3).masked_fill(boolean(QUERIES, KEYS), -torch.inf)},
+    "0 and -inf": {"attn_mask": torch.zeros(QUERIES, KEYS).masked_fill(boolean(QUERIES, KEYS), -torch.inf)},
+    "both added": {
+        "attn_mask": random(BATCH * HEADS, QUERIES, KEYS, seed=3),
+        "key_padding_mask": random(BATCH, KEYS, seed=4),
+    },
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
+def test_softmax_equals_torch(options: dict[str, Any], masks: dict[str, Tensor]) -> None:
+    theirs, ours = pair(**options)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    tensors = inputs(ours.batch_first, ours.kdim, ours.vdim)
+    expected, expected_heads = theirs(*tensors, average_attn_weights=False, **masks)
+    out, heads = ours(*tensors, average_attn_weights=False, **masks)
+    torch.testing.assert_close(out, expected, **CLOSE)
+    torch.testing.assert_close(heads, expected_heads, **CLOSE)
+    out, mean = ours(*tensors, **masks)
+    torch.testing.assert_close(out, expected, **CLOSE)
+    torch.testing.assert_close(mean, expected_heads.mean(1), **CLOSE)
+    out, nothing = ours(*tensors, need_weights=False, **masks)
+    torch.testing.assert_close(out, expected, **CLOSE)
+    assert nothing is None
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_softmax_gradients_equal_torch(options: dict[str, Any]) -> None:
+    theirs, ours = pair(**options)
+    tensors = inputs(ours.batch_first, ours.kdim, ours.vdim)
+    masks = MASKS["both"]
+    grads = []
+    for module in (theirs, ours):
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        out, _ = module(*leaves, need_weights=False, **masks)
+        (out * random(*out.shape, seed=5)).sum().backward()
+        assert all(p.grad is not None for p in module.parameters())
+        grads.append([t.grad for t in leaves] + [p.grad for _, p in sorted(module.named_parameters())])
+    for got, expected in zip(grads[1], grads[0], strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)  # sums over batch, length and heads
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"add_bias_kv": True, "add_zero_attn": True}, {"kdim": 5}])
+@pytest.mark.parametrize("average", [True, False])
+def test_one_sequence_without_a_batch(options: dict[str, Any], average: bool) -> None:
+    theirs, ours = pair(**options)
+    query, key, value = random(QUERIES, EMBED), random(KEYS, ours.kdim, seed=1), random(KEYS, EMBED, seed=2)
+    masks = {"attn_mask": boolean(HEADS, QUERIES, KEYS), "key_padding_mask": boolean(KEYS, seed=4)}
+    for chosen in ({}, masks, {"attn_mask": masks["attn_mask"][0]}):
+        expected, expected_weights = theirs(query, key, value, average_attn_weights=average, **chosen)
+        out, weights = ours(query, key, value, average_attn_weights=average, **chosen)
+        torch.testing.assert_close(out, expected, **CLOSE)
+        torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_tensor_for_all_three_and_for_key_and_value(batch_first: bool) -> None:
+    """The packed products; torch's fast path needs an even number of heads, so it is off here."""
+    theirs, ours = pair(batch_first=batch_first)
+    x, memory, _ = inputs(batch_first)
+    for tensors in ((x, x, x), (x, memory, memory), (x, memory, memory.clone())):
+        torch.testing.assert_close(ours(*tensors)[0], theirs(*tensors)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("extras", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_causal_hint_equals_the_mask_it_describes(extras: bool, need_weights: bool) -> None:
+    theirs, ours = pair(add_bias_kv=extras, add_zero_attn=extras)
+    x = random(QUERIES, BATCH, EMBED)
+    mask = nn.Transformer.generate_square_subsequent_mask(QUERIES)
+    expected, expected_weights = theirs(x, x, x, attn_mask=mask, need_weights=True)
+    for arguments in ({"attn_mask": mask}, {"attn_mask": mask, "is_causal": True}, {"is_causal": True}):
+        out, weights = ours(x, x, x, need_weights=need_weights, **arguments)
+        torch.testing.assert_close(out, expected, **CLOSE)
+        if need_weights:
+            torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+def test_same_seed_same_start() -> None:
+    for options in ({}, {"kdim": 5, "bias": False}, {"add_bias_kv": True}):
+        torch.manual_seed(3)
+        theirs = nn.MultiheadAttention(EMBED, HEADS, **options)
+        torch.manual_seed(3)
+        ours = MultiheadAttention(EMBED, HEADS, normalizer="entmax", **options)
+        for name, parameter in theirs.named_parameters():
+            assert torch.equal(ours.get_parameter(name), parameter), name
+    ours.reset_parameters()
+    assert not torch.equal(ours.in_proj_weight, theirs.in_proj_weight)  # type: ignore[arg-type]
+
+
+# ---- state dicts and copies ----------------------------------------------------------------------------------------------
+
+
+OWN_KEYS = {
+    "softmax": set(),
+    "entmax15": set(),
+    "sparsemax": set(),
+    "entmax": {"alpha.pre_alpha"},
+    "rela": {"norm.gain", "norm.gate"},
+    "ssmax": {"scaling.s"},
+    "asentmax": {"scaling.beta.weight", "scaling.beta.bias", "scaling.gamma.weight", "scaling.gamma.bias"},
+    "softmax_temperature": {"scaling.log_factor"},
+    "topk": set(),
+    "adaptive_temperature": set(),
+    "softmax1": set(),
+    "stickbreaking": set(),
+    "adaptive_span": {"normalizer_fn.pre_span"},
+    "sigmoid": set(),
+    "relu_n": set(),
+    "relu2": {"norm.gain", "norm.gate"},
+    "gelu": {"norm.gain", "norm.gate"},
+    "leaky_relu": {"norm.gain", "norm.gate"},
+}
+
+
+def test_every_normalizer_is_tested() -> None:
+    assert set(OWN_KEYS) == set(NORMALIZERS)
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_torch_state_loads_strictly_and_leaves_what_the_normalizer_owns(name: str) -> None:
+    theirs, _ = pair()
+    ours = MultiheadAttention(EMBED, HEADS, normalizer=name)
+    before = copy.deepcopy(ours.state_dict())
+    given = theirs.state_dict()
+    assert set(before) - set(given) == OWN_KEYS[name]
+    ours.load_state_dict(given, strict=True)
+    assert set(given) == set(theirs.state_dict())  # the caller's dictionary is not changed
+    for key, value in ours.state_dict().items():
+        assert torch.equal(value, before[key] if key in OWN_KEYS[name] else given[key]), key
+    model = nn.Sequential(MultiheadAttention(EMBED, HEADS, normalizer=name), nn.Linear(2, 2))
+    model.load_state_dict({"0." + k: v for k, v in given.items()} | {"1." + k: v for k, v in model[1].state_dict().items()})
+    assert torch.equal(model[0].out_proj.weight, theirs.out_proj.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("out_proj.bias"), r"Missing key.*out_proj\.bias"),
+        (
+            lambda state: state.update({"norm.gain": torch.ones(EMBED)}),
+            r"Missing key.*alpha\.pre_alpha.*Unexpected key.*norm\.gain",
+        ),
+        (lambda state: state.update({"stray": torch.ones(1)}), r"Unexpected key.*stray"),
+        (lambda state: state.update({"in_proj_bias": torch.ones(1)}), "size mismatch for in_proj_bias"),
+    ],
+)
+def test_any_other_difference_is_still_an_error(change: Any, message: str) -> None:
+    state = dict(pair()[0].state_dict())
+    change(state)
+    with pytest.raises(RuntimeError, match=f"(?s){message}"):
+        MultiheadAttention(EMBED, HEADS).load_state_dict(state)
+
+
+def test_what_is_on_the_meta_device_has_no_value_to_keep() -> None:
+    with torch.device("meta"):
+        ours = MultiheadAttention(EMBED, HEADS)
+    with pytest.raises(RuntimeError, match=r"Missing key.*alpha\.pre_alpha"):
+        ours.load_state_dict(pair()[0].state_dict(), assign=True)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_from_torch(options: dict[str, Any]) -> None:
+    theirs, _ = pair(**options)
+    theirs.out_proj.weight.requires_grad_(False)
+    theirs.eval()
+    tensors = inputs(theirs.batch_first, theirs.kdim, theirs.vdim)
+    ours = MultiheadAttention.from_torch(theirs, normalizer="entmax", alpha=1.0)  # alpha = 1 is softmax
+    assert not ours.training
+    assert not ours.out_proj.weight.requires_grad
+    torch.testing.assert_close(ours(*tensors)[0], theirs(*tensors)[0], **CLOSE)
+    learned = MultiheadAttention.from_torch(theirs.double(), alpha="learned", alpha_tied="layer", alpha_init=1.25)
+    assert learned.out_proj.weight.dtype == torch.float64
+    assert learned.alphas is not None
+    torch.testing.assert_close(learned.alphas, torch.full((HEADS,), 1.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_copy_and_pickle(name: str) -> None:
+    ours = MultiheadAttention(EMBED, HEADS, normalizer=name)
+    x = random(QUERIES, BATCH, EMBED)
+    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert torch.equal(twin(x, x, x)[0], ours(x, x, x)[0])
+    assert f"normalizer={name}" in repr(ours)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_torch_encoder_layer_uses_our_forward(inference: bool) -> None:
+    """In eval mode without gradients torch's layer computes softmax by itself if it believes it may."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")  # type: ignore[assignment]
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x, padding = random(2, 6, 16), torch.arange(6) >= torch.tensor([[6], [4]])
+    causal = nn.Transformer.generate_square_subsequent_mask(6)
+    expected = encoder(x, causal, torch.zeros(2, 6).masked_fill(padding, -torch.inf))
+    with torch.inference_mode(inference):
+        torch.testing.assert_close(encoder.eval()(x, causal.isinf(), padding), expected, **CLOSE)
+
+
+# ---- costs and mistakes --------------------------------------------------------------------------------------------------
+
+
+def test_zero_and_minus_infinity_need_no_dense_path() -> None:
+    masks = masks_of_torch(MASKS["0 and -inf"]["attn_mask"], None, batch=2, heads=3, queries=QUERIES, keys=KEYS, extra=1)
+    assert masks.bias is None
+    assert masks.pairs is not None
+    assert torch.equal(masks.pairs[0, 0, :, 1:], ~MASKS["pairs"]["attn_mask"])
+    assert masks.pairs[..., 0].all()
+
+
+def test_dropout_only_in_training() -> None:
+    module = MultiheadAttention(EMBED, HEADS, dropout=0.5, normalizer="entmax15")
+    x = random(QUERIES, BATCH, EMBED)
+    expected = module.eval()(x, x, x)
+    assert torch.equal(module(x, x, x)[0], expected[0])
+    torch.manual_seed(4)
+    first, weights = module.train()(x, x, x)
+    torch.manual_seed(4)
+    again, _ = module(x, x, x)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, expected[0])
+    assert torch.equal(weights, expected[1])  # weights are those before dropout
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_compiles_to_one_graph(name: str, kernels: None) -> None:
+    torch.compiler.reset()  # each normalizer is another graph, and a process may have only so many
+    module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
+    x = random(BATCH, KEYS, EMBED)
+    padding = boolean(BATCH, KEYS)
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    out, _ = compiled(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)
+    torch.testing.assert_close(out, module(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)[0], **CLOSE)
+
+
+def test_nothing_of_size_lq_times_lk_is_made_without_weights() -> None:
+    length = 512
+    module = MultiheadAttention(8, 1, normalizer="asentmax")
+    x = random(length, 1, 8).requires_grad_()
+    sizes: list[int] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            sizes.extend(t.nbytes for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, Tensor))
+            return result
+
+    with Watch():  # type: ignore[no-untyped-call]
+        module(x, x, x, need_weights=False, is_causal=True)[0].sum().backward()
+    assert max(sizes) < 4 * length * length // 2
+    sizes.clear()
+    with Watch():  # type: ignore[no-untyped-call]
+        module(x, x, x, need_weights=True, is_causal=True)
+    assert max(sizes) >= length * length  # and the watch can see one
+
+
+MISTAKES = {
+    "heads": (lambda: MultiheadAttention(10, 3), "multiple of num_heads=3"),
+    "dropout": (lambda: MultiheadAttention(4, 2, dropout=1.5), "dropout=1.5"),
+    "normalizer": (lambda: MultiheadAttention(4, 2, normalizer="softmin"), "'softmin'.*softmax, entmax15.*asentmax"),
+    "alpha name": (lambda: MultiheadAttention(4, 2, alpha="free"), "'free'.*learned"),
+    "alpha below 1": (lambda: MultiheadAttention(4, 2, alpha=0.9), "alpha=0.9"),
+    "alpha for softmax": (lambda: MultiheadAttention(4, 2, normalizer="softmax", alpha=1.5), '"softmax" has no alpha'),
+    "alpha start": (lambda: MultiheadAttention(4, 2, alpha_init=2.5), r"init=2.5"),
+    "tied": (lambda: MultiheadAttention(4, 2, alpha_tied="model"), "alpha_tied='model'"),
+    "norm": (lambda: MultiheadAttention(4, 2, normalizer="rela", rela_norm="layer"), "'layer'.*rms, gated, init"),
+    "norm of another": (lambda: MultiheadAttention(4, 2, normalizer="softmax", rela_norm="gated"), 'output_norm="gated"'),
+    "per head of nothing": (lambda: MultiheadAttention(4, 2, output_norm_per_head=True), "no effect without an output norm"),
+    "two norms": (lambda: MultiheadAttention(4, 2, normalizer="rela", output_norm="rms", rela_norm="init"), "two names"),
+    "options": (lambda: MultiheadAttention(4, 2, normalizer="topk", normalizer_options={"n": 3}), "no option 'n'.*are k"),
+    "no options": (lambda: MultiheadAttention(4, 2, normalizer_options={"k": 3}), "no option 'k'; it has none"),
+    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no place"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_in_construction(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+CALLS = {
+    "dimensions": (((4, 1, 3, 6), (4, 3, 6), (4, 3, 6)), {}, "query has shape"),
+    "size": (((4, 3, 6), (4, 3, 5), (4, 3, 6)), {}, "key has shape.*size 6"),
+    "no batch in key": (((4, 3, 6), (4, 6), (4, 6)), {}, "key has shape"),
+    "batch": (((4, 3, 6), (5, 2, 6), (5, 2, 6)), {}, "differ in batch size, dimension 1"),
+    "lengths": (((4, 3, 6), (5, 3, 6), (4, 3, 6)), {}, "differ in batch or length"),
+    "mask shape": (((4, 3, 6),) * 3, {"attn_mask": torch.zeros(4, 5)}, r"it must be \(4, 4\) or \(6, 4, 4\)"),
+    "mask dtype": (((4, 3, 6),) * 3, {"attn_mask": torch.zeros(4, 4, dtype=torch.uint8)}, "attn_mask must be boolean"),
+    "padding shape": (((4, 3, 6),) * 3, {"key_padding_mask": torch.zeros(4, 3)}, r"it must be \(3, 4\)"),
+    "nothing to attend": (((4, 3, 6), None, None), {}, "None only with a cache"),
+    "no value": (((4, 3, 6), (4, 3, 6), None), {}, "both key and value"),
+    "causal memory": (((4, 3, 6), None, None), {"is_causal": True}, "is_causal needs key"),
+}
+
+
+@pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())
+def test_mistakes_in_calls(shapes: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        MultiheadAttention(6, 2)(*(None if shape is None else torch.zeros(shape) for shape in shapes), **arguments)

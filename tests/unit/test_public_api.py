@@ -1,0 +1,391 @@
+"""The door `entmax`: every refusal with its sentence, masks, shapes of alpha, the choice of an implementation."""
+
+import math
+import re
+import warnings
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from entformer.errors import ArgumentError, EntformerError, ImplUnavailable
+from entformer.kernels import native
+from entformer.kernels import registry as choice
+from entformer.kernels.entmax import reference
+from entformer.kernels.entmax.api import entmax
+
+NAN, INF = math.nan, math.inf
+
+
+def scores(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "a list": (
+        ([1.0, 2.0],),
+        {},
+        "x must be a floating-point tensor of scores, not list.",
+    ),
+    "integers": (
+        (torch.arange(3),),
+        {},
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.int64; "
+        "convert it first, e.g. with .float().",
+    ),
+    "complex numbers": (
+        (torch.ones(3, dtype=torch.complex64),),
+        {},
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.complex64; "
+        "convert it first, e.g. with .float().",
+    ),
+    "dim too large": ((scores(2, 3), 1.5, 2), {}, "dim=2 is out of range for scores of shape (2, 3)."),
+    "dim too small": ((scores(2, 3), 1.5, -3), {}, "dim=-3 is out of range for scores of shape (2, 3)."),
+    "a float mask": (
+        (scores(2, 3),),
+        {"mask": torch.ones(2, 3)},
+        "mask must be a boolean tensor, True = may have weight; add a float mask to the scores instead.",
+    ),
+    "a mask that is a list": (
+        (scores(2, 3),),
+        {"mask": [True, False, True]},
+        "mask must be a boolean tensor, True = may have weight; add a float mask to the scores instead.",
+    ),
+    "a mask that does not fit": (
+        (scores(2, 3),),
+        {"mask": torch.ones(2, 4, dtype=torch.bool)},
+        "mask of shape (2, 4) does not broadcast to scores of shape (2, 3).",
+    ),
+    "a mask with more dimensions": (
+        (scores(2, 3),),
+        {"mask": torch.ones(5, 2, 3, dtype=torch.bool)},
+        "mask of shape (5, 2, 3) does not broadcast to scores of shape (2, 3).",
+    ),
+    "alpha infinite": (
+        (scores(2, 3), INF),
+        {},
+        "alpha=inf is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices.",
+    ),
+    "alpha NaN": (
+        (scores(2, 3), NAN),
+        {},
+        "alpha=nan is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices.",
+    ),
+    "alpha of truth values": (
+        (scores(2, 3), torch.tensor(True)),
+        {},
+        "alpha must be a floating-point or integer tensor or a number, not torch.bool.",
+    ),
+    "alpha a truth value": ((scores(2, 3), True), {}, "alpha must be a number or a tensor, not bool."),
+    "alpha a string": (
+        (scores(2, 3), "1.5"),
+        {},
+        "alpha must be a number or a tensor, not str; write alpha=1.5 without quotes.",
+    ),
+    "alpha a list": (
+        (scores(2, 3), [1.5, 2.0]),
+        {},
+        "alpha must be a number or a tensor, not list; convert it with torch.as_tensor(alpha).",
+    ),
+    "alpha a tensor with infinity": (
+        (scores(2, 3), torch.tensor([[1.5], [-INF]])),
+        {},
+        "alpha must be finite, but the tensor given has infinite values.",
+    ),
+    "float8": (
+        (torch.ones(2, 3).to(torch.float8_e4m3fn),),
+        {},
+        "x must be a floating-point tensor of scores of float16, bfloat16, float32 or float64, not torch.float8_e4m3fn; "
+        "convert it first, e.g. with .float().",
+    ),
+    "sparse scores": (
+        (scores(2, 3).to_sparse(),),
+        {},
+        "x must be a dense tensor of scores, not torch.sparse_coo; convert it with .to_dense().",
+    ),
+    "jagged scores": (
+        (torch.nested.nested_tensor([scores(2, 3), scores(4, 3)], layout=torch.jagged),),
+        {},
+        "x must be a dense tensor of scores, not a nested one; convert it with torch.nested.to_padded_tensor and exclude the "
+        "padding with a mask.",
+    ),
+    "a mask elsewhere": (
+        (scores(2, 3),),
+        {"mask": torch.ones(2, 3, dtype=torch.bool, device="meta")},
+        "mask is on meta but the scores are on cpu; move one of them.",
+    ),
+    "alpha elsewhere": (
+        (scores(2, 3), torch.ones(2, 1, device="meta")),
+        {},
+        "alpha is on meta but the scores are on cpu; move one of them.",
+    ),
+    "alpha along dim": (
+        (scores(2, 3), torch.full((2, 3), 1.5)),
+        {},
+        "alpha of shape (2, 3) does not broadcast to (2, 1), the shape of the scores with dim=1 reduced to 1; "
+        "for one alpha per head give alpha_dim= the dimension of the heads.",
+    ),
+    "alpha per head without alpha_dim": (
+        (scores(2, 4, 3, 3), torch.full((4,), 1.5)),
+        {},
+        "alpha of shape (4,) does not broadcast to (2, 4, 3, 1), the shape of the scores with dim=3 reduced to 1; "
+        "for one alpha per head give alpha_dim= the dimension of the heads.",
+    ),
+    "alpha of the wrong length": (
+        (scores(2, 4, 3, 3), torch.full((3,), 1.5)),
+        {"alpha_dim": 1},
+        "with alpha_dim=1, alpha must have shape (4,) along a dimension of the scores other than dim=3; it has shape (3,).",
+    ),
+    "alpha_dim with a matrix": (
+        (scores(2, 4, 3, 3), torch.full((2, 4), 1.5)),
+        {"alpha_dim": 1},
+        "with alpha_dim=1, alpha must have shape (4,) along a dimension of the scores other than dim=3; it has shape (2, 4).",
+    ),
+    "alpha_dim is dim": (
+        (scores(2, 4), torch.full((4,), 1.5)),
+        {"alpha_dim": -1},
+        "with alpha_dim=-1, alpha must have shape (4,) along a dimension of the scores other than dim=1; it has shape (4,).",
+    ),
+    "alpha_dim out of range": (
+        (scores(2, 4), torch.full((4,), 1.5)),
+        {"alpha_dim": 2},
+        "alpha_dim=2 is out of range for scores of shape (2, 4).",
+    ),
+    "an unknown implementation": (
+        (scores(2, 3),),
+        {"impl": "cuda"},
+        "impl='cuda' is not known; choose one of auto, reference, cpu, triton.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    positional, named, sentence = REFUSED[case]
+    with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}$"):
+        entmax(*positional, **named)
+
+
+def test_the_errors_are_what_a_user_would_catch() -> None:
+    assert issubclass(ArgumentError, EntformerError)
+    assert issubclass(ArgumentError, ValueError)
+    assert issubclass(ImplUnavailable, EntformerError)
+    assert issubclass(ImplUnavailable, RuntimeError)
+
+
+# ---- masks --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.5, 2.0, 3.0])
+def test_masked_scores_do_not_exist(alpha: float, impl: str) -> None:
+    """Weights and gradients are those of the row without them, whatever stood there, NaN and infinities included."""
+    x = scores(4, 6)
+    keep = torch.tensor([True, False, True, True, False, True])
+    x[:, ~keep] = torch.tensor([[NAN, NAN], [INF, NAN], [INF, -INF], [1e30, 0.0]])
+    x.requires_grad_()
+    exponent = torch.full((4, 1), alpha, dtype=torch.float64, requires_grad=True)
+    weights = entmax(x, exponent, mask=keep, impl=impl)
+    grad = scores(4, 6).cos()
+    grad_x, grad_alpha = torch.autograd.grad(weights, (x, exponent), grad)
+    alone = x.detach()[:, keep].requires_grad_()
+    right = entmax(alone, exponent, impl=impl)
+    right_x, right_alpha = torch.autograd.grad(right, (alone, exponent), grad[:, keep])
+    assert (weights[:, ~keep] == 0.0).all()
+    assert (grad_x[:, ~keep] == 0.0).all()
+    # Summed in another order: a few units of float32.
+    torch.testing.assert_close(weights[:, keep], right, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grad_x[:, keep], right_x, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grad_alpha, right_alpha, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.2, 1.5, 2.0, 3.0])
+def test_a_row_masked_throughout_gives_zeros(alpha: float, impl: str) -> None:
+    x = scores(3, 5)
+    x[1, 2] = NAN
+    x.requires_grad_()
+    exponent = torch.full((3, 1), alpha, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True], [False], [True]])
+    weights = entmax(x, exponent, mask=mask, impl=impl)
+    grad_x, grad_alpha = torch.autograd.grad(weights, (x, exponent), torch.full_like(weights, 2.0).cumsum(-1))
+    assert (weights[1] == 0.0).all()
+    assert (grad_x[1] == 0.0).all()
+    assert grad_alpha[1].item() == 0.0
+    assert weights[[0, 2]].sum(-1).tolist() == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert grad_x.isfinite().all()
+
+
+def test_minus_infinity_counts_as_masked(impl: str) -> None:
+    x = scores(3, 5)
+    mask = torch.tensor([True, True, False, True, False])
+    assert torch.equal(entmax(x, 1.5, mask=mask, impl=impl), entmax(x.masked_fill(~mask, -INF), 1.5, impl=impl))
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (1, 5), (5,), (4, 1), (3, 4, 5), (3, 1, 1), ()], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_masks_broadcast(shape: tuple[int, ...], dim: int, impl: str) -> None:
+    x = scores(3, 4, 5)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.6
+    assert torch.equal(entmax(x, 1.5, dim, mask, impl=impl), entmax(x, 1.5, dim, mask.expand(3, 4, 5).contiguous(), impl=impl))
+
+
+def test_nan_stays_in_its_row(impl: str) -> None:
+    x = scores(4, 5)
+    x[2, 3] = NAN
+    for alpha in (0.7, 1.0, 1.2, 1.5, 2.0, 3.0):
+        weights = entmax(x, alpha, impl=impl)
+        assert weights[2].isnan().all()
+        assert not weights[[0, 1, 3]].isnan().any()
+
+
+def test_an_alpha_of_nan_stays_in_its_row(impl: str) -> None:
+    """A learned alpha that has gone wrong must show, as a score of NaN does, and not turn into a row of zeros."""
+    alphas = torch.tensor([[1.5], [NAN], [1.0]])
+    weights = entmax(scores(3, 5), alphas, impl=impl)
+    assert weights[1].isnan().all()
+    assert not weights[[0, 2]].isnan().any()
+
+
+# ---- alpha --------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_alphas(impl: str) -> None:
+    x = scores(2, 5)
+    right = entmax(x, 2.0, impl=impl)
+    assert torch.equal(entmax(x, 2, impl=impl), right)
+    assert torch.equal(entmax(x, torch.tensor(2.0), impl=impl), right)
+    assert torch.equal(entmax(x, torch.tensor([2.0], dtype=torch.float16), impl=impl), right)
+    assert torch.equal(entmax(x, impl=impl), entmax(x, 1.5, impl=impl))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1), (4, 1), (3, 1, 1), (1, 4, 1), (3, 4, 1)], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_alphas_broadcast_with_dim_reduced_to_one(shape: tuple[int, ...], dim: int, impl: str) -> None:
+    x = scores(3, 4, 5).movedim(-1, dim)  # the row of five lies along `dim`
+    alpha = 1.0 + torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    full = alpha.expand(3, 4, 1)
+    weights = entmax(x, full.movedim(-1, dim), dim, impl=impl).movedim(dim, -1)
+    for i in range(3):
+        for j in range(4):
+            row = entmax(x.movedim(dim, -1)[i, j], full[i, j].item(), impl=impl)
+            torch.testing.assert_close(weights[i, j], row, rtol=1e-6, atol=1e-7)
+    if dim == 2:
+        assert torch.equal(entmax(x, alpha, dim, impl=impl), weights)
+
+
+@pytest.mark.parametrize("alpha_dim", [0, 1, 2, -2, -3, -4])
+def test_one_alpha_per_head(alpha_dim: int, impl: str) -> None:
+    x = scores(2, 3, 4, 5)
+    alphas = torch.linspace(1.0, 2.5, x.shape[alpha_dim])
+    weights = entmax(x, alphas, alpha_dim=alpha_dim, impl=impl)
+    for head, alpha in enumerate(alphas):
+        assert torch.equal(weights.select(alpha_dim, head), entmax(x, alpha, impl=impl).select(alpha_dim, head))
+
+
+def test_one_alpha_per_head_along_another_dim(impl: str) -> None:
+    x = scores(2, 3, 4)
+    alphas = torch.tensor([1.0, 1.5, 2.0, 2.5])
+    weights = entmax(x, alphas, 1, alpha_dim=2, impl=impl)
+    for place, alpha in enumerate(alphas):
+        assert torch.equal(weights[..., place], entmax(x, alpha, 1, impl=impl)[..., place])
+
+
+# ---- implementations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> str:
+    """As on a machine where the kernels cannot be built."""
+    why_not = "no C++ compiler was found."
+    monkeypatch.setattr(native, "load", lambda: why_not)
+    monkeypatch.setattr(choice, "_already_said", set())
+    return why_not
+
+
+def test_cpu_refuses_with_the_reason_and_never_falls_back(no_library: str) -> None:
+    with pytest.raises(ImplUnavailable, match=re.escape(f"impl='cpu' cannot run here: {no_library}")):
+        entmax(scores(2, 3), impl="cpu")
+
+
+def test_auto_falls_back_and_says_so_once(no_library: str) -> None:
+    x = scores(2, 3)
+    with pytest.warns(choice.SlowPathWarning, match=re.escape(no_library)) as said:
+        weights = entmax(x)
+    assert len(said) == 1
+    assert said[0].filename == __file__  # it points at the caller
+    assert torch.equal(weights, entmax(x, impl="reference"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(entmax(x, 2.0), entmax(x, 2.0, impl="reference"))
+
+
+def test_the_reference_never_warns(no_library: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        entmax(scores(2, 3), impl="reference")
+
+
+@pytest.mark.usefixtures("kernels")
+def test_auto_takes_the_kernels_where_they_are() -> None:
+    x = scores(7, 33)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choice.resolve("auto", "cpu") == "cpu"
+        assert torch.equal(entmax(x, 1.3), entmax(x, 1.3, impl="cpu"))
+
+
+def test_triton_is_refused_until_it_is_there() -> None:
+    with pytest.raises(ImplUnavailable, match="impl='triton' is not built in this version; use impl='auto' or"):
+        entmax(scores(2, 3), impl="triton")
+
+
+def test_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_already_said", set())
+    with pytest.raises(ImplUnavailable, match="impl='cpu' cannot run on a cuda tensor; move it to the CPU or use impl='auto'"):
+        choice.resolve("cpu", "cuda")
+    with pytest.warns(choice.SlowPathWarning, match="entformer has no fused kernel for cuda tensors yet; .* in float32"):
+        assert choice.resolve("auto", "cuda") == "reference"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choice.resolve("auto", "cuda") == "reference"
+
+
+def test_a_meta_tensor_gives_shapes_without_a_warning() -> None:
+    x = torch.ones(2, 3, device="meta", requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights = entmax(x, 1.3, 0)
+    assert weights.device.type == "meta"
+    assert weights.shape == (2, 3)
+    assert torch.autograd.grad(weights.sum(), x)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu", "cpu"])
+def test_plain_arithmetic_is_float32_unless_float64_is_meant(device: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert choice.dense_dtype(dtype, device, exact=False) == torch.float32
+        assert choice.dense_dtype(dtype, device, exact=True) == torch.float64
+    assert choice.dense_dtype(torch.float64, device, exact=False) == torch.float64
+    assert choice.dense_dtype(torch.float64, "mps", exact=True) == torch.float32  # which has no other
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.1, 1.5, 2.0, 3.0])
+def test_the_reference_is_accurate_in_float32(alpha: float) -> None:
+    """As a GPU without kernels computes it."""
+    x = 3.0 * scores(50, 40)
+    alphas = torch.full((50,), alpha, dtype=torch.float64)
+    right = reference.entmax_forward(x.double(), alphas)
+    torch.testing.assert_close(reference.entmax_forward(x, alphas, torch.float32).double(), right, rtol=1e-4, atol=3e-6)
+
+
+def test_numbers_of_any_kind_are_alphas() -> None:
+    x = scores(2, 3)
+    right = entmax(x, 1.5)
+    for alpha in (np.float32(1.5), np.float64(1.5), Fraction(3, 2)):
+        assert torch.equal(entmax(x, alpha), right)  # type: ignore[arg-type]
+    assert torch.equal(entmax(x, torch.tensor(2)), entmax(x, 2.0))
+    assert torch.equal(entmax(x, torch.tensor([[1], [2]])), entmax(x, torch.tensor([[1.0], [2.0]])))
