@@ -1,5 +1,6 @@
 """`entformer demo` as a user runs it, with a few updates: what it shows, what it leaves behind, how it stops and goes on."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -203,7 +204,7 @@ def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:
     assert {getattr(softmax.model, kind).normalizer for kind in kinds} == {"softmax"}
     assert {getattr(learned.model, kind).alpha for kind in kinds} == {"learned"}
     same = dict.fromkeys(kinds, learned.model.encoder)
-    assert softmax.model.model_copy(update=same) == learned.model
+    assert dataclasses.replace(softmax.model, **same) == learned.model
     assert (softmax.training, softmax.data, softmax.decoding) == (learned.training, learned.data, learned.decoding)
 
 

@@ -68,7 +68,7 @@ def attention_case(**options: Any) -> Case:
 def language_model_case(**options: Any) -> Case:
     def make() -> nn.Module:
         config = {"vocab_size": VOCABULARY, "width": WIDTH, "heads": HEADS, "hidden": 16, "layers": 1, **options}
-        return ef.CausalLM(ef.LMConfig.model_validate(config))
+        return ef.CausalLM(ef.LMConfig.from_dict(config))
 
     return Case(make, lambda module, x: module(ids_of(x)), ("CausalLM", "LMConfig", "LMAttentionConfig"))
 
@@ -76,7 +76,7 @@ def language_model_case(**options: Any) -> Case:
 def translation_case(**options: Any) -> Case:
     def make() -> nn.Module:
         sizes = {"width": WIDTH, "heads": HEADS, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-        return ef.Seq2Seq(ef.Seq2SeqConfig.model_validate({"vocab_size": VOCABULARY, **sizes, **options}))
+        return ef.Seq2Seq(ef.Seq2SeqConfig.from_dict({"vocab_size": VOCABULARY, **sizes, **options}))
 
     return Case(make, lambda module, x: module(ids_of(x), ids_of(x)), ("Seq2Seq", "Seq2SeqConfig"))
 

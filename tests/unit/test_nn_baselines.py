@@ -13,7 +13,7 @@ from entformer.nn.dense import mapped_attention
 from entformer.nn.masks import Masks
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
-from entformer.nn.normalizers import NORMALIZERS, normalizer_fn_of, normalizer_of
+from entformer.nn.normalizers import NORMALIZERS, get_normalizer, make_normalizer_fn
 
 NOTHING = Masks(None, None, None)
 DENSE = [name for name, traits in NORMALIZERS.items() if traits.rows is not None]
@@ -25,8 +25,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def fn_of(name: str, heads: int = 2) -> Any:
-    found = normalizer_fn_of(
-        normalizer_of(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
+    found = make_normalizer_fn(
+        get_normalizer(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
     )
     return found.double() if isinstance(found, torch.nn.Module) else found
 

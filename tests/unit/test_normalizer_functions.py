@@ -14,7 +14,7 @@ from entformer.nn.dense import mapped_attention
 from entformer.nn.masks import Masks
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 
 NOTHING = Masks(None, None, None)
 
@@ -126,7 +126,7 @@ def test_a_mapping_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("hardmax", "module:Name"),
     ):
         with pytest.raises(ArgumentError, match=words):
-            normalizer_of(name).rows(2)  # type: ignore[misc]  # a mapping of one's own has rows
+            get_normalizer(name).rows(2)  # type: ignore[misc]  # a mapping of one's own has rows
     wrong = MultiheadAttention(8, 2, batch_first=True, normalizer="own_mapping_for_tests:flat")
     with pytest.raises(ArgumentError, match="scores' shape"):
         wrong(x, x, x)

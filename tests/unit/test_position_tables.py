@@ -13,7 +13,7 @@ from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn import tables
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
+from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, get_slopes, nape_slopes
 
 EMBED, HEADS = 16, 8
 POSITIONS = ["rotary", "alibi", "nape"]
@@ -135,7 +135,7 @@ def test_what_slopes_returns_may_be_changed() -> None:
 
 @pytest.mark.parametrize("positions", ["alibi", "nape", "rotary", "sinusoidal"])
 def test_a_model_filled_on_meta_computes_the_same(positions: str) -> None:
-    config = LMConfig.model_validate(
+    config = LMConfig.from_dict(
         {"vocab_size": 11, "width": 16, "heads": 2, "hidden": 16, "layers": 1, "positions": positions}
     )
     torch.manual_seed(0)
@@ -154,7 +154,7 @@ def test_the_number_of_kept_tables_is_bounded() -> None:
     for base in range(tables.MOST_TABLES + 5):
         Rotary(4, 100.0 + base)(random(1, 1, 3, 4))
     assert len(tables._kept) <= tables.MOST_TABLES
-    short = slopes_of(Positions("nape", share=1.0), 100)
+    short = get_slopes(Positions("nape", share=1.0), 100)
     assert short is not None
     assert torch.equal(short, nape_slopes(100, share=1.0))
 

@@ -138,7 +138,7 @@ def language_model(**options: Any) -> CausalLM:
     torch.manual_seed(1)
     attention = {"normalizer": "asentmax", "scaling_init": "paper"}
     config = {"vocab_size": 13, "layers": 3, "heads": HEADS, "width": EMBED, "hidden": 24, "attention": attention, **options}
-    return CausalLM(LMConfig.model_validate(config)).eval()
+    return CausalLM(LMConfig.from_dict(config)).eval()
 
 
 def ids(*shape: int) -> Tensor:
@@ -204,7 +204,7 @@ def test_a_state_of_another_model_is_refused() -> None:
 def translator() -> Seq2Seq:
     torch.manual_seed(2)
     config = {"vocab_size": 13, "encoder_layers": 1, "decoder_layers": 3, "heads": 2, "width": 16, "hidden": 24, "dropout": 0.0}
-    return Seq2Seq(Seq2SeqConfig.model_validate(config)).eval()
+    return Seq2Seq(Seq2SeqConfig.from_dict(config)).eval()
 
 
 def test_a_decoder_leaves_its_state(monkeypatch: pytest.MonkeyPatch) -> None:

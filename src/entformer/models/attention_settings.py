@@ -9,7 +9,7 @@ from entformer.models.config import AttentionConfig
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan
-from entformer.nn.scaling import scaling_of
+from entformer.nn.scaling import make_scaling
 
 __all__ = ["attention_penalty", "build_attention"]
 
@@ -37,7 +37,7 @@ def build_attention(
         alpha_init=config.alpha_init,
         output_norm=config.output_norm,
         output_norm_per_head=config.output_norm_per_head,
-        scaling=None if name is None else scaling_of(name, width, heads, **config.scaling_options),
+        scaling=None if name is None else make_scaling(name, width, heads, **config.scaling_options),
         backend=config.backend,
         **options,
     )

@@ -10,18 +10,18 @@ say True = a token. In training nothing is computed for padding in the output la
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
 from entformer.functional import log_entmax
 from entformer.models.attention_settings import attention_penalty, build_attention
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import output_loss
+from entformer.models.special_tokens import PAD
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import unchanged_on_error
@@ -29,12 +29,24 @@ from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.text.tokenizer import PAD
 
 __all__ = ["KINDS", "LossSums", "Seq2Seq"]
 
 KINDS = ("encoder", "decoder", "cross")
 """The kinds of attention: encoder self, decoder self, decoder to memory."""
+
+
+class Batch(Protocol):
+    """What `Seq2Seq.loss` reads of a batch; `entformer.data.batch.Batch` is one."""
+
+    @property
+    def source(self) -> Tensor: ...  # (B, S) int64: tokens, EOS, padding
+    @property
+    def source_mask(self) -> Tensor: ...  # (B, S) bool, True = a token
+    @property
+    def target(self) -> Tensor: ...  # (B, T) int64: BOS, tokens, EOS, padding
+    @property
+    def target_lengths(self) -> Tensor: ...  # (B,) int64 of the labels: EOS counted, BOS not
 
 
 class LossSums(NamedTuple):

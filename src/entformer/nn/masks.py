@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Support
 
-__all__ = ["Masks", "dense_weights", "masks_of_torch"]
+__all__ = ["Masks", "convert_masks", "dense_weights"]
 
 
 class Masks(NamedTuple):
@@ -38,7 +38,7 @@ class Masks(NamedTuple):
         return seen if self.pairs is None else seen & self.pairs
 
 
-def masks_of_torch(
+def convert_masks(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, *, batch: int, heads: int, queries: int, keys: int, extra: int
 ) -> Masks:
     """attn_mask (Lq, Lk) or (B * H, Lq, Lk) and key_padding_mask (B, Lk) or (Lk,); `keys` does not count the extra ones."""

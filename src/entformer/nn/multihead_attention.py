@@ -26,11 +26,11 @@ from entformer.nn.dense import mapped_attention, mapped_weights
 from entformer.nn.hooks import AttentionTrace, Watcher
 from entformer.nn.inputs import check_inputs
 from entformer.nn.interop import TorchAttention, from_nested, to_nested
-from entformer.nn.masks import Masks, dense_weights, masks_of_torch
-from entformer.nn.normalizers import alpha_of, normalizer_fn_of, normalizer_of
-from entformer.nn.positions import Positions, Rotary, slopes_of
-from entformer.nn.rela import chosen_output_norm, output_norm_of
-from entformer.nn.scaling import row_length, scale_queries, scaling_of
+from entformer.nn.masks import Masks, convert_masks, dense_weights
+from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_fn
+from entformer.nn.positions import Positions, Rotary, get_slopes
+from entformer.nn.rela import make_output_norm, resolve_output_norm
+from entformer.nn.scaling import make_scaling, row_length, scale_queries
 from entformer.nn.sdpa import softmax_attention
 from entformer.nn.tables import is_plain
 from entformer.nn.tracing import traced_as_leaf
@@ -104,7 +104,7 @@ class MultiheadAttention(TorchAttention):
         if alpha_tied not in ("head", "layer"):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
         kind = (places := Positions.of(positions)).kind
-        traits = normalizer_of(normalizer)
+        traits = get_normalizer(normalizer)
         placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
         if placed != "none" and (add_bias_kv or add_zero_attn):
             raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
@@ -125,11 +125,11 @@ class MultiheadAttention(TorchAttention):
             self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
         else:
             self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
-        chosen = chosen_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
-        self.norm = output_norm_of(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
-        self.normalizer_fn = normalizer_fn_of(traits, num_heads, normalizer_options)
+        chosen = resolve_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
+        self.norm = make_output_norm(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
+        self.normalizer_fn = make_normalizer_fn(traits, num_heads, normalizer_options)
         scaling = traits.scaling if scaling is None else scaling
-        self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
+        self.scaling = make_scaling(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
         self.positions = kind
         self._places = places
         self.rotary = Rotary(self.head_dim, places.base) if kind == "rotary" else None
@@ -144,7 +144,7 @@ class MultiheadAttention(TorchAttention):
         return None if slopes is None else slopes.clone()
 
     def _slopes(self, like: Tensor) -> Tensor | None:
-        return slopes_of(self._places, self.num_heads, like)
+        return get_slopes(self._places, self.num_heads, like)
 
     @property
     def alphas(self) -> Tensor | None:
@@ -213,7 +213,7 @@ class MultiheadAttention(TorchAttention):
         batch, heads, queries, _ = q.shape
         keys = held + extra + (0 if k is None else k.shape[2])
         sizes_of_masks = {"batch": batch, "heads": heads, "queries": queries, "keys": keys - extra, "extra": extra}
-        masks = masks_of_torch(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
+        masks = convert_masks(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
         slopes = self._slopes(q)
         if self.scaling is not None:
             sight = {"causal_offset": held + extra if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
@@ -274,7 +274,7 @@ class MultiheadAttention(TorchAttention):
             k,
             v,
             alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
-            normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
+            normalizer=(get_normalizer(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
             attn_mask=masks.one_mask(),
             key_mask=masks.keys,
             dropout_p=dropout,
@@ -323,7 +323,7 @@ class MultiheadAttention(TorchAttention):
             return dense_weights(found.support, shape, extra, average).to(q.dtype)
         alpha, rows = self._alpha(), self.normalizer_fn
         if rows is None:
-            is_rela = self.alpha_override is None and normalizer_of(self.normalizer).kernel == "rela"
+            is_rela = self.alpha_override is None and get_normalizer(self.normalizer).kernel == "rela"
             rows = torch.relu if is_rela else lambda s: entmax(s, alpha, alpha_dim=1 if isinstance(alpha, Tensor) else None)
         weights = mapped_weights(q, k, rows, masks, is_causal=causal, offset=offset, slopes=slopes).to(q.dtype)
         weights = weights.roll(-extra, -1) if extra else weights

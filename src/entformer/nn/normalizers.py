@@ -27,7 +27,7 @@ from entformer.nn.normalizer_functions import (
     TopK,
 )
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_fn_of", "normalizer_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "get_normalizer", "make_normalizer_fn"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ NORMALIZERS: dict[str, Normalizer] = {
 }
 
 
-def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> NormalizerFn | None:
+def make_normalizer_fn(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> NormalizerFn | None:
     """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
     unknown = [name for name in options or {} if name not in normalizer.options]
     if unknown:
@@ -175,7 +175,7 @@ def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, A
     return None if normalizer.rows is None else normalizer.rows(heads, **(options or {}))
 
 
-def normalizer_of(name: str) -> Normalizer:
+def get_normalizer(name: str) -> Normalizer:
     """The entry of this name, or one made for `package.module:Name`."""
     if name in NORMALIZERS:
         return NORMALIZERS[name]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.tables import rows_of_table
 
-__all__ = ["IN_ATTENTION", "Positions", "Rotary", "Sinusoidal", "alibi_slopes", "nape_slopes", "slopes_of"]
+__all__ = ["IN_ATTENTION", "Positions", "Rotary", "Sinusoidal", "alibi_slopes", "get_slopes", "nape_slopes"]
 
 IN_ATTENTION = ("none", "rotary", "alibi", "nape")
 """The kinds of positions that live inside attention."""
@@ -141,7 +141,7 @@ def nape_slopes(heads: int, slopes: str = "linear", share: float = 0.5, device: 
     return torch.nn.functional.pad(first, (0, heads - biased)).float()
 
 
-def slopes_of(positions: str | Positions, heads: int, like: Tensor | None = None) -> Tensor | None:
+def get_slopes(positions: str | Positions, heads: int, like: Tensor | None = None) -> Tensor | None:
     """The slopes of these positions, (H,) in float32 on the device of `like`; None if they bias no scores."""
     places = Positions.of(positions)
     if places.kind not in ("alibi", "nape"):

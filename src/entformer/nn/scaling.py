@@ -27,9 +27,9 @@ __all__ = [
     "PerHeadScaling",
     "SSMaxScaling",
     "TemperatureScaling",
+    "make_scaling",
     "row_length",
     "scale_queries",
-    "scaling_of",
 ]
 
 
@@ -249,7 +249,7 @@ SCALINGS = ("ssmax", "per_head", "asentmax", "temperature")
 """Scalings by name; each goes with any normalizer."""
 
 
-def scaling_of(
+def make_scaling(
     name: str,
     embed_dim: int,
     num_heads: int,

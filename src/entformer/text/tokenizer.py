@@ -18,8 +18,10 @@ from pathlib import Path
 import sentencepiece
 
 from entformer.errors import ArgumentError, DataError
+from entformer.models import special_tokens
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD, UNK, BOS, EOS = special_tokens.PAD, special_tokens.UNK, special_tokens.BOS, special_tokens.EOS
+
 CONTROLS = 4  # ids below this are PAD, UNK, BOS, EOS
 SMALLEST = CONTROLS + 256 + 16  # the four, one piece for every byte, and room for a few characters
 SPACE = "▁"  # sentencepiece's mark for "a word starts here"

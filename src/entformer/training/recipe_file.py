@@ -3,11 +3,12 @@
 Relative paths in a file start from the folder of that file; those given by `--set` start from the working folder.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -21,6 +22,7 @@ from entformer.training.recipe import Recipe
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # what expand_model takes besides
 _PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
 _SET = "--set "  # how the place of a `--set` text begins
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # as pydantic calls it for its models and for dataclasses
 
 
 class RecipeError(ArgumentError):
@@ -146,7 +148,7 @@ def _mistakes(problem: ValidationError, values: dict[str, Any], places: dict[Pla
     found: list[str] = []
     errors = problem.errors(include_url=False)
     # An unknown key explains most other problems, so it is named first.
-    for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden"):
+    for error in sorted(errors, key=lambda error: error["type"] not in UNKNOWN_KEY):
         place: Place = error["loc"]
         if place[:1] == ("model",) and place[1:2] in [(kind,) for kind in KINDS] and place not in places:
             place = ("model", "attention", *place[2:])  # where the value was written before it was spread over the kinds
@@ -277,7 +279,7 @@ def _where(place: Place, places: dict[Place, str], shown: str) -> str:
 def _sentence(error: Any, place: Place) -> str:
     section = ".".join(str(part) for part in place[:-1]) or "the recipe"
     key = str(place[-1]) if place else "the recipe"
-    if error["type"] == "extra_forbidden":
+    if error["type"] in UNKNOWN_KEY:
         return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1])}"
     if error["type"] == "missing":
         return f"the key {key!r} is missing in {section}."
@@ -310,15 +312,18 @@ def keys_of(section: Place) -> list[str]:
     kind: Any = Recipe
     for part in section:
         name = KINDS[0] if part == "attention" else str(part)
-        field = kind.model_fields.get(name) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        if field is None:
-            return []
-        kind = field.annotation
-        kind = next((one for one in get_args(kind) if isinstance(one, type) and issubclass(one, BaseModel)), kind)
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return []
-    names = [field.alias or name for name, field in kind.model_fields.items()]
+        kind = _fields(kind).get(name)
+    names = list(_fields(kind))
     return [name for name in names if section != ("model",) or name != "vocab_size"] + list(_ALSO.get(section, ()))
+
+
+def _fields(section: Any) -> dict[str, Any]:
+    """Key -> type of a section, which is a pydantic model or a dataclass; empty for anything else."""
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+    if isinstance(section, type) and dataclasses.is_dataclass(section):
+        return {field.name: field.type for field in dataclasses.fields(section)}
+    return {}
 
 
 def to_yaml(recipe: Recipe) -> str:
