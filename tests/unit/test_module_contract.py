@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.nn.dropout import Dropout
-from entformer.nn.gated import CausalLayer
-from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.layers import CausalLayer, DecoderLayer, Dropout, EncoderLayer
 from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
 from entformer.nn.positions import Rotary, Sinusoidal
 

@@ -335,7 +335,7 @@ MISTAKES = {
     "two norms": (lambda: MultiheadAttention(4, 2, normalizer="rela", output_norm="rms", rela_norm="init"), "two names"),
     "options": (lambda: MultiheadAttention(4, 2, normalizer="topk", normalizer_options={"n": 3}), "no option 'n'.*are k"),
     "no options": (lambda: MultiheadAttention(4, 2, normalizer_options={"k": 3}), "no option 'k'; it has none"),
-    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no place"),
+    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no position"),
 }
 
 

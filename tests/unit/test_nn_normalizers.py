@@ -210,6 +210,6 @@ def test_low_precision_and_autocast(name: str) -> None:
 def test_normalizers_name_kernels_that_exist() -> None:
     x = torch.zeros(1, 2, 3)
     for entry in NORMALIZERS.values():
-        assert (entry.kernel is None) == (entry.rows is not None)
+        assert (entry.kernel is None) == (entry.make_fn is not None)
         if entry.kernel is not None:
             attention(x, x, x, normalizer=entry.kernel)

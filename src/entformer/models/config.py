@@ -60,8 +60,8 @@ class AttentionConfig(Config):
                 make_scaling(self.scaling_name, 1, 1, **self.scaling_options)
         if self.scaling_name is None and self.scaling_options:
             raise ArgumentError(
-                f'{next(iter(self.scaling_options))} configures a scaling of queries, and normalizer "{self.normalizer}" has '
-                "none; choose a scaling"
+                f"scaling_init, scaling_gamma and temperature configure a scaling of queries, and normalizer "
+                f'"{self.normalizer}" has none; choose a scaling'
             )
         if self.output_norm_per_head and self.output_norm == "none":
             raise ArgumentError("output_norm_per_head has no effect without an output_norm; choose one")
