@@ -34,3 +34,15 @@ def test_accuracies_and_scores_carry_seeds_and_conditions() -> None:
     multi30k = next(block for block in README.split("\n\n") if block.startswith("Multi30k"))
     assert "one seed" in multi30k
     assert "no difference" in multi30k
+
+
+def test_the_docs_give_the_base_of_diversity_and_the_rows_left_out() -> None:
+    analysis = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    rows = dict(line.strip("| ").split(" | ", 1) for line in analysis.splitlines() if line.startswith("| "))
+    assert "/ ln n_i" in rows["diversity, base: keys"]
+    assert "ln (number of heads)" in rows["diversity, base: heads"]
+    assert "n_i > 1" in rows["positional confidence"]
+    explained = " ".join(analysis.split("**Diversity** needs its base.")[1].split("\n\n")[0].split())
+    assert "an entropy in nats" in explained
+    assert "Rows that see one key only are left out** of diversity" in explained
+    assert "initial" in analysis.lower()
