@@ -53,7 +53,7 @@ def find_words(name: str, text: str, entries: Iterable[Entry]) -> Iterator[str]:
 def main(paths: list[str]) -> int:
     entries = read_entries(WORDS.read_text(encoding="utf-8"))
     tracked = subprocess.run(["git", "ls-files", "-z", *paths], capture_output=True, text=True, check=True).stdout.split("\0")
-    hits = []
+    hits: list[str] = []
     for name in filter(None, tracked):
         file = Path(name)
         if not file.is_file() or any(fnmatch(name, skipped) for skipped in SKIPPED):
