@@ -1,10 +1,11 @@
-"""What the README, the package metadata and `--help` claim agrees and carries its conditions."""
+"""Claims of the README, the package metadata and `--help` agree, are complete and name their conditions."""
 
 import re
 import tomllib
 from pathlib import Path
 
 import entformer
+from entformer.nn.normalizers import NORMALIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,8 +22,8 @@ def test_one_tagline_without_a_speed_claim() -> None:
         assert not re.search(r"fast|speed", line)
 
 
-def test_the_readme_says_that_there_are_no_gpu_kernels() -> None:
-    first_screen = README.split("## What is in it")[0]
+def test_the_readme_states_that_there_are_no_gpu_kernels() -> None:
+    first_screen = README.split("## Install")[0]
     assert "No GPU kernels yet" in first_screen
     assert "dense PyTorch implementation" in first_screen
 
@@ -42,7 +43,14 @@ def test_the_docs_give_the_base_of_diversity_and_the_rows_left_out() -> None:
     assert "/ ln n_i" in rows["diversity, base: keys"]
     assert "ln (number of heads)" in rows["diversity, base: heads"]
     assert "n_i > 1" in rows["positional confidence"]
-    explained = " ".join(analysis.split("**Diversity** needs its base.")[1].split("\n\n")[0].split())
-    assert "an entropy in nats" in explained
-    assert "Rows that see one key only are left out** of diversity" in explained
     assert "initial" in analysis.lower()
+
+
+def test_every_normalizer_is_in_the_table() -> None:
+    table = README.split("## Normalizers")[1].split("\n## ")[0]
+    for name, normalizer in NORMALIZERS.items():
+        row = next((line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]), None)
+        assert row is not None, name
+        zeros, fused = (cell.strip() for cell in row.split("|")[3:5])
+        assert (zeros in ("yes", f"`{name}`")) == normalizer.exact_zeros, name
+        assert (fused == "yes") == (normalizer.kernel is not None), name

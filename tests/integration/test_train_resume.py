@@ -158,7 +158,7 @@ def test_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: 
     longer = train(make_recipe(steps=8, log_every=1), run, threads=1, quiet=True)
     assert longer.step == 8
     assert "recipe: training.steps 4 -> 8" in (run / "train.log").read_text(encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"began with another recipe: training\.lr 0\.01 -> 0\.02\. Put the old value back"):
+    with pytest.raises(ArgumentError, match=r"began with another recipe: training\.lr 0\.01 -> 0\.02\. Restore the old value"):
         train(make_recipe(steps=8, lr=0.02), run, threads=1, quiet=True)
     with pytest.raises(ArgumentError, match=r"model\.width 16 -> 32"):
         train(make_recipe(steps=8, model={"width": 32}), run, threads=1, quiet=True)
@@ -177,12 +177,12 @@ def test_changed_files_need_leave_and_keep_the_subwords(make_recipe: Callable[..
     with (text / "train.xx").open("a", encoding="utf-8") as source, (text / "train.yy").open("a", encoding="utf-8") as target:
         source.write("a b c h h h\n")
         target.write("h h h c b a\n")
-    with pytest.raises(DataError, match=r"train\.xx changed since .*; add --resume-with-new-data"):
+    with pytest.raises(DataError, match=r"train\.xx has changed since .*; add --resume-with-new-data"):
         train(make_recipe(steps=8), run, threads=1, quiet=True)
     summary = train(make_recipe(steps=8), run, threads=1, quiet=True, resume_with_new_data=True)
     assert (summary.step, summary.epoch) == (8, summary.epoch)
     assert (run / "subwords.model").read_bytes() == subwords
-    assert "the data are new; a new epoch begins" in (run / "train.log").read_text(encoding="utf-8")
+    assert "the data has changed; starting a new epoch" in (run / "train.log").read_text(encoding="utf-8")
     train(make_recipe(steps=8), run, threads=1, quiet=True)  # the new data are the run's data from now on
 
 
