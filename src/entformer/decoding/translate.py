@@ -26,7 +26,7 @@ from entformer.decoding.long_lines import join_parts, split_long
 from entformer.decoding.records import AttentionRecord, Hypothesis
 from entformer.decoding.scoring import look_tokenized
 from entformer.errors import ArgumentError
-from entformer.text.lines import EXOTIC, LineCounter
+from entformer.text.lines import LINE_SEPARATORS, LineCounter
 from entformer.text.tokenizer import EOS, PAD
 
 LONG = 256  # subwords; training leaves longer pairs out by default, so no model has seen more
@@ -275,4 +275,4 @@ class Translator:
 
 def one_line(text: str) -> str:
     """The text with a space for every character that any program takes for the end of a line."""
-    return EXOTIC.sub(" ", text.replace("\n", " "))
+    return LINE_SEPARATORS.sub(" ", text.replace("\n", " "))
