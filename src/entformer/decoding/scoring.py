@@ -215,7 +215,8 @@ def compare(
         test = PairedTest(systems, {name: metric}, scored, test_type="bs", n_samples=resamples)
         signatures, results = test()
         [(title, signature)] = signatures.items()
-        first, second = results[title]
+        pair: list[Any] = results[title]
+        first, second = pair
         found.append(
             Comparison(
                 name,
