@@ -192,7 +192,7 @@ def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> No
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "entmax").mkdir()
     (tmp_path / "entmax" / "thesis.tex").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"is not a run of entformer \(it holds thesis.tex\)"):
+    with pytest.raises(ArgumentError, match=r"is not an entformer run \(it contains thesis.tex\)"):
         check_folders(demo_models(tmp_path, quick=True), fresh=fresh)
     assert (tmp_path / "entmax" / "thesis.tex").is_file()
 

@@ -274,8 +274,8 @@ def test_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., Pat
     assert process.returncode == 2
     assert said_out == ""
     assert said.splitlines() == [
-        f"entformer: the folder {tmp_path / 'full'} exists and is not a run of entformer (it holds letter.txt); "
-        "give a new or an empty folder."
+        f"entformer: the directory {tmp_path / 'full'} exists and is not an entformer run (it contains letter.txt); "
+        "choose a new or an empty directory."
     ]
 
 

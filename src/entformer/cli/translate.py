@@ -21,7 +21,7 @@ from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
 from entformer.cli.output import writable_file
 from entformer.decoding.length_penalty import MaxLength
-from entformer.decoding.translate import LONG, Report, Translation, Translator
+from entformer.decoding.translate import LONG, Translation, TranslationStats, Translator
 from entformer.errors import ArgumentError
 from entformer.text.lines import LineCounter, decode_lines, open_file, read_lines
 
@@ -208,7 +208,7 @@ def _count(path: Path) -> Iterable[bytes]:
         yield from stream
 
 
-def _print_report(notes: Console, report: Report, options: Options) -> None:
+def _print_report(notes: Console, report: TranslationStats, options: Options) -> None:
     speed = f", {report.tokens / report.seconds:,.0f} tokens/s" if report.seconds > 0 and report.tokens else ""
     place = f" -> {options.output}" if options.output is not None else ""
     notes.print(f"{_lines(report.lines)}, {report.tokens:,} tokens in {report.seconds:.1f} s{speed}{place}", markup=False)

@@ -303,7 +303,7 @@ def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:
         run([run_folder], Options(out=out, which="last"))
     with pytest.raises(ArgumentError, match="--gold FILE"):
         run([run_folder], Options(data=str(run_folder / "test"), gold_text="a,b", out=out, which="last"))
-    with pytest.raises(DataError, match="no run folder"):
+    with pytest.raises(DataError, match="no run directory"):
         run([tmp_path / "nowhere"], Options(out=out))
     with pytest.raises(ArgumentError, match=r"ends in \.html"):
         run([run_folder], Options(out=tmp_path / "r.json"))

@@ -100,10 +100,10 @@ def test_prefix_of_every_line(run_folder: Path, source: Path, tmp_path: Path) ->
         ({"input": Path("nowhere.txt")}, "no such file"),
         ({"interactive": True, "input": Path("x")}, "leave --input out"),
         ({"output": Path("a"), "attention": Path("a")}, "same file"),
-        ({"n_best": 3}, "raise the beam"),
+        ({"n_best": 3}, "increase the beam"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(run_folder: Path, given: dict[str, object], message: str) -> None:
+def test_user_errors_are_one_line(run_folder: Path, given: dict[str, object], message: str) -> None:
     with pytest.raises((ArgumentError, DataError), match=message):
         translate.run(run_folder, options(**given))
 
@@ -207,7 +207,7 @@ def test_a_run_whose_data_are_gone_says_where_it_looked(run_folder: Path) -> Non
 
 
 def test_an_unknown_test_set_is_named(run_folder: Path, prepared: Path) -> None:
-    with pytest.raises(DataError, match="no 'test2017' part, only"):
+    with pytest.raises(DataError, match="no 'test2017' split, only"):
         score.run(score.Options(run=run_folder, data=prepared, test_set="test2017"), options())
 
 
