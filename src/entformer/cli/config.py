@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from entformer.nn.normalizers import NORMALIZERS
-from entformer.training.recipe_file import RecipeError, builtin_recipe, differences, find, load_recipe, to_yaml
+from entformer.training.recipe_file import RecipeError, builtin_titles, differences, load_recipe, to_yaml
 
 
 def show(recipe: str, settings: Sequence[str], *, as_json: bool) -> None:
@@ -42,7 +42,7 @@ def diff(first: str, second: str, *, as_json: bool) -> int:
 
 def list_builtin(*, as_json: bool) -> None:
     """The recipes that come with entformer, with the first line of each; without --json, the normalizers a recipe can name."""
-    titles = {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in builtin_recipe().items()}
+    titles = builtin_titles()
     if as_json:
         print(json.dumps(titles, indent=1))
     else:
@@ -57,7 +57,7 @@ def list_builtin(*, as_json: bool) -> None:
 def _file(recipe: str) -> Path:
     """A run folder stands for its recipe.yaml."""
     path = Path(recipe)
-    return path / "recipe.yaml" if (path / "recipe.yaml").is_file() else find(recipe)
+    return path / "recipe.yaml" if (path / "recipe.yaml").is_file() else Path(recipe)
 
 
 def _shown(value: object) -> str:
