@@ -25,7 +25,7 @@ REQUESTED: dict[str, Any] = {
     "budget": None,
     "size": "laptop",
     "options": ["alphabet=4"],
-    "changes": {"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16, "heads": 4},
+    **{"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16, "heads": 4},
     "threads": 1,
     "as_json": False,
 }
@@ -34,8 +34,10 @@ REQUESTED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweeps")
-    longctx.run("copy", **REQUESTED, out=folder / "copy")
-    longctx.run("flip-flop", **REQUESTED | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop")
+    longctx.run_task("copy", **REQUESTED, out=folder / "copy")
+    longctx.run_task(
+        "flip-flop", **REQUESTED | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop"
+    )
     return folder
 
 
