@@ -70,7 +70,7 @@ def explore(
         languages = f"{loaded.source_language} -> {loaded.target_language}"
         notes.print(f"{languages}, step {loaded.step}: {address} (press Ctrl-C to stop)")
         if "*" in allowed:
-            notes.print("warning: everyone who can reach this machine over the network can use this page.", style="yellow")
+            notes.print("warning: everyone who reaches this machine over the network can use this page.", style="yellow")
         config = uvicorn.Config(
             app,
             log_level="warning",

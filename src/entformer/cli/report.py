@@ -74,7 +74,7 @@ def report(
     """
     if out.suffix.lower() == ".json":
         raise ArgumentError(
-            f"{out}: the numbers are written to a .json file next to the page; give --out a name ending in .html."
+            f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
         )
     page = writable_file(out)
     figures = writable_directory(figures or page.parent / "figures")
@@ -84,7 +84,7 @@ def report(
             raise ArgumentError(f"{others[0]} is not a directory of `entformer longctx`; report on it separately.")
         options = {"--data": data, "--gold": gold, "--gold-text": gold_text}
         if unused := [option for option, value in options.items() if value]:
-            raise ArgumentError(f"{', '.join(unused)} has no effect for directories of `entformer longctx`; remove it.")
+            raise ArgumentError(f"{', '.join(unused)} long-context results have no text; remove it.")
         _report_lengths(runs, page, figures, title, as_json=as_json)
         return
     import torch

@@ -97,7 +97,7 @@ def test_the_command_gives_the_recipe_again(sweeps: Path, monkeypatch: pytest.Mo
         made.append(recipe)
         return read_results(sweeps / "copy" / "results.jsonl")
 
-    monkeypatch.setattr(longctx, "sweep", sweep_instead)
+    monkeypatch.setattr("entformer.longcontext.results.sweep", sweep_instead)
     done = CliRunner().invoke(app, [*words[1:], "--out", str(sweeps / "again")], catch_exceptions=False)
     assert done.exit_code == 0
     held = json.loads((sweeps / "copy" / "runs" / "softmax_nape_0" / "run.json").read_text())["recipe"]
@@ -132,7 +132,7 @@ def test_mistakes_are_told(sweeps: Path, tmp_path: Path) -> None:
     other = tmp_path / "run"
     other.mkdir()
     for arguments, why in (
-        ([str(sweeps), str(other)], "report on them apart"),
+        ([str(sweeps), str(other)], "report on it separately"),
         ([str(sweeps), "--data", "x"], "have no text"),
         ([str(sweeps), "--out", str(tmp_path / "x.json")], r"ends in .html"),
     ):
