@@ -52,7 +52,7 @@ def bench_attention(
     quick: QuickOption = False,
     threads: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Thread counts; the largest runs all cases, the others some.", show_default="1,2"),
+        typer.Option(metavar="N,N", help="Thread counts to measure; only the largest runs every case.", show_default="1,2"),
     ] = None,
     shapes: Annotated[
         str | None,

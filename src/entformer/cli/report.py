@@ -35,7 +35,7 @@ AVERAGES = {
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run directories of `entformer train` to compare, or of `entformer longctx`."),
+        typer.Argument(metavar="RUN", help="Run directories of `entformer train` to compare, or of `entformer longctx`."),
     ],
     data: Annotated[
         str | None,
@@ -53,7 +53,9 @@ def report(
     ] = None,
     gold_text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The text of --gold, if it is not --data; links go from first to second file."),
+        typer.Option(
+            metavar="TEXT", help="The text of --gold, if it is not --data; links go from its first file to its second."
+        ),
     ] = None,
     gold_first: Annotated[int, typer.Option(min=0, max=1, help="Index of the first word in --gold.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page; a .json file is written next to it.")] = Path(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def score(
     hypotheses: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Translations to score, - for standard input; or use --run.")
+        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input; or use --run.")
     ] = None,
     references: Annotated[
         list[Path] | None, typer.Option("--ref", metavar="FILE", help="Reference translations, line by line. Repeatable.")

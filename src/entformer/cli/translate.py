@@ -43,7 +43,7 @@ def translate(
     ] = False,
     prefix: Annotated[str | None, typer.Option(help="Start every translation with this text.")] = None,
     prefix_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Start each translation with the same line of this file.")
+        Path | None, typer.Option(metavar="FILE", help="Start each translation with the corresponding line of this file.")
     ] = None,
     attention: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the attention weights of all heads, sparse, as JSON lines.")
