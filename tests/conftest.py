@@ -111,7 +111,7 @@ def make_run() -> "Callable[..., LoadedRun]":
     def make(*, info: dict[str, Any] | None = None, seed: int = 1, **config: Any) -> LoadedRun:
         torch.manual_seed(seed)
         sizes = {"vocab_size": subwords.size, "encoder_layers": 1, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32}
-        model = Seq2Seq(Seq2SeqConfig.model_validate({**sizes, **config}))
+        model = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, **config}))
         with torch.no_grad():
             for _, _, attention in model.attention_layers():
                 assert attention.in_proj_weight is not None
