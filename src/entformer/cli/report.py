@@ -193,8 +193,8 @@ def _summary(data: dict[str, Any], files: ReportFiles) -> dict[str, Any]:
 def _facts(run: dict[str, Any]) -> dict[str, Any]:
     """The numbers a reader asks for first, per kind of attention, and the best head of every role."""
     kinds = {}
-    for kind in dict.fromkeys(head["kind"] for head in run["heads"]):
-        heads = [head for head in run["heads"] if head["kind"] == kind]
+    for kind in dict.fromkeys(head["attn_type"] for head in run["heads"]):
+        heads = [head for head in run["heads"] if head["attn_type"] == kind]
         alphas = [head["alpha"] for head in heads if head["alpha"] is not None]
         kinds[kind] = {
             "normalizer": run["normalizers"].get(kind),
@@ -218,7 +218,7 @@ def _facts(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer_mean(run: dict[str, Any], kind: str, name: str) -> float | None:
-    known = [layer[name] for layer in run["layers"] if layer["kind"] == kind and layer[name] is not None]
+    known = [layer[name] for layer in run["layers"] if layer["attn_type"] == kind and layer[name] is not None]
     return sum(known) / len(known) if known else None
 
 
