@@ -85,7 +85,7 @@ def test_examples_give_what_they_say(document: Path) -> None:
 
 
 def test_architecture_page_names_every_kernel_file() -> None:
-
+    
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     files = [path.name for path in (PACKAGE / "kernels" / "entmax").iterdir() if path.suffix in (".py", ".cpp", ".h")]
     assert [name for name in files if name not in page and name != "__init__.py"] == []
