@@ -1,5 +1,7 @@
 """Position tables and slopes are no state of a module: nothing that is done to a module changes them."""
 
+import functools
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -157,23 +159,22 @@ def test_the_number_of_kept_tables_is_bounded() -> None:
     assert torch.equal(short, nape_slopes(100, share=1.0))
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@torch.no_grad()
-def test_threads_share_one_module_while_lengths_grow(positions: str) -> None:
-    """Two thousand calls: at every length the threads start together and find no table, so that all of them make one."""
-    module = layer(positions)
-    inputs = [random(1, length, EMBED, seed=length) for length in range(1, 1 + CALLS // THREADS)]
-    expected = [attend(module, x) for x in inputs]
-    together = threading.Barrier(THREADS, action=encodings._tables.clear)
+def test_threads_share_one_module_while_lengths_grow(request: pytest.FixtureRequest) -> None:
+    """In every round the threads start together on a new module without tables, each with its own length."""
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)  # switch threads inside a forward pass, not only around it
+    inputs = [random(1, length, EMBED, seed=length) for length in (8, 70, 140, 300, 9, 71, 141, 301)]
+    with torch.no_grad():
+        expected = [attend(layer("rotary"), x) for x in inputs]
+    barrier = threading.Barrier(THREADS)
 
-    def calls(_: int) -> list[Tensor]:
-        found = []
-        for x in inputs:
-            together.wait(60.0)
-            with torch.no_grad():
-                found.append(attend(module, x))
-        return found
+    def call(module: nn.Module, x: Tensor) -> Tensor:
+        barrier.wait(60.0)
+        with torch.no_grad():
+            return attend(module, x)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for found in pool.map(calls, range(THREADS)):
-            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        for _ in range(CALLS // THREADS):
+            encodings._tables.clear()
+            outputs = list(pool.map(functools.partial(call, layer("rotary")), inputs))
+            assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))

@@ -179,5 +179,5 @@ def test_what_is_no_attention_record_is_refused(text: str) -> None:
 
 
 def test_ids_outside_of_the_vocabulary_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="0 to 29"):
+    with pytest.raises(ArgumentError, match="between 0 and 29"):
         record_attention(tiny(), [5, 30], [6])
