@@ -1,7 +1,6 @@
 """MultiheadAttention against torch.nn.MultiheadAttention: outputs, gradients, weights, masks, states; costs and mistakes."""
 
 import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -241,28 +240,6 @@ def test_from_torch(options: dict[str, Any]) -> None:
     torch.testing.assert_close(learned.alphas, torch.full((HEADS,), 1.25, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_copy_and_pickle(name: str) -> None:
-    ours = MultiheadAttention(EMBED, HEADS, normalizer=name)
-    x = random(QUERIES, BATCH, EMBED)
-    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert torch.equal(twin(x, x, x)[0], ours(x, x, x)[0])
-    assert f"normalizer={name}" in repr(ours)
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_torch_encoder_layer_uses_our_forward(inference: bool) -> None:
-    """In eval mode without gradients torch's layer computes softmax by itself if it believes it may."""
-    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
-    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")  # type: ignore[assignment]
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    x, padding = random(2, 6, 16), torch.arange(6) >= torch.tensor([[6], [4]])
-    causal = nn.Transformer.generate_square_subsequent_mask(6)
-    expected = encoder(x, causal, torch.zeros(2, 6).masked_fill(padding, -torch.inf))
-    with torch.inference_mode(inference):
-        torch.testing.assert_close(encoder.eval()(x, causal.isinf(), padding), expected, **CLOSE)
-
-
 # ---- costs and mistakes --------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +297,7 @@ def test_nothing_of_size_lq_times_lk_is_made_without_weights() -> None:
     assert max(sizes) >= length * length  # and the watch can see one
 
 
-MISTAKES = {
+INVALID = {
     "heads": (lambda: MultiheadAttention(10, 3), "multiple of num_heads=3"),
     "dropout": (lambda: MultiheadAttention(4, 2, dropout=1.5), "dropout=1.5"),
     "normalizer": (lambda: MultiheadAttention(4, 2, normalizer="softmin"), "'softmin'.*softmax, entmax15.*asentmax"),
@@ -339,8 +316,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_in_construction(make: Any, message: str) -> None:
+@pytest.mark.parametrize(("make", "message"), INVALID.values(), ids=INVALID.keys())
+def test_invalid_construction_raises(make: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
@@ -361,6 +338,6 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())
-def test_mistakes_in_calls(shapes: Any, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_calls_raise(shapes: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         MultiheadAttention(6, 2)(*(None if shape is None else torch.zeros(shape) for shape in shapes), **arguments)
