@@ -251,6 +251,25 @@ def test_zero_and_minus_infinity_need_no_dense_path() -> None:
     assert masks.pairs[..., 0].all()
 
 
+@pytest.mark.parametrize("extras", [False, True])
+def test_masks_of_either_meaning_agree(extras: bool) -> None:
+    module, x = MultiheadAttention(16, 4, batch_first=True, add_zero_attn=extras), random(2, 7, 16)
+    padding = torch.arange(7) >= torch.tensor([[7], [4]])
+    later = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    expected, expected_weights = module(x, x, x, key_padding_mask=padding, attn_mask=later)
+    for masks in (
+        {"key_mask": ~padding, "mask": ~later[None, None]},
+        {"key_padding_mask": padding, "mask": ~later[None, None]},
+    ):
+        out, weights = module(x, x, x, **masks)
+        assert torch.equal(out, expected)
+        assert torch.equal(weights, expected_weights)
+    with pytest.raises(ArgumentError, match=r"key_mask must be boolean \(True = may attend\) with 2 dimensions and 7 keys"):
+        module(x, x, x, key_mask=padding[:, :5])
+    with pytest.raises(ArgumentError, match="mask must be boolean"):
+        module(x, x, x, mask=later[None, None].float())
+
+
 def test_dropout_only_in_training() -> None:
     module = MultiheadAttention(EMBED, HEADS, dropout=0.5, normalizer="entmax15")
     x = random(QUERIES, BATCH, EMBED)
