@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import traced_as_leaf
+from entformer.nn.execution_mode import traced_as_leaf
 
 __all__ = ["AdaptiveSpan", "AdaptiveTemperature", "Elementwise", "NormalizerFn", "ReluN"]
 __all__ += ["Sigmoid", "Softmax1", "StickBreaking", "TopK"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import traced_as_leaf
+from entformer.nn.execution_mode import traced_as_leaf
 
 __all__ = [
     "SCALINGS",
