@@ -286,8 +286,8 @@ def test_an_incomplete_line_of_metrics_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st', encoding="utf-8")
     seen = read_metrics(path)
-    assert (seen.step, seen.loss, seen.alphas, seen.validations) == (25, 5.0, (1.2, 1.9), {25: 12.5})
-    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90"
+    assert (seen.step, seen.loss, seen.alphas, seen.bleu) == (25, 5.0, (1.2, 1.9), 12.5)
+    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90, validation BLEU 12.5"
     assert read_metrics(tmp_path / "nothing").describe() == "starting"
 
 
