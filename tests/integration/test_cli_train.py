@@ -123,4 +123,4 @@ def test_settings_that_contradict_prepared_data_are_refused(entformer: Entformer
     done = entformer("train", recipe, "--out", tmp_path / "run")
     assert done.returncode == 2
     assert "data.vocab_size is 280, and" in done.stderr
-    assert "was prepared with 300; leave data.vocab_size out" in done.stderr
+    assert "was prepared with 300; remove data.vocab_size" in done.stderr

@@ -1,5 +1,6 @@
 """`entformer demo` with a few training steps: what it shows, which files it writes, how it stops and resumes."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -193,7 +194,7 @@ def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> No
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "entmax").mkdir()
     (tmp_path / "entmax" / "thesis.tex").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"is not a run of entformer \(it holds thesis.tex\)"):
+    with pytest.raises(ArgumentError, match=r"is not an entformer run \(it contains thesis.tex\)"):
         check_directories(make_models(tmp_path, quick=True), fresh=fresh)
     assert (tmp_path / "entmax" / "thesis.tex").is_file()
 
@@ -204,7 +205,7 @@ def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:
     assert {getattr(softmax.model, kind).normalizer for kind in kinds} == {"softmax"}
     assert {getattr(learned.model, kind).alpha for kind in kinds} == {"learned"}
     same = dict.fromkeys(kinds, learned.model.encoder)
-    assert softmax.model.model_copy(update=same) == learned.model
+    assert dataclasses.replace(softmax.model, **same) == learned.model
     assert (softmax.training, softmax.data, softmax.decoding) == (learned.training, learned.data, learned.decoding)
 
 

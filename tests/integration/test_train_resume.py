@@ -153,7 +153,7 @@ def test_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: 
     longer = train(make_recipe(steps=8, log_every=1), run, threads=1, quiet=True)
     assert longer.step == 8
     assert "recipe: training.steps 4 -> 8" in (run / "train.log").read_text(encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"began with another recipe: training\.lr 0\.01 -> 0\.02\. Put the old value back"):
+    with pytest.raises(ArgumentError, match=r"began with another recipe: training\.lr 0\.01 -> 0\.02\. Restore the old value"):
         train(make_recipe(steps=8, lr=0.02), run, threads=1, quiet=True)
     with pytest.raises(ArgumentError, match=r"model\.width 16 -> 32"):
         train(make_recipe(steps=8, model={"width": 32}), run, threads=1, quiet=True)
@@ -172,12 +172,12 @@ def test_changed_files_need_leave_and_keep_the_subwords(make_recipe: Callable[..
     with (text / "train.xx").open("a", encoding="utf-8") as source, (text / "train.yy").open("a", encoding="utf-8") as target:
         source.write("a b c h h h\n")
         target.write("h h h c b a\n")
-    with pytest.raises(DataError, match=r"train\.xx changed since .*; add --resume-with-new-data"):
+    with pytest.raises(DataError, match=r"train\.xx has changed since .*; add --resume-with-new-data"):
         train(make_recipe(steps=8), run, threads=1, quiet=True)
     summary = train(make_recipe(steps=8), run, threads=1, quiet=True, resume_with_new_data=True)
     assert (summary.step, summary.epoch) == (8, summary.epoch)
     assert (run / "subwords.model").read_bytes() == subwords
-    assert "the data are new; a new epoch begins" in (run / "train.log").read_text(encoding="utf-8")
+    assert "the data has changed; starting a new epoch" in (run / "train.log").read_text(encoding="utf-8")
     train(make_recipe(steps=8), run, threads=1, quiet=True)  # the new data are the run's data from now on
 
 
@@ -269,8 +269,8 @@ def test_the_command_line_says_it_in_one_sentence(make_recipe: Callable[..., Pat
     assert process.returncode == 2
     assert said_out == ""
     assert said.splitlines() == [
-        f"entformer: the folder {tmp_path / 'full'} exists and is not a run of entformer (it holds letter.txt); "
-        "give a new or an empty folder."
+        f"entformer: the directory {tmp_path / 'full'} exists and is not an entformer run (it contains letter.txt); "
+        "choose a new or an empty directory."
     ]
 
 

@@ -21,7 +21,7 @@ from entformer.longcontext.theory import dispersion
 from entformer.longcontext.train import RunSpec, build, train_and_evaluate
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 
 TINY = replace(
     recipe_of("copy"),
@@ -97,7 +97,7 @@ def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
         replace(TINY, steps=2, eval_lengths=(9,)),
         replace(recipe_of("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
     ):
-        if recipe.task == "max-retrieval" and normalizer_of(method_of(method).normalizer).uses_positions:
+        if recipe.task == "max-retrieval" and get_normalizer(method_of(method).normalizer).uses_positions:
             with pytest.raises(ArgumentError, match="needs an order of keys"):
                 build(recipe, RunSpec(method, "nape", 0))
             continue

@@ -266,8 +266,8 @@ def _find_text(data: str | None, split: str, run: Path, loaded: "LoadedRun") -> 
 def _main_numbers(run: dict[str, Any]) -> dict[str, Any]:
     """Returns the main numbers per attention type, and the best head of every role."""
     kinds = {}
-    for kind in dict.fromkeys(head["kind"] for head in run["heads"]):
-        heads = [head for head in run["heads"] if head["kind"] == kind]
+    for kind in dict.fromkeys(head["attn_type"] for head in run["heads"]):
+        heads = [head for head in run["heads"] if head["attn_type"] == kind]
         alphas = [head["alpha"] for head in heads if head["alpha"] is not None]
         kinds[kind] = {
             "normalizer": run["normalizers"].get(kind),
@@ -291,7 +291,7 @@ def _main_numbers(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer_mean(run: dict[str, Any], kind: str, name: str) -> float | None:
-    known = [layer[name] for layer in run["layers"] if layer["kind"] == kind and layer[name] is not None]
+    known = [layer[name] for layer in run["layers"] if layer["attn_type"] == kind and layer[name] is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -19,7 +19,7 @@ from entformer.cli.output import describe_lines, progress_bar, writable_file
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from entformer.decoding.translate import Report, Translation
+    from entformer.decoding.translate import Translation, TranslationStats
 
 
 def translate(
@@ -204,7 +204,7 @@ def _as_json(translation: "Translation") -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _summary(report: "Report", output: Path | None, *, whole_lines: bool) -> Iterator[str]:
+def _summary(report: "TranslationStats", output: Path | None, *, whole_lines: bool) -> Iterator[str]:
     def lines(count: int) -> str:
         return f"{count:,} line{'' if count == 1 else 's'}"
 

@@ -5,11 +5,12 @@ Built-in recipes lie in `recipes/`: `NAME.yaml` is complete, and `DATA-ATTENTION
 `--set` from the working directory.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -23,6 +24,7 @@ from entformer.training.recipe import Recipe
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
 _PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
 
 
 class RecipeError(ArgumentError):
@@ -169,7 +171,7 @@ def _messages(err: ValidationError, values: dict[str, Any], places: dict[Place, 
     found: list[str] = []
     errors = err.errors(include_url=False)
     # An unknown key explains most other errors, so it comes first.
-    for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden"):
+    for error in sorted(errors, key=lambda error: error["type"] not in UNKNOWN_KEY):
         place = _as_written(error["loc"], places)
         text = f"{_where(place, places, shown)}: {_sentence(error, place)}"
         if text not in found:
@@ -298,7 +300,7 @@ def _where(place: Place, places: dict[Place, str], shown: str) -> str:
 def _sentence(error: Any, place: Place) -> str:
     section = ".".join(str(part) for part in place[:-1]) or "the recipe"
     key = str(place[-1]) if place else "the recipe"
-    if error["type"] == "extra_forbidden":
+    if error["type"] in UNKNOWN_KEY:
         return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1])}"
     if error["type"] == "missing":
         return f"the key {key!r} is missing in {section}."
@@ -331,15 +333,18 @@ def get_keys(section: Place) -> list[str]:
     kind: Any = Recipe
     for part in section:
         name = KINDS[0] if part == "attention" else str(part)
-        field = kind.model_fields.get(name) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        if field is None:
-            return []
-        kind = field.annotation
-        kind = next((one for one in get_args(kind) if isinstance(one, type) and issubclass(one, BaseModel)), kind)
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return []
-    names = [field.alias or name for name, field in kind.model_fields.items()]
+        kind = _fields(kind).get(name)
+    names = list(_fields(kind))
     return [name for name in names if section != ("model",) or name != "vocab_size"] + list(_ALSO.get(section, ()))
+
+
+def _fields(section: Any) -> dict[str, Any]:
+    """Key -> type of a section, which is a pydantic model or a dataclass; empty for anything else."""
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+    if isinstance(section, type) and dataclasses.is_dataclass(section):
+        return {field.name: field.type for field in dataclasses.fields(section)}
+    return {}
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -64,7 +64,7 @@ def test_the_report_names_counts_and_lines(
         "prepared in",
     ):
         assert sentence in said, said
-    assert Prepared.open(tmp_path / "out").report.kept == 43
+    assert len(Prepared.open(tmp_path / "out").store("train")) == 43
 
 
 def test_json_is_one_object_on_standard_output(messy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +87,11 @@ def test_a_text_is_named_by_prefix_by_two_files_or_by_a_tsv(text: Text, tmp_path
 
 def test_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
     text("train", [("a", "b")])
-    with pytest.raises(DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; name the part before \.fr"):
+    with pytest.raises(DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; pass the path without \.fr"):
         find_text(str(tmp_path / "train"), "en", "fr")
-    with pytest.raises(DataError, match=r"is a file: give both sides as SOURCE,TARGET, or rename it to \.tsv"):
+    with pytest.raises(DataError, match=r"is a file: pass both sides as SOURCE,TARGET, or rename it to \.tsv"):
         find_text(str(tmp_path / "train.en"), "en", "de")
-    with pytest.raises(ArgumentError, match="is not of the form SOURCE,TARGET"):
+    with pytest.raises(ArgumentError, match="expected SOURCE,TARGET"):
         find_text("a,b,c", "en", "de")
     with pytest.raises(ArgumentError, match="'english' is not of the form en-de"):
         parse_languages("english")
@@ -113,7 +113,7 @@ def test_options_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         ({"corpus": "builtin", "train": ["x"], "valid": "y"}, "has its own languages and files; remove --train, --valid"),
         ({"languages": "en-de", "train": ["x"], "from_": "y"}, "--from and --layout require a named corpus"),
         ({"corpus": "builtin", "layout": "raw"}, "the built-in corpus needs no download and has one layout"),
-        ({"corpus": "multi40k"}, "There is no corpus 'multi40k'"),
+        ({"corpus": "multi40k"}, "here is no corpus 'multi40k'"),
     ]:
         with pytest.raises(ArgumentError, match=sentence):
             prep(tmp_path / "out", **arguments)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def test_prefix_of_every_line(run_folder: Path, source: Path, tmp_path: Path) ->
         ({"input_file": Path("nowhere.txt")}, "no such file"),
         ({"interactive": True, "input_file": Path("x")}, "remove --input"),
         ({"output": Path("a"), "attention": Path("a")}, "same file"),
-        ({"n_best": 3}, "raise the beam"),
+        ({"n_best": 3}, "increase the beam"),
     ],
 )
 def test_invalid_arguments_are_reported(run_folder: Path, given: dict[str, Any], message: str) -> None:
@@ -203,7 +203,7 @@ def test_a_run_whose_data_are_gone_says_where_it_looked(run_folder: Path) -> Non
 
 
 def test_an_unknown_test_set_is_named(run_folder: Path, prepared: Path) -> None:
-    with pytest.raises(DataError, match="no 'test2017' part, only"):
+    with pytest.raises(DataError, match="no 'test2017' split, only"):
         score(run=run_folder, data=prepared, test_set="test2017", beam=2)
 
 

@@ -76,7 +76,7 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path: Path, served
 
 
 def test_a_wrong_run_or_host_is_one_sentence(tmp_path: Path, served: list[Any]) -> None:
-    with pytest.raises(DataError, match="there is no run folder"):
+    with pytest.raises(DataError, match="there is no run directory"):
         explore(tmp_path / "no run", port=0)
     with pytest.raises(ArgumentError, match=r"--host no\.such\.host\.invalid"):
         explore(tmp_path, host="no.such.host.invalid", port=0)
