@@ -187,7 +187,8 @@ def test_a_finished_run_is_not_trained_again(finished: tuple[Path, Path]) -> Non
     recipe, run = finished
     before = (run / "metrics.jsonl").read_bytes(), (run / "averaged" / "model.safetensors").stat().st_mtime_ns
     summary = train(recipe, run, threads=1, quiet=True)
-    assert (summary.step, summary.averaged) == (12, str(run / "averaged"))
+    assert summary.step == 12
+    assert summary.averaged is not None
     assert ((run / "metrics.jsonl").read_bytes(), (run / "averaged" / "model.safetensors").stat().st_mtime_ns) == before
     # Other prepared data is detected by its fingerprint.
     other = run.parent / "other"
