@@ -25,7 +25,7 @@ class ShowProgress(Protocol):
 def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
     """Yields a function that shows progress: a bar per description on a terminal, otherwise a line per description.
 
-    A bar without a total disappears when the next one begins; all disappear at the end. A quiet console shows nothing.
+    A bar that is finished or has no total disappears when the next one begins. A quiet console shows nothing.
     """
     columns = (
         TextColumn(f"{indent}{{task.description}}", markup=False),
@@ -40,7 +40,7 @@ def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
         def show(description: str, done: int = 0, total: int | None = None, text: str = "", /) -> None:
             if description not in tasks:
                 for task in bar.tasks:
-                    task.visible = task.total is not None
+                    task.visible = task.total is not None and not task.finished
                 tasks[description] = bar.add_task(description, total=total, text="")
                 if not console.is_terminal:
                     count = "" if total is None else f" ({total:,})"
