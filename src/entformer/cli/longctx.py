@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from entformer.cli.output import progress_bar, writable_directory
+from entformer.cli.output import make_table, progress_bar, writable_directory
 from entformer.errors import ArgumentError
 from entformer.longcontext.registry import ABOUT, Recipe, recipe_of
 
@@ -287,13 +285,8 @@ def _print_tables(records: list[dict[str, Any]]) -> None:
     for metric, title in METRICS.items():
         if one_answer and metric == "exact_match":
             continue
-        shown = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}, %, mean ± standard deviation over seeds", title_justify="left"
-        )
-        shown.add_column("method")
-        shown.add_column("positions")
-        for length in lengths:
-            shown.add_column(str(length), justify="right")
+        title = f"{title}, %, mean ± standard deviation over seeds"
+        shown = make_table("method", "positions", *map(str, lengths), title=title)
         for (method, encoding), row in table(records, metric).items():
             shown.add_row(method, encoding, *(str(row[length]) if length in row else "" for length in lengths))
         console.print(shown)
