@@ -118,25 +118,6 @@ def test_pieces_and_word_starts(subwords: SubwordTokenizer) -> None:
     assert [piece.startswith("▁") for piece in shown] == starts[:-1]
 
 
-# ---- BPE-dropout ---------------------------------------------------------------------------------------------------------
-
-
-def test_dropout_of_almost_nothing_splits_as_sentencepiece_does(subwords: SubwordTokenizer) -> None:
-    for line in [*LINES, *ROUND_TRIPS, "▁ <s>"]:
-        assert subwords.encode(line, dropout=1e-12, seed=1) == subwords.encode(line)
-
-
-def test_dropout_changes_the_split_but_not_the_text(subwords: SubwordTokenizer) -> None:
-    line = "die straßenbahn fährt durch the street ▁ 😀"
-    splits = [subwords.encode(line, dropout=0.3, seed=seed) for seed in range(8)]
-    assert all(subwords.decode(ids) == line for ids in splits)
-    assert len({tuple(ids) for ids in splits}) > 1
-    assert splits[3] == subwords.encode(line, dropout=0.3, seed=3)
-    assert len(subwords.encode(line, dropout=1.0, seed=1)) > len(subwords.encode(line))
-    with pytest.raises(ArgumentError, match=r"dropout must be between 0 and 1, got 1\.5"):
-        subwords.encode(line, dropout=1.5)
-
-
 # ---- training, saving, loading -------------------------------------------------------------------------------------------
 
 
