@@ -12,7 +12,7 @@ from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
 from entformer.checkpoint.folder import RunFolder
 from entformer.checkpoint.weights import load_weights
-from entformer.errors import DataError
+from entformer.errors import ArgumentError, DataError
 from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
@@ -55,7 +55,7 @@ def model_info(
         "lowercase": lowercase,
         "subwords": {"size": subwords.size, "fingerprint": subwords.fingerprint},
         "data_fingerprint": data_fingerprint,
-        "model": config.model_dump(mode="json"),
+        "model": config.to_dict(),
     }
 
 
@@ -129,11 +129,9 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     checked, info = read_model_info(folder.model)
     subwords = _subwords(folder, checked)
     try:
-        config = Seq2SeqConfig.model_validate(checked.model)
-    except ValidationError as err:
-        raise DataError(
-            f"{folder.model} does not describe a model of this version of entformer ({first_problem(err)})."
-        ) from err
+        config = Seq2SeqConfig.from_dict(checked.model)
+    except ArgumentError as err:
+        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
     weights, step = _weights(folder, which)
     try:
         model = Seq2Seq(config)

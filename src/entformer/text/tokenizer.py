@@ -18,8 +18,9 @@ import sentencepiece
 
 from entformer.errors import ArgumentError, DataError
 from entformer.files import write_bytes
+from entformer.models import special_tokens
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD, UNK, BOS, EOS = special_tokens.PAD, special_tokens.UNK, special_tokens.BOS, special_tokens.EOS
 NUM_SPECIAL_TOKENS = 4  # ids below this are PAD, UNK, BOS, EOS
 CONTROLS = NUM_SPECIAL_TOKENS  # former name
 SMALLEST = NUM_SPECIAL_TOKENS + 256 + 16  # special ids, one piece per byte, and a few characters

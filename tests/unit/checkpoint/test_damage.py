@@ -35,7 +35,7 @@ def subwords() -> SubwordTokenizer:
 
 def model_of(size: int, seed: int = 1) -> Seq2Seq:
     torch.manual_seed(seed)
-    return Seq2Seq(Seq2SeqConfig.model_validate({**SIZES, "vocab_size": size}))
+    return Seq2Seq(Seq2SeqConfig.from_dict({**SIZES, "vocab_size": size}))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidd
 
 def model_of(vocab_size: int, seed: int = 1, **changes: object) -> Seq2Seq:
     torch.manual_seed(seed)
-    return Seq2Seq(Seq2SeqConfig.model_validate({**SIZES, "vocab_size": vocab_size, **changes}))
+    return Seq2Seq(Seq2SeqConfig.from_dict({**SIZES, "vocab_size": vocab_size, **changes}))
 
 
 @pytest.fixture(scope="module")
