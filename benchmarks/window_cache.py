@@ -18,7 +18,7 @@ import torch
 
 from entformer.bench.harness import get_signature
 from entformer.errors import DataError
-from entformer.longcontext.registry import Recipe
+from entformer.longcontext.registry import TaskConfig
 from entformer.longcontext.train import RunSpec, build
 from entformer.models.lm import CausalLM, LMState
 
@@ -30,7 +30,7 @@ def load(folder: Path) -> tuple[Any, CausalLM]:
     except OSError as problem:
         raise DataError(f"{folder / 'state.pt'} cannot be read ({problem.strerror}); give a folder below runs/.") from problem
     method, positions, seed = folder.resolve().name.rsplit("_", 2)
-    task, model = build(Recipe(**held["recipe"]), RunSpec(method, positions, int(seed)))
+    task, model = build(TaskConfig(**held["recipe"]), RunSpec(method, positions, int(seed)))
     if not isinstance(model, CausalLM):
         raise DataError(f"{folder} is of a task without a decoder.")
     model.load_state_dict(held["model"])

@@ -1,9 +1,9 @@
-"""Dispersion without training. In: lengths. Out: what becomes of the largest weight, entropy and support as a row grows.
+"""Dispersion of attention weights with the row length n: largest weight, entropy and support, without training.
 
-Two kinds of rows, both with scores that stay bounded in probability while n grows:
+Two types of rows, both with scores that stay bounded while n grows:
 
-    peak    one score 3, all others 0: the key one looks for, among n - 1 that do not matter
-    noise   n scores from N(0, 1): nothing stands out but by chance
+    peak    one score 3, all others 0: one relevant key
+    noise   n scores from N(0, 1)
 
 Softmax of bounded scores M must spread: weights lie in [exp(-2M)/n, exp(2M)/n]. SSMax multiplies scores by s ln n: the peak
 goes to 1 if s times the gap is above 1 and to 0 if it is below. Entmax does not change at all once the others fall under its
@@ -58,21 +58,21 @@ class Spread:
     n: int
     top: float  # the largest weight
     entropy: float  # over ln n: 1 is uniform
-    support: float  # keys with weight
+    support: float  # keys with nonzero weight
 
 
 def dispersion(lengths: Iterable[int] = LENGTHS, seed: int = 0, repeats: int = 64) -> list[Spread]:
-    """Every mapping on every kind of row at every length."""
+    """Returns the statistics of every normalizer on every type of row at every length."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     for n in lengths:
         peak = torch.zeros(1, n)
         peak[:, 0] = 3.0
         rows = {"peak": peak, "noise": torch.randn((repeats, n), generator=generator)}
-        for kind, scores in rows.items():
+        for row_type, scores in rows.items():
             for name, mapping in MAPPINGS.items():
                 weights = mapping(scores)
                 top = float(weights.amax(-1).mean())
                 entropy = float(torch.special.entr(weights).sum(-1).mean()) / math.log(n)
-                found.append(Spread(kind, name, n, top, entropy, float((weights > 0).sum(-1).float().mean())))
+                found.append(Spread(row_type, name, n, top, entropy, float((weights > 0).sum(-1).float().mean())))
     return found

@@ -22,7 +22,6 @@ from entformer.models import special_tokens
 
 PAD, UNK, BOS, EOS = special_tokens.PAD, special_tokens.UNK, special_tokens.BOS, special_tokens.EOS
 NUM_SPECIAL_TOKENS = 4  # ids below this are PAD, UNK, BOS, EOS
-CONTROLS = NUM_SPECIAL_TOKENS  # former name
 SMALLEST = NUM_SPECIAL_TOKENS + 256 + 16  # special ids, one piece per byte, and a few characters
 SPACE = "▁"  # marks the start of a word in a sentencepiece
 RICH_SCRIPT = 0.25  # above this fraction of single characters in the vocabulary, the rarest are encoded as bytes

@@ -41,7 +41,7 @@ def model_of(size: int, seed: int = 1) -> Seq2Seq:
 @pytest.fixture
 def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
-    folder.claim()
+    folder.create()
     subwords.save(folder.subwords)
     config = model_of(subwords.size).config
     languages: dict[str, Any] = {"source_language": "xx", "target_language": "yy", "tokenized": False, "lowercase": True}
@@ -60,7 +60,7 @@ def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
             scheduled=True,
             data_fingerprint="0123",
         )
-    folder.point("best", folder.checkpoint("4"), metric="bleu", value=9.0)
+    folder.set_pointer("best", folder.checkpoint("4"), metric="bleu", value=9.0)
     return folder
 
 
@@ -164,17 +164,17 @@ def test_with_no_whole_checkpoint_training_does_not_silently_start_again(run: Ru
 
 
 def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder, subwords: SubwordTokenizer) -> None:
-    run.keep_only([8, 12])  # a better one of step 12 took the place of step 4
+    run.prune([8, 12])  # a better one of step 12 took the place of step 4
     flip(run.checkpoint("12").weights)
     run.set_damaged_aside()
     assert resume(run, subwords.size).best == []
 
 
 def test_a_pointer_to_a_checkpoint_that_is_gone_is_told(run: RunFolder) -> None:
-    run.keep_only([8, 12])
+    run.prune([8, 12])
     with pytest.warns(UserWarning, match=r"checkpoint named in .*best\.json is missing or incomplete; the last one is used"):
         assert load_run(run.path).step == 12
-    run.point("best", run.checkpoint("8"))
+    run.set_pointer("best", run.checkpoint("8"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_run(run.path).step == 8
@@ -290,14 +290,14 @@ def test_temporary_files_are_removed_by_the_next_start(run: RunFolder) -> None:
     for path in left:
         path.write_bytes(b"half")
     (run.path / ".prepared.77.old").mkdir()
-    assert run.remove_half_written() == []
+    assert run.remove_incomplete() == []
     assert sorted(path for path in run.path.rglob("*") if path.is_file()) == kept
     assert not (run.path / ".prepared.77.old").exists()
 
 
 def test_state_of_a_step_saved_again_matches_its_checksum(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.claim()
+    folder.create()
 
     def write(path: Path) -> None:
         save_weights(path / "model.safetensors", torch.nn.Linear(2, 2))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entformer.data.corpus import Corpus
+from entformer.data.corpus import ParallelCorpus
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import CHECKSUMS
 from entformer.data.prepared import Prepared
@@ -17,7 +17,7 @@ from entformer.errors import DataError
 from entformer.files import staged_directory
 from entformer.text.tokenizer import SubwordTokenizer
 
-Make = Callable[..., Corpus]
+Make = Callable[..., ParallelCorpus]
 Pairs = Callable[[int, int], list[tuple[str, str]]]
 
 

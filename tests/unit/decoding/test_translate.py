@@ -18,7 +18,7 @@ from entformer.text.tokenizer import SubwordTokenizer
 
 EMOJI = "👩‍👩‍👧‍👦 🏳️‍🌈 ok 🤷🏽"
 STRANGE = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
-CONTROLS = "".join(chr(code) for code in range(1, 32) if code != 10) + "\x7f\x00\ufeff\u200b\ud800"
+NUM_SPECIAL_TOKENS = "".join(chr(code) for code in range(1, 32) if code != 10) + "\x7f\x00\ufeff\u200b\ud800"
 
 
 def texts(run: LoadedRun, lines: list[str], **options: object) -> list[str]:
@@ -47,7 +47,7 @@ def test_nothing_but_empty_lines_and_no_lines_at_all(copying: LoadedRun) -> None
     assert texts(copying, []) == []
 
 
-@pytest.mark.parametrize("line", [EMOJI, STRANGE, CONTROLS, "x" * 3000, "\u202e אבג", "日本語のテキスト。" * 20])
+@pytest.mark.parametrize("line", [EMOJI, STRANGE, NUM_SPECIAL_TOKENS, "x" * 3000, "\u202e אבג", "日本語のテキスト。" * 20])
 def test_strange_lines_come_back_as_one_line(copying: LoadedRun, line: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
