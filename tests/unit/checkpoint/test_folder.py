@@ -45,7 +45,7 @@ def test_saved_checkpoints_are_found_in_order(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors", "DONE", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
-def test_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
+def test_an_incomplete_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
     _, newest = save(folder, 1, 2)
     path = newest.path / victim
     if damage == "missing":
@@ -138,20 +138,17 @@ def test_too_little_space_is_said_before_training(folder: RunFolder) -> None:
         folder.check_disk_space(10**15)
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_path_with_other_content_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     (tmp_path / "zoo").mkdir()
-    with pytest.raises(ArgumentError, match=r"exists and is not an entformer run \(it contains thesis.tex and more\)"):
-        RunFolder(tmp_path).create()
+    for path, message in (
+        (tmp_path, r"exists and is not an entformer run \(it contains thesis.tex and more\)"),
+        (tmp_path / "thesis.tex", "is a file; choose the name of a directory"),
+        (tmp_path / "thesis.tex" / "below", "cannot be created or written"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            RunFolder(path).create()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex", "zoo"]
-
-
-def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    with pytest.raises(ArgumentError, match="is a file; choose the name of a directory"):
-        RunFolder(tmp_path / "run").create()
-    with pytest.raises(ArgumentError, match="cannot be created or written"):
-        RunFolder(tmp_path / "run" / "below").create()
 
 
 def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +174,10 @@ def test_two_trainings_cannot_share_a_folder(folder: RunFolder) -> None:
         pass
 
 
-def test_infinities_become_null_in_json(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "x.json", {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
-    assert files.read_json(tmp_path / "x.json") == {"a": [None, {"b": None}], "c": 1.5}
-
-
-def test_damaged_json_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{", encoding="utf-8")
+def test_json_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    files.write_json(path, {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
+    assert files.read_json(path) == {"a": [None, {"b": None}], "c": 1.5}
+    path.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"x\.json cannot be read as JSON"):
-        files.read_json(tmp_path / "x.json")
+        files.read_json(path)
