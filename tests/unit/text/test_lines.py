@@ -12,6 +12,7 @@ import pytest
 from entformer.errors import DataError
 from entformer.text.lines import MAX_LINE_BYTES, TextIssues, decode_lines, read_lines
 
+TRUNCATED = gzip.compress(random.Random(1).randbytes(40_000).hex().encode())[:20_000]
 JAPANESE = "これは日本語のテキストです。\n"
 
 
@@ -48,7 +49,7 @@ def test_a_nul_is_named_with_its_line(file: Path) -> None:
     [
         (
             "gut\nschöne\n".encode("cp1252"),
-            r":2: byte 4 .* \(byte 7 of the file, 0xF6\) is not UTF-8; perhaps it is Windows-1252",
+            r":2: byte 4 .* 0xF6.* is not UTF-8; perhaps it is Windows-1252",
         ),
         (JAPANESE.encode("euc_jp"), r":1: byte 1 of the line .* is not UTF-8; perhaps it is EUC-JP; convert it"),
         (JAPANESE.encode("shift_jis"), r":1: byte 1 .* is not UTF-8; perhaps it is Shift JIS; convert it with `iconv"),
