@@ -132,15 +132,11 @@ class Sort(_Tokens):
 
 
 @dataclass(frozen=True)
-class NBack(Task):
+class NBack(_Tokens):
     """With steps = 2, under BOS 0 7 3 3 1 EOS:  - 0 0 0 7 3 -, for each token the one two positions before, or 0."""
 
-    steps: int = 2
     alphabet: int = 16  # 0 is the blank
-
-    @property
-    def data_tokens(self) -> int:
-        return self.alphabet
+    steps: int = 2
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
         tokens = torch.randint(1, self.alphabet, (batch, n), generator=generator)
@@ -150,7 +146,7 @@ class NBack(Task):
 
 
 @dataclass(frozen=True)
-class LocalCount(Task):
+class LocalCount(_Tokens):
     """Under BOS 5 5 5 2 2 5 5 EOS:  - 0 1 2 0 1 0 1 -, how often this token stood just before.
 
     Blocks of 2 to `max_repeats` equal tokens; adjacent blocks differ. Published sequences end with a whole block and so differ

@@ -25,27 +25,11 @@ LENGTHS = tuple(2**power for power in range(4, 17))
 ROWS = {"peak": "one score 3, all others 0", "noise": "scores from N(0, 1)"}
 
 
-def _softmax(scores: Tensor) -> Tensor:
-    return scores.softmax(-1)
-
-
-def _ssmax(scores: Tensor) -> Tensor:
-    return (0.43 * math.log(scores.shape[-1]) * scores).softmax(-1)
-
-
-def _entmax(scores: Tensor) -> Tensor:
-    return entmax(scores, 1.5)
-
-
-def _asentmax(scores: Tensor) -> Tensor:
-    return entmax((1.0 + 0.5 * math.log(scores.shape[-1])) * scores, 1.5)
-
-
 MAPPINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": _softmax,
-    "SSMax, s = 0.43": _ssmax,
-    "entmax, alpha = 1.5": _entmax,
-    "ASEntmax, beta = 0.5, gamma = 1": _asentmax,
+    "softmax": lambda scores: scores.softmax(-1),
+    "SSMax, s = 0.43": lambda scores: (0.43 * math.log(scores.shape[-1]) * scores).softmax(-1),
+    "entmax, alpha = 1.5": lambda scores: entmax(scores, 1.5),
+    "ASEntmax, beta = 0.5, gamma = 1": lambda scores: entmax((1.0 + 0.5 * math.log(scores.shape[-1])) * scores, 1.5),
 }
 
 
