@@ -185,9 +185,7 @@ class Engine:
         if len(ids) > most:
             raise ArgumentError(f"the target has {len(ids)} subwords; at most {most} are allowed. Shorten it.")
         if any(not NUM_SPECIAL_TOKENS <= token < size for token in ids):
-            raise ArgumentError(
-                f"target_ids must be between {NUM_SPECIAL_TOKENS} and {size - 1}, without BOS and EOS."
-            )
+            raise ArgumentError(f"target_ids must be between {NUM_SPECIAL_TOKENS} and {size - 1}, without BOS and EOS.")
         return list(ids)
 
     def _select_heads(self, names: Sequence[str] | None) -> set[str]:
