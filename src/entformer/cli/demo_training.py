@@ -99,7 +99,7 @@ def make_models(out: Path, *, quick: bool) -> list[DemoModel]:
 def check_directories(models: Sequence[DemoModel], *, fresh: bool) -> None:
     """Removes earlier results if `fresh`; otherwise checks that they can be used."""
     for model in models:
-        model.folder.claim()  # refuses a directory with other content
+        model.folder.create()  # refuses a directory with other content
         if fresh:
             with model.folder.locked():
                 _clear(model.folder)

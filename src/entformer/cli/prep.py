@@ -19,7 +19,7 @@ from entformer.cli.output import describe_lines, make_table, progress_bar
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from entformer.data.corpus import Corpus
+    from entformer.data.corpus import ParallelCorpus
     from entformer.data.prep_report import PrepReport, TextReport
     from entformer.text.lines import TextIssues
 
@@ -134,8 +134,8 @@ def prep(
         print_report(report, Console(highlight=False, soft_wrap=True))
 
 
-def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "Corpus":
-    from entformer.data.corpus import Corpus
+def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "ParallelCorpus":
+    from entformer.data.corpus import ParallelCorpus
     from entformer.data.texts import find_text
     from entformer.training.corpora import check_sides
 
@@ -143,12 +143,12 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
     both = parse_columns(columns)
     texts = [find_text(name, source_language, target_language, both) for name in train]
     held_out = [find_text(name, source_language, target_language, both) if name else None for name in (valid, test)]
-    corpus = Corpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
+    corpus = ParallelCorpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
     check_sides(corpus)
     return corpus
 
 
-def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[Corpus, int]":
+def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[ParallelCorpus, int]":
     """Returns a named corpus and its vocabulary size; the built-in corpus is written to `work`."""
     from entformer.data import datasets
     from entformer.training.corpora import builtin_text, named_corpus
@@ -157,7 +157,7 @@ def _named_corpus(name: str, source: str | None, layout: str | None, work: Path)
         if source is not None or layout is not None:
             raise ArgumentError("the built-in corpus needs no download and has one layout; remove --from and --layout.")
         return builtin_text(work), USUAL_VOCABULARY
-    return named_corpus(name, source=source, layout=layout), datasets.corpus(name).vocab_size
+    return named_corpus(name, source=source, layout=layout), datasets.get_dataset(name).vocab_size
 
 
 def parse_languages(text: str) -> tuple[str, str]:
