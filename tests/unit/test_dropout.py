@@ -8,7 +8,7 @@ import torch
 from entformer.errors import ArgumentError
 from entformer.kernels import native
 from entformer.kernels.fused.api import dropout
-from entformer.nn.dropout import Dropout
+from entformer.nn.layers import Dropout
 
 
 @pytest.fixture(autouse=True)

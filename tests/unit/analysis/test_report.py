@@ -20,7 +20,7 @@ from entformer.analysis.html_report import ReportFiles
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
-from entformer.cli.report import Options, _print, run
+from entformer.cli.report import _print, report
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.kernels.entmax.api import entmax
@@ -97,7 +97,7 @@ def written(run_folder: Path, rela_folder: Path, tmp_path_factory: pytest.TempPa
     gold = folder / "gold.wa"
     gold.write_text("0-0 1-1\n0-0\n0?0\n1-1\n0-0\n0-0\n")
     text = f"{run_folder / 'test.de'},{run_folder / 'test.en'}"  # the other order: turned round
-    run([run_folder, rela_folder], Options(data=text, gold=gold, out=folder / "report.html", examples=4, which="last"))
+    report([run_folder, rela_folder], data=text, gold=gold, out=folder / "report.html", examples=4, checkpoint="last")
     return folder
 
 
@@ -295,12 +295,12 @@ def test_best_weights_that_are_averaged_have_the_scores_of_the_average(run_folde
 def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "r.html"
     with pytest.raises(ArgumentError, match="twice"):
-        run([run_folder, run_folder], Options(out=out))
+        report([run_folder, run_folder], out=out)
     with pytest.raises(DataError, match="prepared data"):
-        run([run_folder], Options(out=out, which="last"))
+        report([run_folder], out=out, checkpoint="last")
     with pytest.raises(ArgumentError, match="--gold FILE"):
-        run([run_folder], Options(data=str(run_folder / "test"), gold_text="a,b", out=out, which="last"))
-    with pytest.raises(DataError, match="no run folder"):
-        run([tmp_path / "nowhere"], Options(out=out))
+        report([run_folder], data=str(run_folder / "test"), gold_text="a,b", out=out, checkpoint="last")
+    with pytest.raises(DataError, match="no run directory"):
+        report([tmp_path / "nowhere"], out=out)
     with pytest.raises(ArgumentError, match=r"ends in \.html"):
-        run([run_folder], Options(out=tmp_path / "r.json"))
+        report([run_folder], out=tmp_path / "r.json")

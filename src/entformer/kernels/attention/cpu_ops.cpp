@@ -44,12 +44,12 @@ EntformerDtype dtype_of(const Tensor& t) {
 struct Rows {
   Tensor held;
   AttentionView view;
-  explicit Rows(const Tensor& t) : held(t.size(3) == 1 || t.stride(3) == 1 ? t : torch::stable::contiguous(t)) {
+  explicit Rows(const Tensor& t) : held(t.size(3) == 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
     view = {held.const_data_ptr(), held.stride(0), held.stride(1), held.stride(2)};
   }
 };
 
-Tensor floats(const Tensor& like, std::vector<int64_t> sizes) { return torch::stable::new_empty(like, sizes, ScalarType::Float); }
+Tensor floats(const Tensor& like, std::vector<int64_t> sizes) { return make_empty(like, sizes, ScalarType::Float); }
 float* float_data(const Tensor& t) { return static_cast<float*>(t.mutable_data_ptr()); }
 
 constexpr const char* kNoMemory = "attention: there is not enough memory for the scratch space of this many keys; free some, or attend to fewer.";
@@ -113,7 +113,7 @@ struct Setup {
   Setup(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alphas, const std::optional<Tensor>& allowed,
         const std::optional<Tensor>& key_allowed, const std::optional<Tensor>& alibi, double scale, bool rela, bool causal,
         int64_t causal_offset, double dropout, const std::optional<Tensor>& seed, int64_t room)
-      : q(query), k(key), v(value), alpha(torch::stable::contiguous(alphas)) {
+      : q(query), k(key), v(value), alpha(make_contiguous(alphas)) {
     p.dtype = dtype_of(query);
     p.B = query.size(0), p.H = query.size(1), p.Lq = query.size(2), p.D = query.size(3);
     p.G = key.size(1), p.Lk = key.size(2), p.E = value.size(3);
@@ -121,16 +121,16 @@ struct Setup {
     p.alpha = static_cast<const double*>(alpha.const_data_ptr());
     p.rela = rela;
     if (allowed) {
-      mask = allowed->stride(3) == 1 || p.Lk == 1 ? *allowed : torch::stable::contiguous(*allowed);
+      mask = allowed->stride(3) == 1 || p.Lk == 1 ? *allowed : make_contiguous(*allowed);
       p.mask = static_cast<const uint8_t*>(mask->const_data_ptr());
       p.mask_batch = mask->stride(0), p.mask_head = mask->stride(1), p.mask_row = mask->stride(2);
     }
     if (key_allowed) {
-      key_mask = torch::stable::contiguous(*key_allowed);
+      key_mask = make_contiguous(*key_allowed);
       p.key_mask = static_cast<const uint8_t*>(key_mask->const_data_ptr());
     }
     if (alibi) {
-      slopes = torch::stable::contiguous(*alibi);
+      slopes = make_contiguous(*alibi);
       p.slopes = static_cast<const float*>(slopes->const_data_ptr());
     }
     p.scale = (float)scale;
@@ -138,7 +138,7 @@ struct Setup {
     p.causal_offset = causal_offset;
     p.dropout = (float)dropout;
     if (seed) {
-      seeds = torch::stable::contiguous(*seed);
+      seeds = make_contiguous(*seed);
       p.seeds = static_cast<const int64_t*>(seeds->const_data_ptr());
       p.rows_per_seed = std::max<int64_t>(p.B / seeds->numel() * p.H * p.Lq, 1);
     }
@@ -167,11 +167,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> attention_forward(
   require(room >= 0 && room <= kMostRoom, "attention_forward: room must lie between 0 and ", kMostRoom, ", not ", room, ".");
   Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout, seed, room);
   const AttentionProblem& p = setup.p;
-  Tensor out = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.E});
+  Tensor out = make_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.E});
   Tensor state = floats(q, {p.B, p.H, p.Lq, kStateFloats});
-  Tensor count = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq}, ScalarType::Int);
+  Tensor count = make_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq}, ScalarType::Int);
   Tensor entropy = floats(q, want_entropy ? std::vector<int64_t>{p.B, p.H, p.Lq} : std::vector<int64_t>{0});
-  Tensor kept = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, room}, ScalarType::Byte);
+  Tensor kept = make_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, room}, ScalarType::Byte);
   if (p.B * p.H * p.Lq > 0) {
     setup.prepare(true, false, true);
     AttentionForward args{p, out.mutable_data_ptr(), static_cast<RowState*>(state.mutable_data_ptr()), static_cast<int32_t*>(count.mutable_data_ptr()),
@@ -186,7 +186,7 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
   const int64_t G = parts.size(1), L = parts.size(2), padded = parts.size(3);
   const EntformerDtype dtype = dtype_of(like);
   if (chunks == 1 && padded == width && dtype == kFloat32) return parts;
-  Tensor sum = torch::stable::new_empty(like, std::vector<int64_t>{B, G, L, width});
+  Tensor sum = make_empty(like, std::vector<int64_t>{B, G, L, width});
   if (width == 0) return sum;
   const float* from = float_data(parts);
   void* to = sum.mutable_data_ptr();
@@ -215,7 +215,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   require_tensor(op, "count", count, ScalarType::Int, {q.size(0), q.size(1), q.size(2)});
   require(kept.dim() == 4 && kept.size(3) <= kMostRoom, op, ": kept must have shape (B, H, Lq, room), not ", shape_text(kept.sizes()), ".");
   require_tensor(op, "kept", kept, ScalarType::Byte, {q.size(0), q.size(1), q.size(2), kept.size(3)});
-  const Tensor states = torch::stable::contiguous(state), sizes = torch::stable::contiguous(count), supports = torch::stable::contiguous(kept);
+  const Tensor states = make_contiguous(state), sizes = make_contiguous(count), supports = make_contiguous(kept);
   Setup setup(q, k, v, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, dropout, seed, kept.size(3));
   const AttentionProblem& p = setup.p;
   const int64_t vector = table().vector, heads = p.B * p.G, Dp = round_up(p.D, vector), Ep = round_up(p.E, vector);
@@ -225,13 +225,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   for (int64_t row = 0; row < sizes.numel(); ++row)
     require(counts[row] >= 0 && counts[row] <= p.Lk, op, ": count must lie between 0 and the ", p.Lk, " keys, not ", counts[row], ".");
 
-  Tensor grad_q = torch::stable::new_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.D});
+  Tensor grad_q = make_empty(q, std::vector<int64_t>{p.B, p.H, p.Lq, p.D});
   std::vector<int64_t> k_sizes{p.B, p.G, p.Lk, Dp}, v_sizes{p.B, p.G, p.Lk, Ep};
   k_sizes[0] *= chunks, v_sizes[0] *= chunks;
-  Tensor grad_k = torch::stable::new_zeros(q, k_sizes, ScalarType::Float);
-  Tensor grad_v = torch::stable::new_zeros(q, v_sizes, ScalarType::Float);
+  Tensor grad_k = make_zeros(q, k_sizes, ScalarType::Float);
+  Tensor grad_v = make_zeros(q, v_sizes, ScalarType::Float);
   std::vector<double> alpha_parts(want_alpha ? chunks * p.B * p.H : 0, 0.0);
-  Tensor grad_alpha = torch::stable::new_zeros(q, want_alpha ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
+  Tensor grad_alpha = make_zeros(q, want_alpha ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
   if (p.B * p.H * p.Lq > 0) {
     setup.prepare(false, true, true);
     Rows grad(grad_out);
@@ -253,7 +253,7 @@ std::tuple<Tensor, Tensor> attention_support(const Tensor& q, const Tensor& k, c
   require_tensor(op, "state", state, ScalarType::Float, {q.size(0), q.size(1), q.size(2), kStateFloats});
   const int64_t rows = q.size(0) * q.size(1) * q.size(2);
   require_tensor(op, "crow", crow, ScalarType::Long, {rows + 1});
-  const Tensor states = torch::stable::contiguous(state), offsets = torch::stable::contiguous(crow);
+  const Tensor states = make_contiguous(state), offsets = make_contiguous(crow);
   Setup setup(q, k, k, alpha, mask, key_mask, slopes, scale, rela, causal, causal_offset, 0.0, std::nullopt, 0);
   const AttentionProblem& p = setup.p;
   const int64_t* offset = static_cast<const int64_t*>(offsets.const_data_ptr());
@@ -261,7 +261,7 @@ std::tuple<Tensor, Tensor> attention_support(const Tensor& q, const Tensor& k, c
     require(offset[0] == 0 && offset[row + 1] >= offset[row] && offset[row + 1] - offset[row] <= p.Lk, op,
             ": crow must begin with 0 and grow by at most the ", p.Lk, " keys from row to row.");
   const int64_t total = rows > 0 ? offset[rows] : 0;
-  Tensor columns = torch::stable::new_empty(q, std::vector<int64_t>{total}, ScalarType::Int);
+  Tensor columns = make_empty(q, std::vector<int64_t>{total}, ScalarType::Int);
   Tensor weights = floats(q, {total});
   if (total > 0) {
     setup.prepare(true, false, false);

@@ -184,7 +184,8 @@ inline vf step_of(const RowSums& of, vf S, vf W, vf e, uint32_t third_order) {
   } else {  // (S - S^(1-e))/e = S log(S) (1 - exp(-t))/t with t = e log(S), by its series while t is small
     vf log_S = vlog(vmax(S, splat(kSmallestNormal))), t = e * log_S;
     vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
-    change = S * log_S * (t < 0.25f ? series : (1.0f - vexp(-t)) / vmax(t, splat(0.25f))) / W;
+    const vi small = (t < 0.25f) & (t > -0.25f);  // a guess far to the right of the root has t well below zero
+    change = S * log_S * (small ? series : (1.0f - vexp(-t)) / (small ? splat(1.0f) : t)) / W;
   }
   if (third_order) {  // the curvature of ln_e(S) over its slope
     vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - sum_each(of.w_over_q) / W);

@@ -46,7 +46,7 @@ struct RowAlpha {
   explicit RowAlpha(const Tensor& alpha) : held(alpha) {
     bool one = true;
     for (int64_t d = 0; d < alpha.dim(); ++d) one = one && (alpha.size(d) == 1 || alpha.stride(d) == 0);
-    if (!one) held = torch::stable::contiguous(alpha);
+    if (!one) held = make_contiguous(alpha);
     data = static_cast<const double*>(held.const_data_ptr());
     stride = one ? 0 : 1;
   }
@@ -88,8 +88,8 @@ void require_rows(const char* op, const char* name, const Tensor& rows, const Te
 
 Tensor entmax_forward(const Tensor& scores, const Tensor& alpha) {
   require_rows("entmax_forward", "scores", scores, alpha);
-  Tensor s = torch::stable::contiguous(scores);
-  Tensor weights = torch::stable::new_empty(s, sizes_of(s, s.dim()));
+  Tensor s = make_contiguous(scores);
+  Tensor weights = make_empty(s, sizes_of(s, s.dim()));
   const int64_t n = s.size(s.dim() - 1), rows = n == 0 ? 0 : s.numel() / n;
   RowAlpha a(alpha);
   EntmaxForward args{dtype_of(s), n, s.const_data_ptr(), a.data, a.stride, weights.mutable_data_ptr(), past_cache(weights, n)};
@@ -103,11 +103,11 @@ std::tuple<Tensor, Tensor> entmax_backward(const Tensor& weights, const Tensor& 
   require_rows(op, "weights", weights, alpha);
   require_memory(op, "grad_weights", grad_weights, {weights.scalar_type()});
   require_same_shape(op, "grad_weights", grad_weights, "weights", weights);
-  Tensor p = torch::stable::contiguous(weights), g = torch::stable::contiguous(grad_weights);
-  Tensor grad_scores = torch::stable::new_empty(p, sizes_of(p, p.dim()));
+  Tensor p = make_contiguous(weights), g = make_contiguous(grad_weights);
+  Tensor grad_scores = make_empty(p, sizes_of(p, p.dim()));
   const int64_t n = p.size(p.dim() - 1), rows = n == 0 ? 0 : p.numel() / n;
-  Tensor grad_alpha = want_alpha && n > 0 ? torch::stable::new_empty(p, sizes_of(p, p.dim() - 1), ScalarType::Double)
-                                          : torch::stable::new_zeros(p, want_alpha ? sizes_of(p, p.dim() - 1) : std::vector<int64_t>{0}, ScalarType::Double);
+  Tensor grad_alpha = want_alpha && n > 0 ? make_empty(p, sizes_of(p, p.dim() - 1), ScalarType::Double)
+                                          : make_zeros(p, want_alpha ? sizes_of(p, p.dim() - 1) : std::vector<int64_t>{0}, ScalarType::Double);
   RowAlpha a(alpha);
   EntmaxBackward args{dtype_of(p), n, p.const_data_ptr(), g.const_data_ptr(), a.data, a.stride,
                       grad_scores.mutable_data_ptr(),

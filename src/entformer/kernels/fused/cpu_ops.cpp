@@ -52,8 +52,8 @@ Tensor cross_entropy(Tensor scores, const Tensor& target, double smoothing, bool
   require(scores.is_contiguous(), op, ": scores must be contiguous, since they are overwritten.");
   const int64_t rows = scores.size(0), n = scores.size(1);
   require_tensor(op, "target", target, ScalarType::Long, {rows});
-  Tensor classes = torch::stable::contiguous(target);
-  Tensor sums = torch::stable::new_empty(scores, {rows, 3}, ScalarType::Float);
+  Tensor classes = make_contiguous(target);
+  Tensor sums = make_empty(scores, {rows, 3}, ScalarType::Float);
   const int64_t* y = static_cast<const int64_t*>(classes.const_data_ptr());
   for (int64_t row = 0; row < rows; ++row)
     require(y[row] >= 0 && y[row] < n, op, ": target ", y[row], " is not a class: the scores have classes 0 to ", n - 1, ".");
@@ -69,16 +69,16 @@ Tensor dropout(const Tensor& x, const std::optional<Tensor>& residual, const Ten
   require_memory(op, "seed", seed, {ScalarType::Long});
   require(seed.numel() == 1, op, ": seed must be one number, not a tensor of shape ", shape_text(seed.sizes()), ".");
   require_probability(op, "p", p);
-  Tensor in = torch::stable::contiguous(x);
+  Tensor in = make_contiguous(x);
   std::optional<Tensor> base;
   if (residual.has_value()) {
     require_float_or_bfloat16(op, "residual", *residual);
     require_same_shape(op, "residual", *residual, "x", x);
-    base = torch::stable::contiguous(*residual);
+    base = make_contiguous(*residual);
   }
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < in.dim(); ++d) sizes.push_back(in.size(d));
-  Tensor out = torch::stable::new_empty(in, sizes, narrow ? ScalarType::BFloat16 : ScalarType::Float);
+  Tensor out = make_empty(in, sizes, narrow ? ScalarType::BFloat16 : ScalarType::Float);
   Dropout args{dtype_of(in),
                base ? dtype_of(*base) : kFloat32,
                narrow ? kBFloat16 : kFloat32,
