@@ -3,8 +3,8 @@
     python benchmarks/collect_speed.py [--sentences 1000] [--repeats 7] [--memory 250,1000] [--threads 1]
 
 A Transformer-Tiny (4 + 4 layers, 4 heads) with random weights runs teacher-forced on random sentences with the lengths of
-Multi30k: once for its loss and once for every measure of every head. Times are processor times of interleaved runs; the ratio is
-the median. Peak memory is measured in a new process per number of sentences.
+Multi30k: once for its loss and once for every measure of every head. Times are processor times of interleaved runs; the
+ratio is the median. Peak memory is measured in a new process per number of sentences.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python benchmarks/report_size.py RUN... [--tokens 512] [--repeats 5] [--keep DIR]
 
 For each run, sentences of its own test set are joined until one has `--tokens` tokens on its longer side. The report has this
-sentence and 60 ordinary ones, and is opened in headless Chromium at the long sentence. A page is open when all thumbnails and the
-large head are drawn; each time in a new browser context. Needs playwright and Chromium.
+sentence and 60 ordinary ones, and is opened in headless Chromium at the long sentence. A page is open when all thumbnails and
+the large head are drawn; each time in a new browser context. Needs playwright and Chromium.
 """
 
 import argparse

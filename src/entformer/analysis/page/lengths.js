@@ -39,7 +39,7 @@
           event.currentTarget.setAttribute("aria-pressed", chosen.has(one));
           showSweeps();
         };
-        return button([drawn(one), one], toggle, { class: "series", "aria-pressed": chosen.has(one) });
+        return button([drawn(one), one], toggle, { class: "quiet series", "aria-pressed": chosen.has(one) });
       }),
     );
   }
