@@ -1,11 +1,10 @@
-"""How much longer collecting takes than reading: time and memory of `analysis.collect`. In: nothing. Out: a table.
+"""Benchmarks `analysis.collect`: time and memory relative to computing the loss.
 
     python benchmarks/collect_speed.py [--sentences 1000] [--repeats 7] [--memory 250,1000] [--threads 1]
 
-A Transformer-Tiny (4 + 4 layers, 4 heads) with random weights reads random sentences of the lengths of Multi30k,
-teacher-forced: once for its loss, as a validation does, and once for every measure of every head. Seconds are of the processor,
-not of the clock, and the two take turns, so that a busy machine tells the same; the ratio is the median over the turns. Peak
-memory is that of a fresh process per number of sentences.
+A Transformer-Tiny (4 + 4 layers, 4 heads) with random weights runs teacher-forced on random sentences with the lengths of
+Multi30k: once for its loss and once for every measure of every head. Times are processor times of interleaved runs; the
+ratio is the median. Peak memory is measured in a new process per number of sentences.
 """
 
 import argparse

@@ -41,14 +41,14 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_of_races_is_as_good_as_its_races(sweeps: Path, tmp_path: Path) -> None:
+def test_a_directory_of_sweeps_stands_for_its_sweeps(sweeps: Path, tmp_path: Path) -> None:
     assert find_sweeps([sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
     assert find_sweeps([sweeps / "copy", sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
     with pytest.raises(DataError, match="no results"):
         find_sweeps([sweeps, tmp_path])
 
 
-def test_means_are_those_of_the_race(sweeps: Path) -> None:
+def test_means_are_those_of_the_sweep(sweeps: Path) -> None:
     [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
     assert (sweep["task"], sweep["train_length"], sweep["lengths"], sweep["seeds"]) == ("copy", 6, [6, 12], [0, 1])
     for metric in ("token_accuracy", "exact_match"):
@@ -110,7 +110,7 @@ def test_usual_settings_are_left_out_of_the_command() -> None:
     assert make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[4]).endswith("--seeds 4,")
 
 
-def test_the_verb_writes_page_data_and_figures(sweeps: Path, tmp_path: Path) -> None:
+def test_the_command_writes_page_data_and_figures(sweeps: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     done = CliRunner().invoke(app, ["report", str(sweeps / "copy"), "--out", str(out), "--json"], catch_exceptions=False)
     assert done.exit_code == 0
