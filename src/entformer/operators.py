@@ -16,7 +16,7 @@ from types import ModuleType
 
 __all__ = ["register_operators", "register_with_torch"]
 
-DEFINED_IN = ("entformer.kernels.attention.api", "entformer.kernels.fused.api", "entformer.functional")
+DEFINED_IN = ("entformer.kernels.attention.api", "entformer.functional")
 
 
 def register_operators() -> None:
@@ -46,7 +46,7 @@ def _register_quietly() -> None:
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Roles torch as others would, and registers the operators once it has been imported."""
+    """Finds torch as others would, and registers the operators once it has been imported."""
 
     searching = False
 

@@ -1,8 +1,8 @@
 """Random problems for the C++ kernels, against the float64 reference: weights, outputs and every gradient.
 
 In: a seed. Out: nothing, or an AssertionError that names the seed and the problem. Shapes (odd and zero sizes), strides,
-dtypes, alphas in [1, 4], ties, extreme scores, masks with NaN and infinity behind them, causal offsets, ALiBi, shared key heads
-and dropout are drawn independently. The tolerances are those of test_entmax.py and test_attention.py. By hand, for as many cases as
+dtypes, alphas in [1, 4], ties, extreme scores, masks that hide NaN and infinity, causal offsets, ALiBi, shared key heads
+and dropout are drawn independently. Tolerances are those of test_entmax.py and test_attention.py. By hand, for as many cases as
 you like:
 
     python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1

@@ -297,7 +297,7 @@ class Tolerance:
 
     @staticmethod
     def _kept(case: Case, want: "Expected", p: Tensor) -> Tensor:
-        """1/(1 - dropout) where a weight survives, else 0: read off the reference's output with v the identity."""
+        """1/(1 - dropout) where dropout keeps a weight, else 0: read off the reference's output with v the identity."""
         if not case.dropout:
             return torch.ones(())
         torch.manual_seed(5)

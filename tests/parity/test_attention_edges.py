@@ -260,6 +260,6 @@ def test_gradcheck_of_the_reference(how: dict[str, Any], extra: str) -> None:
         named = {"alpha": alpha[0]} if alpha else how
         return output(q, k, v, attn_mask=bias, enable_gqa=True, impl="reference", **named, **more[extra])
 
-    if how.get("alpha") == 1.0:  # the finite difference would step below 1, which the door refuses: check just above
+    if how.get("alpha") == 1.0:  # the finite difference would step below 1, which `attention` refuses: check just above
         leaves[-1] = (leaves[-1].detach() + 1e-5).requires_grad_()
     assert torch.autograd.gradcheck(run, leaves, eps=1e-6, atol=1e-6, rtol=1e-4)

@@ -20,9 +20,9 @@ from entformer.kernels import native
 from entformer.kernels.registry import resolve
 
 OPERATORS = (  # those with kernels
-    "entformer::entmax_forward",
+    "entformer::entmax",
     "entformer::entmax_backward",
-    "entformer::attention_forward",
+    "entformer::attention",
     "entformer::attention_backward",
     "entformer::attention_support",
 )

@@ -1,16 +1,16 @@
-"""Dropout. In: any tensor, and a residual to add it to. Out: in training some numbers zero, the others larger; else as is."""
+"""Dropout with a residual connection."""
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.kernels.fused.api import dropout
 from entformer.nn.tracing import traced_as_leaf
 
 __all__ = ["Dropout"]
 
 
 class Dropout(nn.Module):
-    """As torch.nn.Dropout, seeded by torch's generator, but quick on a CPU (kernels/fused). `residual` is added after."""
+    """torch.nn.Dropout with an optional `residual` that is added to the result."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -20,9 +20,8 @@ class Dropout(nn.Module):
 
     @traced_as_leaf
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if self.training and self.p > 0.0:
-            return dropout(x, self.p, residual)
-        return x if residual is None else residual + x
+        dropped = F.dropout(x, self.p, self.training)
+        return dropped if residual is None else residual + dropped
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
