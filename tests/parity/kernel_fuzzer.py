@@ -23,13 +23,13 @@ from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 
 if __package__:  # as pytest imports it
-    from .test_flash import LAYOUTS, SMALLEST, Tolerance, dense
-    from .test_rows import SMALLEST as SMALLEST_ROWS
-    from .test_rows import Bounds
+    from .test_attention import LAYOUTS, SMALLEST, Tolerance, dense
+    from .test_entmax import SMALLEST as SMALLEST_ROWS
+    from .test_entmax import Bounds
 else:  # for benchmarks/fuzz_kernels.py
-    from test_flash import LAYOUTS, SMALLEST, Tolerance, dense
-    from test_rows import SMALLEST as SMALLEST_ROWS
-    from test_rows import Bounds
+    from test_attention import LAYOUTS, SMALLEST, Tolerance, dense
+    from test_entmax import SMALLEST as SMALLEST_ROWS
+    from test_entmax import Bounds
 
 INF = math.inf
 Answer = TypeVar("Answer")

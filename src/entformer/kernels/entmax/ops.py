@@ -105,8 +105,8 @@ class EntmaxBackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_scores: Tensor, grad_alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        def closed_form(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-            return reference.entmax_backward(*tensors, needs_alpha_grad=ctx.needs_alpha_grad)
+        def closed_form(grad: Tensor, weights: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+            return reference.entmax_backward(grad, weights, alpha, ctx.needs_alpha_grad)
 
         pull_back = torch.func.vjp(closed_form, *ctx.saved_tensors)[1]
         return *pull_back((grad_scores, grad_alpha)), None
