@@ -100,9 +100,9 @@ inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, con
   if (!m.rela) {
     support_weights(m, state, count, weights, scratch);
     double S = 0.0, W = 0.0;
-    for (int64_t first = 0; first < count; first += kShort) {
+    for (int64_t first = 0; first < count; first += kSumBlock) {
       vf sum{}, slopes{};
-      for (int64_t i = first; i < count && i < first + kShort; i += VL) {
+      for (int64_t i = first; i < count && i < first + kSumBlock; i += VL) {
         vf weight = i + VL <= count ? load(scratch + i) : load_tail(scratch + i, count - i, 0.0f), unused;
         sum += weight;
         slopes += m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused) : slope_of(m.alpha_case, weight);

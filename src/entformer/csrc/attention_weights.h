@@ -104,16 +104,16 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
-      vf at{}, last_step{}, slopes{};
       float maxima[VL];
-      w.tables->solver.solve(block.keys, at, last_step, slopes, maxima);
+      uint32_t good;
+      const Roots roots = w.tables->solver.solve(block.keys, maxima, good);
       w.tables->solver.clear();
-      for (int r = 0; r < count; ++r) keep(scores_of[r], at[r] + last_step[r], slopes[r]);
+      for (int r = 0; r < count; ++r) keep(scores_of[r], roots.at[r] + roots.last_step[r], roots.W[r]);
     } else {
       if (m.alpha_case == AlphaCase::Entmax15) solve<AlphaCase::Entmax15>(rows, count);
       else if (m.alpha_case == AlphaCase::Sparsemax) solve<AlphaCase::Sparsemax>(rows, count);
       else solve<AlphaCase::General>(rows, count);
-      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);  // in whatever order they are now
+      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);
     }
     count = 0;
   };

@@ -41,8 +41,6 @@ T* data(const Tensor& t) { return static_cast<T*>(t.mutable_data_ptr()); }
 template <class T>
 const T* const_data(const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); }
 
-Tensor new_tensor(const Tensor& like, std::vector<int64_t> sizes, ScalarType dtype) { return torch::stable::new_empty(like, sizes, dtype); }
-
 // Runs kernel(args, begin, end) over the tasks; `failure` is the error where it returns false.
 template <class Args>
 void run(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t tasks, int64_t grain, const std::string& failure) {
@@ -64,7 +62,7 @@ struct RowAlpha {
   explicit RowAlpha(const Tensor& alpha) : tensor(alpha) {
     bool one = true;
     for (int64_t d = 0; d < alpha.dim(); ++d) one = one && (alpha.size(d) == 1 || alpha.stride(d) == 0);
-    if (!one) tensor = torch::stable::contiguous(alpha);
+    if (!one) tensor = make_contiguous(alpha);
     data = const_data<double>(tensor);
     stride = one ? 0 : 1;
   }
@@ -90,8 +88,8 @@ void require_rows(const char* op, const char* name, const Tensor& rows, const Te
 
 Tensor entmax(const Tensor& scores, const Tensor& alpha) {
   require_rows("entmax", "scores", scores, alpha);
-  Tensor s = torch::stable::contiguous(scores);
-  Tensor weights = torch::stable::new_empty(s, sizes_of(s, s.dim()));
+  Tensor s = make_contiguous(scores);
+  Tensor weights = make_empty(s, sizes_of(s, s.dim()));
   RowAlpha a(alpha);
   EntmaxForward args{dtype_of(s), s.size(s.dim() - 1), s.const_data_ptr(), a.data, a.stride, weights.mutable_data_ptr()};
   run_rows(kernel_table().entmax_forward, args, s.numel());
@@ -103,10 +101,10 @@ std::tuple<Tensor, Tensor> entmax_backward(const Tensor& grad_output, const Tens
   require_rows(op, "output", output, alpha);
   require_memory(op, "grad_output", grad_output, {output.scalar_type()});
   require_same_shape(op, "grad_output", grad_output, "output", output);
-  Tensor p = torch::stable::contiguous(output), g = torch::stable::contiguous(grad_output);
-  Tensor grad_scores = torch::stable::new_empty(p, sizes_of(p, p.dim()));
+  Tensor p = make_contiguous(output), g = make_contiguous(grad_output);
+  Tensor grad_scores = make_empty(p, sizes_of(p, p.dim()));
   const std::vector<int64_t> rows = needs_alpha_grad ? sizes_of(p, p.dim() - 1) : std::vector<int64_t>{0};
-  Tensor grad_alpha = torch::stable::new_zeros(p, rows, ScalarType::Double);
+  Tensor grad_alpha = make_zeros(p, rows, ScalarType::Double);
   RowAlpha a(alpha);
   EntmaxBackward args{dtype_of(p), p.size(p.dim() - 1), p.const_data_ptr(), g.const_data_ptr(), a.data, a.stride,
                       grad_scores.mutable_data_ptr(), needs_alpha_grad ? data<double>(grad_alpha) : nullptr};
@@ -130,7 +128,7 @@ int64_t reserve_bytes(int64_t keys) { return 6 * std::min<int64_t>(85, std::max<
 struct StridedView {
   Tensor tensor;
   AttentionView view;
-  explicit StridedView(const Tensor& t) : tensor(t.size(3) == 1 || t.stride(3) == 1 ? t : torch::stable::contiguous(t)) {
+  explicit StridedView(const Tensor& t) : tensor(t.size(3) == 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
     view = {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
   }
 };
@@ -172,16 +170,16 @@ struct Setup {
             ", not ", causal_offset, ".");
     require(normalizer == "entmax" || normalizer == "relu", op, ": normalizer must be entmax or relu, not ", normalizer, ".");
     p.q = q.view, p.k = k.view, p.v = v.view;
-    alpha = torch::stable::contiguous(alphas);
+    alpha = make_contiguous(alphas);
     p.alpha = const_data<double>(alpha);
     p.rela = normalizer == "relu";
     if (attn_mask) {
-      mask = attn_mask->stride(3) == 1 || p.Lk == 1 ? *attn_mask : torch::stable::contiguous(*attn_mask);
+      mask = attn_mask->stride(3) == 1 || p.Lk == 1 ? *attn_mask : make_contiguous(*attn_mask);
       p.mask = const_data<uint8_t>(*mask);
       p.mask_batch = mask->stride(0), p.mask_head = mask->stride(1), p.mask_row = mask->stride(2);
     }
-    if (key_mask_) p.key_mask = const_data<uint8_t>(*(key_mask = torch::stable::contiguous(*key_mask_)));
-    if (alibi_slopes) p.slopes = const_data<float>(*(slopes = torch::stable::contiguous(*alibi_slopes)));
+    if (key_mask_) p.key_mask = const_data<uint8_t>(*(key_mask = make_contiguous(*key_mask_)));
+    if (alibi_slopes) p.slopes = const_data<float>(*(slopes = make_contiguous(*alibi_slopes)));
     p.scale = (float)scale;
     p.causal = is_causal;
     p.causal_offset = causal_offset;
@@ -195,12 +193,12 @@ struct Setup {
     require(seed.dim() <= 1 && seed.numel() > 0 && p.B % seed.numel() == 0, op,
             ": dropout_seed must be one number, or several whose number divides the batch of ", p.B, "; it has shape ", shape_text(seed.sizes()), ".");
     p.dropout = (float)dropout_p;
-    p.seeds = const_data<int64_t>(*(seeds = torch::stable::contiguous(seed)));
+    p.seeds = const_data<int64_t>(*(seeds = make_contiguous(seed)));
     p.rows_per_seed = std::max<int64_t>(p.B / seeds->numel() * p.H * p.Lq, 1);
   }
 
-  float* buffer(std::vector<int64_t> sizes) {
-    buffers.push_back(new_tensor(q.tensor, std::move(sizes), ScalarType::Float));
+  float* buffer(const std::vector<int64_t>& sizes) {
+    buffers.push_back(make_empty(q.tensor, sizes, ScalarType::Float));
     return data<float>(buffers.back());
   }
   // Copies are made only of what the tensors themselves do not offer. For decoding k is read as it lies.
@@ -227,12 +225,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
   setup.set_dropout(op, dropout_p, dropout_seed);
   AttentionProblem& p = setup.p;
   p.reserve_bytes = reserve_bytes(p.Lk);
-  Tensor out = new_tensor(query, {p.B, p.H, p.Lq, p.E}, query.scalar_type());
-  Tensor row_max = new_tensor(query, setup.row_sizes(), ScalarType::Float);
-  Tensor threshold = new_tensor(query, setup.row_sizes(), ScalarType::Double);
-  Tensor support_size = new_tensor(query, setup.row_sizes(), ScalarType::Int);
-  Tensor entropy = new_tensor(query, return_entropy ? setup.row_sizes() : std::vector<int64_t>{0}, ScalarType::Float);
-  Tensor reserve = new_tensor(query, {p.B, p.H, p.Lq, p.reserve_bytes}, ScalarType::Byte);
+  Tensor out = make_empty(query, {p.B, p.H, p.Lq, p.E}, query.scalar_type());
+  Tensor row_max = make_empty(query, setup.row_sizes(), ScalarType::Float);
+  Tensor threshold = make_empty(query, setup.row_sizes(), ScalarType::Double);
+  Tensor support_size = make_empty(query, setup.row_sizes(), ScalarType::Int);
+  Tensor entropy = make_empty(query, return_entropy ? setup.row_sizes() : std::vector<int64_t>{0}, ScalarType::Float);
+  Tensor reserve = make_empty(query, {p.B, p.H, p.Lq, p.reserve_bytes}, ScalarType::Byte);
   if (setup.num_rows() > 0) {
     setup.prepare(true, false, true);
     AttentionForward args{p, out.mutable_data_ptr(), {data<float>(row_max), data<double>(threshold), data<int32_t>(support_size)},
@@ -247,7 +245,7 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
   const int64_t G = parts.size(1), L = parts.size(2), padded = parts.size(3);
   const Dtype dtype = dtype_of(like);
   if (chunks == 1 && padded == width && dtype == kFloat32) return parts;
-  Tensor sum = new_tensor(like, {B, G, L, width}, like.scalar_type());
+  Tensor sum = make_empty(like, {B, G, L, width}, like.scalar_type());
   if (width == 0) return sum;
   const float* from = data<float>(parts);
   void* to = sum.mutable_data_ptr();
@@ -280,8 +278,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
           shape_text(reserve.sizes()), ".");
   require_tensor(op, "reserve", reserve, ScalarType::Byte, {p.B, p.H, p.Lq, reserve.size(3)});
   p.reserve_bytes = reserve.size(3);
-  const Tensor maxima = torch::stable::contiguous(row_max), thresholds = torch::stable::contiguous(threshold);
-  const Tensor sizes = torch::stable::contiguous(support_size), saved = torch::stable::contiguous(reserve);
+  const Tensor maxima = make_contiguous(row_max), thresholds = make_contiguous(threshold);
+  const Tensor sizes = make_contiguous(support_size), saved = make_contiguous(reserve);
   const int64_t vector = kernel_table().vector_length, heads = p.B * p.G, Dp = round_up(p.D, vector), Ep = round_up(p.E, vector);
   // Few heads are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with threads.
   const int64_t chunks = heads > 0 && heads < 8 ? std::min<int64_t>((8 + heads - 1) / heads, std::max<int64_t>(setup.blocks(), 1)) : 1;
@@ -289,11 +287,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   for (int64_t row = 0; row < sizes.numel(); ++row)
     require(counts[row] >= 0 && counts[row] <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk, " keys, not ", counts[row], ".");
 
-  Tensor grad_q = new_tensor(query, {p.B, p.H, p.Lq, p.D}, query.scalar_type());
-  Tensor grad_k = torch::stable::new_zeros(query, {chunks * p.B, p.G, p.Lk, Dp}, ScalarType::Float);
-  Tensor grad_v = torch::stable::new_zeros(query, {chunks * p.B, p.G, p.Lk, Ep}, ScalarType::Float);
+  Tensor grad_q = make_empty(query, {p.B, p.H, p.Lq, p.D}, query.scalar_type());
+  Tensor grad_k = make_zeros(query, {chunks * p.B, p.G, p.Lk, Dp}, ScalarType::Float);
+  Tensor grad_v = make_zeros(query, {chunks * p.B, p.G, p.Lk, Ep}, ScalarType::Float);
   std::vector<double> alpha_parts(needs_alpha_grad ? chunks * p.B * p.H : 0, 0.0);
-  Tensor grad_alpha = torch::stable::new_zeros(query, needs_alpha_grad ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
+  Tensor grad_alpha = make_zeros(query, needs_alpha_grad ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
   if (setup.num_rows() > 0) {
     setup.prepare(false, true, true);
     StridedView grad(grad_output);
@@ -318,14 +316,14 @@ std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& 
   require_tensor(op, "row_max", row_max, ScalarType::Float, {p.B, p.H, p.Lq});
   require_tensor(op, "threshold", threshold, ScalarType::Double, {p.B, p.H, p.Lq});
   require_tensor(op, "crow_indices", crow_indices, ScalarType::Long, {rows + 1});
-  const Tensor maxima = torch::stable::contiguous(row_max), thresholds = torch::stable::contiguous(threshold);
-  const Tensor offsets = torch::stable::contiguous(crow_indices);
+  const Tensor maxima = make_contiguous(row_max), thresholds = make_contiguous(threshold);
+  const Tensor offsets = make_contiguous(crow_indices);
   const int64_t* offset = const_data<int64_t>(offsets);
   for (int64_t row = 0; row < rows; ++row)
     require(offset[0] == 0 && offset[row + 1] >= offset[row] && offset[row + 1] - offset[row] <= p.Lk, op,
             ": crow_indices must begin with 0 and grow by at most the ", p.Lk, " keys from row to row.");
   const int64_t total = rows > 0 ? offset[rows] : 0;
-  Tensor columns = new_tensor(query, {total}, ScalarType::Int), weights = new_tensor(query, {total}, ScalarType::Float);
+  Tensor columns = make_empty(query, {total}, ScalarType::Int), weights = make_empty(query, {total}, ScalarType::Float);
   if (total > 0) {
     setup.prepare(true, false, false);
     const RowStates states{const_cast<float*>(const_data<float>(maxima)), const_cast<double*>(const_data<double>(thresholds)), nullptr};

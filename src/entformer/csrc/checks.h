@@ -1,9 +1,10 @@
-// What a raw operator may be given. In: its tensor arguments.  Out: nothing, or an exception whose text is one sentence.
+// Checks of the arguments of a raw operator; the exception is an error message for the user.
 //
 // Python checks most of this before, but an operator can be called by its name (torch.ops.entformer...), by an exported program or
 // under a transform, and the kernels read memory by the sizes stated here.
 #pragma once
 
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -35,6 +37,27 @@ std::string shape_text(const Sizes& sizes) {
   for (int64_t size : sizes) text << between << size, between = ", ";
   text << ")";
   return text.str();
+}
+
+// What `make` allocates. torch's own error would be the text of a macro around its dispatcher.
+template <class Sizes, class Make>
+Tensor allocated(const Sizes& sizes, const Make& make) {
+  try {
+    return make();
+  } catch (const std::exception&) {
+    throw std::runtime_error("there is not enough memory for a tensor of shape " + shape_text(sizes) + "; free some, or use smaller or fewer sequences.");
+  }
+}
+
+using MaybeType = std::optional<ScalarType>;  // else that of `like`
+inline Tensor make_empty(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
+  return allocated(sizes, [&] { return torch::stable::new_empty(like, sizes, dtype); });
+}
+inline Tensor make_zeros(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
+  return allocated(sizes, [&] { return torch::stable::new_zeros(like, sizes, dtype); });
+}
+inline Tensor make_contiguous(const Tensor& t) {
+  return allocated(t.sizes(), [&] { return torch::stable::contiguous(t); });
 }
 
 // On the CPU, of one of `dtypes`, with memory behind it.

@@ -1,4 +1,4 @@
-// alpha-entmax of rows in float32 vectors for 1 <= alpha <= 2: from scores to weights.
+// The threshold lam of rows, in float32 vectors for 1 <= alpha <= 2, and the weights it gives.
 //
 // With e = alpha - 1, u = s - max(s), p = q^(1/e), q = [1 + e (u - lam)]_+, the root lam of sum p = 1 is found by Newton's (or
 // Halley's) steps on ln_e(S) = (S^e - 1)/e, S(lam) = sum p. S^e is a norm of order 1/e of an affine function of lam, so it is
@@ -6,16 +6,126 @@
 // u > -1/e can have weight, so the steps run on those alone, packed, for as many rows at once as a vector has lanes.
 #pragma once
 
+#include "dispatch.h"
 #include "simd.h"
-#include "solver_double.h"
-#include "solver_fine.h"
 #include "softmax.h"
+#include "solver_fine.h"
 
 namespace {
 
-// One row on its way. Its candidates are the scores above `edge`, in `from`, less `base`: packed, already less the maximum
+constexpr float kTolerance = 2e-7f;      // how far a row's sum may stay from one
+constexpr float kRough = 0.1f;           // the same, where only a bound is needed
+constexpr float kLastStep = 3e-5f;       // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
+constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
+constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
+constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
+constexpr float kAimShort = 4e-4f;       // the residual that far steps of third order aim for, so that they stay left of the root
+
+// ---- Newton and Halley --------------------------------------------------------------------------------------------------
+
+// (1 - S^-e)/e from ln S; ln S itself at e = 0.
+inline vf deformed_log(vf e, vf log_S) {
+  vf t = e * log_S;
+  vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
+  const vi small = (t < 0.25f) & (t > -0.25f);  // a guess far to the right of the root has t well below zero
+  return log_S * (small ? series : (1.0f - vexp(-t)) / (small ? splat(1.0f) : t));
+}
+inline double deformed_log(double e, double log_S) { return fabs(e) < kSoftmaxBelow ? log_S : -expm1(-e * log_S) / e; }
+inline vf natural_log(vf x) { return vlog(vmax(x, splat(kSmallestNormal))); }
+inline double natural_log(double x) { return log(x); }
+
+// Newton's step on ln_e(S), from S = sum p and W = sum w; one row a lane, or one row in float64.
+template <class T>
+inline T newton_step(T S, T W, T e) {
+  return S * deformed_log(e, natural_log(S)) / W;
+}
+
+// The sums of one evaluation, one row a lane: S - 1, W, and C = sum w/q.
+struct Evaluation {
+  vf residual, W, C;
+};
+
+// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit.
+template <AlphaCase alpha_case>
+inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
+  vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
+  if (alpha_case == AlphaCase::Sparsemax) change = at.residual / W;
+  else if (alpha_case == AlphaCase::Entmax15) change = 2.0f * (S - vsqrt(S)) / W;
+  else change = newton_step(S, W, e);
+  if (third_order) {  // the curvature of ln_e(S) over its slope
+    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - at.C / W);
+    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
+  }
+  return change;
+}
+
+// Where the rows stand: the last evaluation, how far the root lies from it, and the sum of slopes there.
+struct Roots {
+  vf at, last_step, W;
+};
+
+// Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
+// root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
+// that went too far goes on by Newton's, which stay on the left once they are there. No root is larger than `most`.
+template <AlphaCase alpha_case, class Evaluate>
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, const Evaluate& evaluate) {
+  Roots roots{};
+  const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
+  for (int step = 0; step < 64 && open; ++step) {
+    const Evaluation at = evaluate(open, lam);
+    const uint32_t far = bits_greater(at.residual, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), at.residual);
+    vf change = step_of<alpha_case>(at, e, third_order);
+    if (alpha_case == AlphaCase::General)
+      change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
+    vf next = vmin(vmax(lam + change, vf{}), most);
+    // From the left every Newton step goes right; only a start to the right of the root makes one step left.
+    uint32_t moving = bits_greater(at.residual, splat(tolerance)) & bits_greater(next, lam);
+    moving |= bits_greater(splat(-tolerance), at.residual) & (step == 0 ? ~0u : returns);
+    moving &= open;
+    roots.at = blend(open, lam, roots.at);
+    roots.W = blend(open, at.W, roots.W);
+    roots.last_step = blend(open, blend(moving, next - lam, vf{}), roots.last_step);
+    lam = blend(moving, next, lam);
+    const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
+    open = moving & ((third_order & far) | (~third_order & ~near_left));
+    third_order &= ~bits_greater(splat(-kTooFar), at.residual);
+  }
+  return roots;
+}
+
+// ---- first guesses -------------------------------------------------------------------------------------------------------
+
+// The root of n equal scores, (1 - n^-e)/e, or a little more: no row of n candidates has a larger one.
+inline vf largest_root(vf e, vf n) {
+  vf log_n = vlog(n), t = e * log_n;
+  return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
+}
+
+// A root from the logarithm of the largest weight, (1 - e lam)^(1/e).
+inline vf root_of_largest(vf e, vf log_p) { return (1.0f - vexp(e * log_p)) / e; }
+
+// A guess on either side, from S, W and the number of candidates at e = 1/2 and lam = 0: Halley's step there gives the largest weight P,
+// and ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess of it at e for rows of many kinds.
+constexpr float kDrift = 1.3f;
+inline vf guess_from_halley(vf e, vf S, vf W, vf candidates, float n) {
+  vf change = step_of<AlphaCase::Entmax15>({S - 1.0f, W, candidates}, splat(0.5f), ~0u);
+  vf log_p = 2.0f * natural_log(1.0f - 0.5f * change);
+  log_p = vmax(log_p * (1.0f + kDrift * (0.5f - e)), -vlog(splat(n)));  // the largest weight is at least 1/n
+  return vmin(vmax(root_of_largest(e, log_p), vf{}), -log_p);
+}
+
+// A bound from the left: the largest weight grows with alpha, so the roots at e = 1/2 and e = 1, which cost no powers, bound it from above.
+inline vf bound_from_closed_form(vf e, vf half_root, vf one_root) {
+  vf largest = 1.0f - 0.5f * half_root;
+  largest = blend(~bits_greater(e, splat(0.5f)), largest * largest, 1.0f - one_root);
+  return root_of_largest(e, natural_log(largest)) * (1.0f - 1e-6f);
+}
+
+// ---- packed rows ---------------------------------------------------------------------------------------------------------
+
+// One row while it is solved. Its candidates are the scores above `edge`, in `from`, less `base`: packed, already less the maximum
 // (base 0) and padded with -inf to whole vectors; or, in a row of few whole vectors, the row itself (base = maximum).
-// Where weights cost a power, the last evaluation of them and of their slopes is kept in `weight` and `slope`.
+// Where weights cost a power, the last evaluation of them and of their slopes is stored in `weight` and `slope`.
 struct Row {
   const float* s;
   float* p;
@@ -31,7 +141,6 @@ struct Row {
   void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
 constexpr int64_t kFewVectors = 4;
-constexpr int64_t kShort = kSumBlock;  // candidates of a row that is solved together with others
 
 // Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses it, w/q.
 struct Sums {
@@ -68,19 +177,6 @@ inline void accumulate(const Row& row, int64_t begin, int64_t end, float lam, Su
   }
 }
 
-constexpr double kTolerance = 2e-7;   // how far a row's sum may stay above one
-constexpr float kRough = 0.1f;      // the same, where only a bound is wanted
-constexpr double kLastStep = 3e-5;  // S'' is bounded for e <= 1/2: a step from this close leaves residual^2, below rounding
-constexpr float kLastHalley = 1e-3f;  // and a step of third order from this close leaves residual^3
-constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
-constexpr float kTooFar = 0.1f;  // below one, where Halley's step is not to be trusted again
-
-// Where a row stands: its root, how far that lies from the last evaluation, and the sum of slopes there.
-template <class T>
-struct Root {
-  T lam, last_step, slopes;
-};
-
 // Packs the candidates above `edge`; in place when they are packed already.
 void compact_candidates(Row& row, float edge) {
   const int64_t whole = row.padded / VL * VL;
@@ -100,111 +196,94 @@ void compact_candidates(Row& row, float edge) {
   row.padded = (count + VL - 1) / VL * VL;
 }
 
-// The root for one row of any length; the sums run in double over short float blocks. From the left every step raises the edge
-// below which no key has weight, so a long row is thinned out as it goes; not where weights are kept, which lie as they were packed.
+inline void Row::start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch) {
+  e_exact = alpha_less_one;
+  s = from = scores;
+  packed = scratch;
+  weight = scratch + n + 2 * VL;
+  slope = weight + n + 2 * VL;
+  padded = n;
+  base = row_max = maximum;
+  e = (float)e_exact;
+  inv_e = (float)(1.0 / e_exact);
+  edge = -inv_e;
+  if (n > kFewVectors * VL || n % VL) compact_candidates(*this, edge);
+}
+
+// Evaluates the open rows. Long rows are summed in float64 over short blocks. From the left every step raises the edge below which no key
+// has weight, so a long row is thinned out as it goes; not where weights are stored, which lie as they were packed.
 template <AlphaCase alpha_case>
-Root<float> solve_one(Row& row, float lam, double tolerance) {
-  const float e = alpha_case == AlphaCase::Entmax15 ? 0.5f : alpha_case == AlphaCase::Sparsemax ? 1.0f : row.e;
-  float last_step = 0.0f;
-  double W = 0.0;
-  for (int step = 0; step < 64; ++step) {
-    double S = 0.0;
-    W = 0.0;
-    for (int64_t block = 0; block < row.padded; block += 64 * VL) {
-      Sums sums{};
-      accumulate<alpha_case>(row, block, block + 64 * VL < row.padded ? block + 64 * VL : row.padded, lam, sums);
-      S += hsum(sums.p);
-      W += hsum(sums.w);
+inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam) {
+  vf p[VL] = {}, w[VL] = {}, w_over_q[VL] = {};
+  Evaluation at{};
+  uint32_t is_long = 0;
+  for (uint32_t left = open; left; left &= left - 1) {
+    const int r = __builtin_ctz(left);
+    Row& row = rows[r];
+    if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] - row.inv_e > row.edge) compact_candidates(row, lam[r] - row.inv_e);
+    Sums sums{};
+    if (row.padded <= kSumBlock) {
+      accumulate<alpha_case>(row, 0, row.padded, lam[r], sums);
+      p[r] = sums.p, w[r] = sums.w, w_over_q[r] = sums.w_over_q;
+      continue;
     }
-    last_step = 0.0f;
-    if (S - 1.0 <= tolerance) break;
-    const double gain = alpha_case == AlphaCase::Sparsemax ? S - 1.0 : S * -expm1(-(double)e * log(S)) / e;
-    const float next = lam + (float)(gain / W);
-    if (next <= lam) break;
-    last_step = next - lam;
-    lam = next;
-    if (e <= 0.5f && S - 1.0 < kLastStep) break;
-    if (alpha_case != AlphaCase::General && row.padded > kShort) compact_candidates(row, lam - row.inv_e);
+    double S = 0.0, W = 0.0, C = 0.0;
+    for (int64_t block = 0; block < row.padded; block += kSumBlock) {
+      sums = Sums{};
+      accumulate<alpha_case>(row, block, block + kSumBlock < row.padded ? block + kSumBlock : row.padded, lam[r], sums);
+      S += hsum(sums.p), W += hsum(sums.w), C += hsum(sums.w_over_q);
+    }
+    is_long |= 1u << r;
+    at.residual[r] = (float)(S - 1.0), at.W[r] = (float)W, at.C[r] = (float)C;
   }
-  return {lam, last_step, (float)W};
+  at.residual = blend(is_long, at.residual, sum_each(p) - 1.0f);
+  at.W = blend(is_long, at.W, sum_each(w));
+  if (alpha_case != AlphaCase::Sparsemax) at.C = blend(is_long, at.C, sum_each(w_over_q));
+  return at;
 }
 
-// The sums of VL rows.
-struct RowSums {
-  vf p[VL], w[VL], w_over_q[VL];
-};
-
-// The step of VL rows from their sums: Newton's on ln_e(S), or Halley's where `third_order` has a bit.
+// The roots of the rows in `open`. Halley's steps are taken where S'' is bounded, but not for a bound, which needs Newton's from the left,
+// nor where a long row is thinned out.
 template <AlphaCase alpha_case>
-inline vf step_of(const RowSums& of, vf S, vf W, vf e, uint32_t third_order) {
-  W = vmax(W, splat(kSmallestNormal));
-  vf change;
-  if (alpha_case == AlphaCase::Sparsemax) {
-    change = (S - 1.0f) / W;
-  } else if (alpha_case == AlphaCase::Entmax15) {
-    change = 2.0f * (S - vsqrt(S)) / W;
-  } else {  // (S - S^(1-e))/e = S log(S) (1 - exp(-t))/t with t = e log(S), by its series while t is small
-    vf log_S = vlog(vmax(S, splat(kSmallestNormal))), t = e * log_S;
-    vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
-    change = S * log_S * (t < 0.25f ? series : (1.0f - vexp(-t)) / vmax(t, splat(0.25f))) / W;
+inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance) {
+  vf e = splat(1.0f), count = splat(1.0f);
+  uint32_t thinned = 0;
+  for (uint32_t left = open; left; left &= left - 1) {
+    const int r = __builtin_ctz(left);
+    e[r] = alpha_case == AlphaCase::Entmax15 ? 0.5f : alpha_case == AlphaCase::Sparsemax ? 1.0f : rows[r].e;
+    count[r] = (float)rows[r].padded;
+    if (alpha_case != AlphaCase::General && rows[r].padded > kSumBlock) thinned |= 1u << r;
   }
-  if (third_order) {  // the curvature of ln_e(S) over its slope
-    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - sum_each(of.w_over_q) / W);
-    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
-  }
-  return change;
+  const vf most = alpha_case == AlphaCase::Sparsemax ? splat(kInf)
+                  : alpha_case == AlphaCase::Entmax15 ? (2.0f - 2.0f / vsqrt(count)) * (1.0f + 1e-6f)
+                                                      : largest_root(e, count);
+  const uint32_t third_order = alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
+  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance,
+                                 [&](uint32_t now, vf at) { return evaluate_rows<alpha_case>(rows, now, at); });
 }
 
-// The root of n equal scores, (1 - n^-e)/e, or a little more: ln n where e is small and the difference would cancel.
-inline vf largest_root(vf e, vf n) {
-  vf log_n = vlog(n), t = e * log_n;
-  return t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal));
-}
-
-// The roots of up to VL rows of at most kShort candidates: sums of all rows are taken together and the steps run one row a lane,
-// so the latency of a reduction, a root and a division is paid once for VL rows.
+// Computes the roots of up to VL rows.
 template <AlphaCase alpha_case>
-Root<vf> solve_together(const Row* rows, int count, vf lam, float tolerance) {
-  vf e{}, last_step{}, W{};
-  RowSums of;
-  // A little more than the root of as many equal scores: no row has a larger one. Halley's step may go beyond, where no weight is left
-  // to step back by; a row that it took too far goes on by Newton's.
-  vf most = splat(1.0f);
-  for (int r = 0; r < count; ++r) e[r] = rows[r].e, most[r] = (float)rows[r].padded;
-  if (alpha_case == AlphaCase::Entmax15) most = 2.0f - 2.0f / vsqrt(most);
-  else if (alpha_case == AlphaCase::General) most = largest_root(e, most);
-  else most = splat(kInf);
-  most *= 1.0f + 1e-6f;
-  for (int r = count; r < VL; ++r) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
+void solve(Row* rows, int count) {
+  if (count == 0) return;
   const uint32_t all = (1u << count) - 1;
-  uint32_t open = all;
-  // Where S'' is bounded Halley's steps are taken, which may end on either side of the root; a bound needs Newton's.
-  const uint32_t smooth = ~bits_greater(e, splat(0.5f));
-  const uint32_t returns = alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : smooth;  // rows that may step left
-  uint32_t third_order = returns;
-  for (int step = 0; step < 64 && open; ++step) {
-    for (uint32_t left = open; left; left &= left - 1) {
-      const int r = __builtin_ctz(left);
-      Sums sums{};
-      accumulate<alpha_case>(rows[r], 0, rows[r].padded, lam[r], sums);
-      of.p[r] = sums.p;
-      of.w[r] = sums.w;
-      of.w_over_q[r] = sums.w_over_q;
-    }
-    vf S = sum_each(of.p), residual = S - 1.0f;
-    W = sum_each(of.w);
-    vf change = vmin(step_of<alpha_case>(of, S, W, e, third_order), most - lam), next = lam + change;
-    // From the left every Newton step goes right; only a start to the right of the root makes one step left.
-    uint32_t moving = bits_greater(residual, splat(tolerance)) & bits_greater(next, lam);
-    moving |= bits_greater(splat(-tolerance), residual) & (step == 0 ? ~0u : returns);
-    moving &= open;
-    last_step = blend(open, blend(moving, change, vf{}), last_step);
-    lam = blend(moving, next, lam);
-    open = moving;
-    open &= bits_greater(residual, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), residual) | ~third_order;
-    third_order &= ~bits_greater(splat(-kTooFar), residual);
+  vf lam{};
+  if (alpha_case == AlphaCase::General) {
+    vf e = splat(1.0f);
+    for (int r = 0; r < count; ++r) e[r] = rows[r].e;
+    const uint32_t above_half = all & bits_greater(e, splat(0.5f)), below_half = all & ~above_half;
+    Roots half{}, one{};
+    if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
+    if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
+    lam = bound_from_closed_form(e, half.at + half.last_step, one.at + one.last_step);
+    for (int r = 0; r < count; ++r) compact_candidates(rows[r], lam[r] - rows[r].inv_e);
   }
-  return {lam, last_step, W};
+  const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance);
+  for (int r = 0; r < count; ++r) {
+    rows[r].lam = roots.at[r] + roots.last_step[r];
+    rows[r].last_step = roots.last_step[r];
+    rows[r].slopes = roots.W[r];
+  }
 }
 
 // Writes the weights of a row whose root is known.
@@ -237,8 +316,8 @@ void write_weights(const Row& row, int64_t n) {
     return alpha_case == AlphaCase::Entmax15 ? q * q : q;
   };
   double total = 0.0;
-  for (int64_t block = 0; block < n; block += kShort) {
-    const int64_t end = block + kShort < n ? block + kShort : n;
+  for (int64_t block = 0; block < n; block += kSumBlock) {
+    const int64_t end = block + kSumBlock < n ? block + kSumBlock : n;
     vf sum{};
     int64_t i = block;
     for (; i + VL <= end; i += VL) {
@@ -258,72 +337,6 @@ void write_weights(const Row& row, int64_t n) {
   if (fabs(total - 1.0) <= 2e-6 || !(total > 0.0)) return;
   const float scale = (float)(1.0 / total);
   for (int64_t i = 0; i < n; ++i) row.p[i] *= scale;
-}
-
-inline void swap_rows(Row& a, Row& b) {
-  const Row c = a;
-  a = b;
-  b = c;
-}
-
-inline void Row::start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch) {
-  e_exact = alpha_less_one;
-  s = from = scores;
-  packed = scratch;
-  weight = scratch + n + 2 * VL;
-  slope = weight + n + 2 * VL;
-  padded = n;
-  base = row_max = maximum;
-  e = (float)e_exact;
-  inv_e = (float)(1.0 / e_exact);
-  edge = -inv_e;
-  if (n > kFewVectors * VL || n % VL) compact_candidates(*this, edge);
-}
-
-// Computes the roots of up to VL rows: long rows one by one, the others together. Reorders `rows`.
-template <AlphaCase alpha_case>
-void solve(Row* rows, int count) {
-  for (int r = count - 1; r >= 0; --r) {
-    rows[r].lam = 0.0f;
-    if (rows[r].padded <= kShort) continue;
-    if (alpha_case == AlphaCase::General) {  // the bound explained below
-      rows[r].lam = (rows[r].e <= 0.5f ? solve_one<AlphaCase::Entmax15>(rows[r], 0.0f, kRough) : solve_one<AlphaCase::Sparsemax>(rows[r], 0.0f, kRough)).lam;
-      compact_candidates(rows[r], rows[r].lam - rows[r].inv_e);
-      if (rows[r].padded <= kShort) continue;
-    }
-    const Root<float> root = solve_one<alpha_case>(rows[r], rows[r].lam, kTolerance);
-    rows[r].lam = root.lam;
-    rows[r].last_step = root.last_step;
-    rows[r].slopes = root.slopes;
-    swap_rows(rows[r], rows[--count]);
-  }
-  if (count == 0) return;
-  vf start{};
-  if (alpha_case == AlphaCase::General) {
-    // The largest weight, (1 - e lam)^(1/e), grows with alpha. So the roots at e = 1/2 and e = 1, which cost no powers, bound
-    // it from above, and thereby lam from the left; a rough one is enough to start from and to thin out the candidates.
-    int wide = 0;  // rows with e <= 1/2 come first
-    for (int r = 0; r < count; ++r)
-      if (rows[r].e <= 0.5f && wide++ != r) swap_rows(rows[wide - 1], rows[r]);
-    vf from_half{}, from_one{};
-    for (int r = 0; r < count; ++r) (r < wide ? from_half[r] : from_one[r - wide]) = rows[r].lam;
-    vf half = wide ? solve_together<AlphaCase::Entmax15>(rows, wide, from_half, kRough).lam : vf{};
-    vf one = wide < count ? solve_together<AlphaCase::Sparsemax>(rows + wide, count - wide, from_one, kRough).lam : vf{};
-    vf e{};
-    for (int r = 0; r < count; ++r) {
-      const float largest = r < wide ? 1.0f - 0.5f * half[r] : 1.0f - one[r - wide];
-      start[r] = r < wide ? largest * largest : largest;
-      e[r] = rows[r].e;
-    }
-    start = (1.0f - vexp(e * vlog(vmax(start, splat(kSmallestNormal))))) / e * (1.0f - 1e-6f);
-    for (int r = 0; r < count; ++r) compact_candidates(rows[r], start[r] - rows[r].inv_e);
-  }
-  const Root<vf> roots = solve_together<alpha_case>(rows, count, start, (float)kTolerance);
-  for (int r = 0; r < count; ++r) {
-    rows[r].lam = roots.lam[r];
-    rows[r].last_step = roots.last_step[r];
-    rows[r].slopes = roots.slopes[r];
-  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "dispatch.h"
+#include "solver.h"
 
 namespace {
 
@@ -46,7 +47,7 @@ void solve_row_double(const T* s, T* p, int64_t n, double e, double* u) {
     return y > -1.0 ? exp(log1p(y) / e) : 0.0;
   };
   // For alpha > 2 the sum is not convex in lam: keep a bracket, and halve it whenever Newton leaves it or gains too little.
-  double low = 0.0, high = softmax ? log((double)count) : -expm1(-e * log((double)count)) / e;
+  double low = 0.0, high = deformed_log(e, log((double)count));
   double lam = 0.0, last_gap = INFINITY, best = 0.0, best_gap = INFINITY;
   for (int step = 0; step < 200; ++step) {
     double S = 0.0, W = 0.0;
@@ -61,7 +62,7 @@ void solve_row_double(const T* s, T* p, int64_t n, double e, double* u) {
     if (fabs(gap) < best_gap) best = lam, best_gap = fabs(gap);  // rounding makes the last steps wander; the best one counts
     if (fabs(gap) <= 4e-16) break;
     (gap > 0 ? low : high) = lam;
-    double next = W > 0 ? lam + (softmax ? log(S) : S * -expm1(-e * log(S)) / (e * W)) : high;
+    double next = W > 0 ? lam + newton_step(S, W, e) : high;
     const bool halve = !(next > low && next < high) || (e > 1.0 && fabs(gap) > 0.5 * last_gap);
     if (halve) next = 0.5 * (low + high);
     if (next == lam || !(high > low)) break;

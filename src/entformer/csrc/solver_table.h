@@ -7,17 +7,15 @@
 // No row's result depends on the others'.
 #pragma once
 
-#include "solver.h"
 #include "powers.h"
+#include "solver.h"
+#include "solver_double.h"
 
 namespace {
 
 #if defined(__AVX512F__)
 
-constexpr float kAimShort = 4e-4f;  // the residual that steps of third order aim for: beyond the root, what is barely inside the support is cut off
 constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outside the support
-// Of the largest weight P at e = 1/2 and p at e: ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess for rows of many kinds.
-constexpr float kDrift = 1.3f;
 constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
 constexpr float kLeftOfRange = 0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
 
@@ -83,16 +81,13 @@ struct TableSolver {
       W_of[r] = W;
       inside[r] = (float)count;
     }
-    vf S = sum_each(S_of), W = sum_each(W_of), change = 2.0f * (S - vsqrt(S)) / W;
-    change /= vmax(1.0f + 0.25f * change * (W / S - load(inside) / W), splat(0.5f));
-    vf log_p = 2.0f * vlog(vmax(1.0f - 0.5f * change, splat(kSmallestNormal)));
-    log_p = vmax(log_p * (1.0f + kDrift * (0.5f - e)), -vlog(splat((float)n)));  // the largest weight is at least 1/n
-    lam = vmin(vmax((1.0f - vexp(e * log_p)) / e, vf{}), -log_p);
+    vf S = sum_each(S_of);
+    lam = guess_from_halley(e, S, sum_each(W_of), load(inside), (float)n);
     return ((1u << size) - 1) & ~(uint32_t)_mm512_cmp_ps_mask((__m512)S, (__m512)S, _CMP_UNORD_Q);
   }
 
   // Packs what can have weight when lam >= floor.
-  ENTFORMER_NOINLINE void gather(int64_t n, uint32_t which, const float* row_max, const float* floor) {
+  ENTFORMER_NOINLINE void compact(int64_t n, uint32_t which, const float* row_max, const float* floor) {
     for (; which; which &= which - 1) {
       const int r = __builtin_ctz(which);
       const float most = row_max[r];
@@ -113,9 +108,9 @@ struct TableSolver {
   // q at lam, at least kLeast, of one vector of u. Written once: the last pass must see what the evaluation saw.
   static vf base_of(float e, vf u, float lam) { return vmax(fused(splat(e), u, splat(1.0f - e * lam)), splat(kLeast)); }
 
-  // Adds up p, w and w/q of row r at lam; keeps w. All three fade out where q is kLeast.
+  // Sums p, w and w/q of row r at lam; stores w. All three fade out where q is kLeast.
   template <bool steep>
-  void evaluate(int r, float lam, RowSums& of) const {
+  void evaluate_row(int r, float lam, vf* p, vf* w_sum, vf* w_over_q) const {
     const float *u = rows[r].u, e = rows[r].e;
     const int64_t padded = rows[r].padded;
     float* slopes = rows[r].slope;
@@ -128,44 +123,23 @@ struct TableSolver {
       W += w;
       C = fused(w, reciprocal(q), C);
     }
-    of.p[r] = S;
-    of.w[r] = W;
-    of.w_over_q[r] = C;
+    p[r] = S, w_sum[r] = W, w_over_q[r] = C;
   }
-  ENTFORMER_NOINLINE void evaluate(uint32_t open, const float* lam_of, RowSums& of) const {
+  ENTFORMER_NOINLINE Evaluation evaluate(uint32_t open, vf lam) const {
+    vf p[VL] = {}, w[VL] = {}, w_over_q[VL] = {};
+    float lam_of[VL];
+    store(lam_of, lam);
     for (; open; open &= open - 1) {
       const int r = __builtin_ctz(open);
-      if (rows[r].table->steep) evaluate<true>(r, lam_of[r], of);
-      else evaluate<false>(r, lam_of[r], of);
+      if (rows[r].table->steep) evaluate_row<true>(r, lam_of[r], p, w, w_over_q);
+      else evaluate_row<false>(r, lam_of[r], p, w, w_over_q);
     }
+    return {sum_each(p) - 1.0f, sum_each(w), sum_each(w_over_q)};
   }
 
-  // Moves lam of the open rows to their roots: the last evaluation is `at`, the root lies `last_step` it, `slopes` is the sum of w there.
-  ENTFORMER_NOINLINE void solve_rows(int64_t n, uint32_t open, vf e, vf lam, vf& at, vf& last_step, vf& slopes) const {
-    RowSums of;
-    const vf most = largest_root(e, splat((float)n)) * (1.0f + 1e-6f);  // as in solve_together
-    for (int r = 0; r < VL; ++r)
-      if (!(open >> r & 1)) of.p[r] = of.w[r] = of.w_over_q[r] = vf{};
-    const uint32_t returns = ~bits_greater(e, splat(0.5f));  // rows that may step left
-    uint32_t third_order = returns;
-    for (int step = 0; step < 64 && open; ++step) {
-      float lam_of[VL];
-      store(lam_of, lam);
-      evaluate(open, lam_of, of);
-      at = blend(open, lam, at);
-      vf S = sum_each(of.p), W = sum_each(of.w), residual = S - 1.0f, change = step_of<AlphaCase::General>(of, S, W, e, third_order);
-      slopes = blend(open, W, slopes);
-      const uint32_t far = bits_greater(residual, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), residual);
-      vf less = kAimShort / vmax(W, splat(kSmallestNormal));
-      vf next = vmin(vmax(lam + blend(far & third_order, change - less, change), vf{}), most);
-      uint32_t moving = bits_greater(residual, splat((float)kTolerance)) & bits_greater(next, lam);
-      moving |= bits_greater(splat((float)-kTolerance), residual) & (step == 0 ? ~0u : returns);
-      moving &= open;
-      last_step = blend(open, blend(moving, next - lam, vf{}), last_step);
-      lam = blend(moving, next, lam);
-      open = moving & (far | ~third_order);
-      third_order &= ~bits_greater(splat(-kTooFar), residual);
-    }
+  ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
+    return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)), kTolerance,
+                                           [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
 
   // p at lam + beyond, in place of w at lam, by two terms of the effect of `last_step`; returns its sum lane by lane.
@@ -197,7 +171,7 @@ struct TableSolver {
     }
     vf total = sum_each(sum_of);
     uint32_t off = good & (bits_greater(total - 1.0f, splat(2e-6f)) | bits_greater(1.0f - total, splat(2e-6f)));
-    for (; off; off &= off - 1) {  // as in solver.h
+    for (; off; off &= off - 1) {  // as in write_weights
       const int r = __builtin_ctz(off);
       for (int64_t i = 0; i < n; ++i) rows[r].p[i] /= total[r];
     }
@@ -208,22 +182,23 @@ struct TableSolver {
     }
   }
 
-  // The roots of the rows that were added, as solve_rows has them, and the maxima. Returns the rows that have a root.
-  uint32_t solve(int64_t n, vf& at, vf& last_step, vf& slopes, float* row_max) {
+  // The roots of the rows that were added, and the maxima. `good` are the rows that have a root.
+  Roots solve(int64_t n, float* row_max, uint32_t& good) {
     float floor_of[VL];
     vf e = splat(1.0f), guess;
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
-    const uint32_t good = begin(n, e, row_max, guess);
+    good = begin(n, e, row_max, guess);
     vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
     store(floor_of, floor);
-    gather(n, good, row_max, floor_of);
-    solve_rows(n, good, e, guess, at, last_step, slopes);
-    if (const uint32_t lost = good & bits_greater(floor, vmin(at, at + last_step))) {
+    compact(n, good, row_max, floor_of);
+    Roots roots = solve_from(n, good, e, guess);
+    if (const uint32_t lost = good & bits_greater(floor, vmin(roots.at, roots.at + roots.last_step))) {  // search again among all candidates
       store(floor_of, vf{});
-      gather(n, lost, row_max, floor_of);
-      solve_rows(n, lost, e, guess, at, last_step, slopes);
+      compact(n, lost, row_max, floor_of);
+      const Roots again = solve_from(n, lost, e, guess);
+      roots = {blend(lost, again.at, roots.at), blend(lost, again.last_step, roots.last_step), blend(lost, again.W, roots.W)};
     }
-    return good;
+    return roots;
   }
 
   void clear() {
@@ -234,12 +209,12 @@ struct TableSolver {
   void run(int64_t n) {
     if (size == 0) return;
     float at_of[VL], last_step_of[VL], row_max[VL];
-    vf at{}, last_step{}, slopes{};
-    const uint32_t good = solve(n, at, last_step, slopes, row_max);
-    store(at_of, at);
-    store(last_step_of, last_step);
+    uint32_t good;
+    const Roots roots = solve(n, row_max, good);
+    store(at_of, roots.at);
+    store(last_step_of, roots.last_step);
     finish(n, good, at_of, last_step_of);
-    for (uint32_t fine = good & bits_greater(slopes, splat(kSensitive)); fine; fine &= fine - 1) {
+    for (uint32_t fine = good & bits_greater(roots.W, splat(kSensitive)); fine; fine &= fine - 1) {
       const int r = __builtin_ctz(fine);
       const One& row = rows[r];
       fine_row(AlphaCase::General, row.s, n, row_max[r], row.e_exact, at_of[r] + last_step_of[r], row.u).write(row.s, n, row.p);
@@ -254,7 +229,7 @@ struct TableSolver {
   int size = 0;
   void add(const float*, float*, int64_t, double, float*) {}
   const PowerTable* table_of(double) { return nullptr; }
-  uint32_t solve(int64_t, vf&, vf&, vf&, float*) { return 0; }
+  Roots solve(int64_t, float*, uint32_t&) { return Roots{}; }
   void clear() {}
   void run(int64_t) {}
 };
