@@ -40,7 +40,7 @@ TOKENS = 4096  # of a batch, as in a report
 def make_model(normalizer: str) -> Seq2Seq:
     torch.manual_seed(1)
     kinds = dict.fromkeys(KINDS, NORMALIZERS[normalizer])
-    model = Seq2Seq(Seq2SeqConfig.model_validate({"vocab_size": VOCABULARY, **PRESETS["tiny"], **kinds})).eval()
+    model = Seq2Seq(Seq2SeqConfig.from_dict({"vocab_size": VOCABULARY, **PRESETS["tiny"], **kinds})).eval()
     with torch.no_grad():  # untrained weights give nearly even rows; larger ones give rows like those of trained heads
         for _, _, module in model.attention_layers():
             for parameter in module.parameters():

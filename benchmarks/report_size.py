@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, sync_playwright
 from entformer.analysis.assemble import assemble
 from entformer.analysis.data import report_data
 from entformer.checkpoint import LoadedRun, load_run
-from entformer.cli.report import Options, prepare_run
+from entformer.cli.report import prepare_run
 from entformer.cli.test_sets import prepared_of_run
 
 ORDINARY = 60
@@ -47,7 +47,7 @@ def make_page(run: Path, tokens: int, folder: Path) -> tuple[Path, int]:
     for side, language, line in zip((sources, targets), (loaded.source_language, loaded.target_language), long, strict=True):
         (folder / f"text.{language}").write_text("\n".join([*side[-ORDINARY:], line]) + "\n", encoding="utf-8")
     began = time.perf_counter()
-    prepared = prepare_run(run, run.name, Options(data=str(folder / "text")))
+    prepared = prepare_run(run, run.name, data=str(folder / "text"))
     data = report_data([prepared], examples=12)
     page = folder / f"{run.name}.html"
     page.write_text(assemble(data), encoding="utf-8")

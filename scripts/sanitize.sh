@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
-# The parity tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
+# Runs the parity tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer: scripts/sanitize.sh [PYTEST ARGUMENTS]
 #
-# In: g++, the development environment (.venv, or $PYTHON); $WORKERS, how many processes (2); arguments for pytest, by default the
-# parity tests of rows and attention, the fuzzer's short run and the hostile calls of raw operators. Out: exit 0 and "clean", or
-# the first report: an access outside a buffer, or undefined arithmetic, with its place.
-# Memory is handed out full of 0xff, NaN in every float type, so what is read before it is written shows in the results.
+# Needs g++ and the development environment (.venv, or $PYTHON). $WORKERS is the number of processes (2). Exits with 0 if clean.
+# Memory is allocated full of 0xff, NaN in every float type, so that reads of uninitialized memory change the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
 export CXX=${CXX:-g++}
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
-export ENTFORMER_CACHE="$PWD/build/sanitize" # apart from the libraries in daily use
+export ENTFORMER_CACHE="$PWD/build/sanitize" # not the cache of everyday use
 # -O1: the compiler takes minutes for instrumented -O3.
 export ENTFORMER_CXXFLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
@@ -23,14 +21,14 @@ if [ ! -e "$runtime" ]; then
 fi
 
 echo "sanitize: building"
-# Built, not loaded: the library can only be loaded with the runtime in place, which would slow the compiler down.
+# Built, not loaded: loading needs the runtime in LD_PRELOAD, which would slow the compiler down.
 "$PYTHON" -c '
 import sys
 from entformer.kernels import native
 try:
     library = native._build(native.cache_dir())
-except native.BuildError as problem:
-    sys.exit(f"sanitize: {problem}")
+except native.BuildError as err:
+    sys.exit(f"sanitize: {err}")
 if b"__asan_init" not in library.read_bytes():
     sys.exit("sanitize: the library is not instrumented; ENTFORMER_CXXFLAGS did not reach the compiler.")
 '
@@ -38,7 +36,7 @@ if b"__asan_init" not in library.read_bytes():
 [ $# -gt 0 ] || set -- tests/parity/test_entmax.py tests/parity/test_attention.py tests/parity/test_attention_edges.py \
   tests/parity/test_not_finite.py tests/parity/test_ties.py tests/parity/test_fuzz.py tests/parity/test_hostile_operators.py
 echo "sanitize: running $*"
-# Reports go to stderr, which pytest must not swallow; signals belong to the runtime. Python itself leaks on purpose.
+# Reports go to stderr, which pytest must not capture; signals are handled by the runtime. Python itself leaks on purpose.
 if LD_PRELOAD="$runtime $standard" \
   ASAN_OPTIONS="detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size=1073741824" \
   UBSAN_OPTIONS="print_stacktrace=1" \

@@ -1,18 +1,17 @@
-"""Fixtures every tier shares: each implementation, each instruction set, memory that is never clean by luck, a small run."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, a small run. Needs torch and numpy only."""
 
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from entformer.checkpoint import LoadedRun
 from entformer.kernels import native
-from entformer.models.config import Seq2SeqConfig
-from entformer.models.seq2seq import Seq2Seq
-from entformer.text.tokenizer import SubwordTokenizer
+
+if TYPE_CHECKING:
+    from entformer.checkpoint import LoadedRun
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
@@ -20,23 +19,23 @@ FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., 
 
 @pytest.fixture(scope="session", autouse=True)
 def fresh_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """torch.compile keeps what it compiled between processes, also across versions of our operators."""
+    """Uses an empty cache: torch.compile would reuse programs across processes and versions of our operators."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
 
 
 def _need_kernels() -> None:
-    """A machine without a compiler cannot test the kernels; a machine with one must, so a broken build fails the tests."""
-    why_not = native.load()
-    if why_not is None:
+    """Skips the test if there is no compiler; fails it if there is one and the kernels do not load."""
+    reason = native.load()
+    if reason is None:
         return
     if native.compiler() is None:
-        pytest.skip(f"the C++ kernels are not here: {why_not}")
-    pytest.fail(f"the C++ kernels are not here although there is a compiler: {why_not}")
+        pytest.skip(f"no C++ kernels: {reason}")
+    pytest.fail(f"no C++ kernels although there is a compiler: {reason}")
 
 
 @pytest.fixture
 def kernels() -> None:
-    """The C++ kernels are loaded."""
+    """Loads the C++ kernels."""
     _need_kernels()
 
 
@@ -51,21 +50,21 @@ def impl(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["avx512", "avx2", "portable"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set in turn, forced."""
+    """Forces each instruction set in turn."""
     _need_kernels()
     before = native.isa()
     name: str = request.param
     if not native.set_isa(name):
-        pytest.skip(f"this CPU cannot run {name}")
+        pytest.skip(f"this CPU does not support {name}")
     yield name
     native.set_isa(before)
 
 
 @pytest.fixture
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory is full of NaN, so an element that a kernel forgets to write, or reads too early, shows.
+    """Fills new memory with NaN, so that an element a kernel does not write, or reads too early, is noticed.
 
-    glibc can fill every block it hands out, scratch inside the kernels included. Elsewhere torch fills its own tensors.
+    glibc fills every block it allocates, scratch space of the kernels included. Elsewhere torch fills its own tensors.
     """
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "mallopt"):
@@ -83,7 +82,7 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from threads, and on a busy machine every barrier waits for a core."""
+    """Runs torch on one thread: small tensors gain nothing from more, and the test workers share the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -92,22 +91,27 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """The test sets torch's number of threads itself; it is put back."""
+    """Restores the number of threads that the test sets."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
-def make_run() -> Callable[..., LoadedRun]:
-    """Runs of untrained models whose heads matter: their maps are large, so another alpha soon means another translation."""
+def make_run() -> "Callable[..., LoadedRun]":
+    """Makes runs of untrained models with large projections, so that another alpha soon gives another translation."""
+    from entformer.checkpoint import LoadedRun
+    from entformer.models.config import Seq2SeqConfig
+    from entformer.models.seq2seq import Seq2Seq
+    from entformer.text.tokenizer import SubwordTokenizer
+
     words = "a man in an orange hat is looking at something . two dogs play with the red ball on green grass . Der Mann !"
     subwords = SubwordTokenizer.train([words] * 20, vocab_size=340)
 
     def make(*, info: dict[str, Any] | None = None, seed: int = 1, **config: Any) -> LoadedRun:
         torch.manual_seed(seed)
         sizes = {"vocab_size": subwords.size, "encoder_layers": 1, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32}
-        model = Seq2Seq(Seq2SeqConfig.model_validate({**sizes, **config}))
+        model = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, **config}))
         with torch.no_grad():
             for _, _, attention in model.attention_layers():
                 assert attention.in_proj_weight is not None

@@ -1,10 +1,11 @@
-"""What the README, the package metadata and `--help` claim agrees and carries its conditions."""
+"""Claims of the README, the package metadata and `--help` agree, are complete and name their conditions."""
 
 import re
 import tomllib
 from pathlib import Path
 
 import entformer
+from entformer.nn.normalizers import NORMALIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,8 +22,8 @@ def test_one_tagline_without_a_speed_claim() -> None:
         assert not re.search(r"fast|speed", line)
 
 
-def test_the_readme_says_that_there_are_no_gpu_kernels() -> None:
-    first_screen = README.split("## What is in it")[0]
+def test_the_readme_states_that_there_are_no_gpu_kernels() -> None:
+    first_screen = README.split("## Install")[0]
     assert "No GPU kernels yet" in first_screen
     assert "dense PyTorch implementation" in first_screen
 
@@ -34,3 +35,22 @@ def test_accuracies_and_scores_carry_seeds_and_conditions() -> None:
     multi30k = next(block for block in README.split("\n\n") if block.startswith("Multi30k"))
     assert "one seed" in multi30k
     assert "no difference" in multi30k
+
+
+def test_the_docs_give_the_base_of_diversity_and_the_rows_left_out() -> None:
+    analysis = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    rows = dict(line.strip("| ").split(" | ", 1) for line in analysis.splitlines() if line.startswith("| "))
+    assert "/ ln n_i" in rows["diversity, base: keys"]
+    assert "ln (number of heads)" in rows["diversity, base: heads"]
+    assert "n_i > 1" in rows["positional confidence"]
+    assert "initial" in analysis.lower()
+
+
+def test_every_normalizer_is_in_the_table() -> None:
+    table = README.split("## Normalizers")[1].split("\n## ")[0]
+    for name, normalizer in NORMALIZERS.items():
+        row = next((line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]), None)
+        assert row is not None, name
+        zeros, fused = (cell.strip() for cell in row.split("|")[3:5])
+        assert (zeros in ("yes", f"`{name}`")) == normalizer.exact_zeros, name
+        assert (fused == "yes") == (normalizer.kernel is not None), name

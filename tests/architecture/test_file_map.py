@@ -1,4 +1,4 @@
-"""The documents tell the truth: files and names they mention exist, links lead somewhere, examples give what they say."""
+"""Files, names, links and commands in the documents exist, and their examples give the output they show."""
 
 import doctest
 import re
@@ -14,17 +14,17 @@ ENDINGS = (".py", ".cpp", ".h", ".md", ".toml", ".png", ".yaml", ".svg")
 
 
 def quoted(text: str) -> list[str]:
-    """Everything in single backticks outside code blocks."""
+    """Returns what stands in single backticks outside code blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def find(path: str) -> Path | None:
-    """A path as documents write it: from the root of the repository or from the package."""
+    """Resolves a path relative to the repository or to the package."""
     return next((base / path for base in (ROOT, PACKAGE) if (base / path).exists()), None)
 
 
 def missing_names(text: str) -> list[str]:
-    """The `file::name` mentions whose file is missing or does not define the name."""
+    """Returns the `file::name` mentions whose file is missing or does not define the name."""
     missing = []
     for mention in quoted(text):
         path, separator, name = mention.partition("::")
@@ -45,15 +45,15 @@ def defines(file: Path, name: str) -> bool:
 
 
 def missing_files(text: str) -> list[str]:
-    """Paths in backticks or in relative links that lead nowhere."""
+    """Returns the paths in backticks or relative links that do not exist."""
     paths = [mention for mention in quoted(text) if re.fullmatch(r"[\w.\-/*]+", mention)]
     paths = [path for path in paths if path.endswith(ENDINGS) or re.fullmatch(r"(?:[\w.\-]+/)+[\w.\-]*", path)]
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", link)]
     links += [link for link in re.findall(r'(?:src|href|srcset)="([^"]+)"', text) if not re.match(r"[a-z]+:|#", link)]
-    return [path for path in paths + links if not path.startswith(MADE_BY_COMMANDS) and not _leads_somewhere(path)]
+    return [path for path in paths + links if not path.startswith(MADE_BY_COMMANDS) and not _exists(path)]
 
 
-def _leads_somewhere(path: str) -> bool:
+def _exists(path: str) -> bool:
     if "*" in path:
         return any(ROOT.glob(path)) or any(PACKAGE.glob(path))
     return find(path) is not None or (ROOT / "docs" / path).exists()
@@ -70,25 +70,24 @@ def test_every_file_and_name_exists(document: Path) -> None:
 def test_every_make_target_and_command_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`make ([a-z]+)", text):
+    for target in re.findall(r"`make ([a-z-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    tables = [PACKAGE / "cli" / "main.py", *(PACKAGE / "cli").glob("commands_*.py")]
-    main = "\n".join(table.read_text(encoding="utf-8") for table in tables)
+    command_line = "\n".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "cli").glob("*.py"))
     for command in re.findall(r"`entformer ([a-z]+)", text):
-        assert re.search(rf'^def {command}\(|name="{command}"', main, re.MULTILINE), f"entformer {command}"
+        assert re.search(rf'^def {command}\(|"{command}"', command_line, re.MULTILINE), f"entformer {command}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_examples_give_what_they_say(document: Path) -> None:
+def test_examples_give_the_output_they_show(document: Path) -> None:
     result = doctest.testfile(str(document), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
 
-def test_architecture_page_names_every_kernel_file() -> None:
-    
+def test_architecture_page_names_every_package_and_kernel_file() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    files = [path.name for path in (PACKAGE / "kernels" / "entmax").iterdir() if path.suffix in (".py", ".cpp", ".h")]
-    assert [name for name in files if name not in page and name != "__init__.py"] == []
+    packages = [f"`{path.parent.relative_to(PACKAGE).as_posix()}/`" for path in PACKAGE.glob("*/__init__.py")]
+    kernel_files = [path.name for path in (PACKAGE / "csrc").glob("*") if path.suffix in (".cpp", ".h")]
+    assert [name for name in packages + kernel_files if name not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -99,6 +98,8 @@ def test_a_wrong_name_is_caught(mention: str) -> None:
     assert missing_names(f"see `{mention}`") == [mention]
 
 
-@pytest.mark.parametrize("text", ["`docs/nothing.md`", "[a page](docs/nothing.md)", '<img src="docs/nothing.png">', "`nowhere/`"])
+@pytest.mark.parametrize(
+    "text", ["`docs/nothing.md`", "[a page](docs/nothing.md)", '<img src="docs/nothing.png">', "`nowhere/`"]
+)
 def test_a_wrong_path_is_caught(text: str) -> None:
     assert len(missing_files(text)) == 1

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from entformer import entmax
+from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES
 
-KINDS = ("encoder", "decoder", "cross")
+ATTENTION_TYPES = ("encoder", "decoder", "cross")
 STEPS = [0, 100, 200, 400, 800, 1600, 3200, 4800, 6400, 8000]
 LEVELS = 32000  # of the 16-bit scores to either side of zero
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -32,6 +33,10 @@ PAIRS = [
         "longest",
     ),
 ]
+
+
+def head_key(head: dict[str, Any]) -> str:
+    return f"{head['attn_type']}.{head['layer']}.{head['head']}"
 
 
 def pieces(text: str) -> list[str]:
@@ -91,10 +96,12 @@ def make_sentence(
     shapes = {"encoder": (len(source),) * 2, "decoder": (len(target) - 1,) * 2, "cross": (len(target) - 1, len(source))}
     short = max(len(source), len(target)) <= 40
     heads = {}
-    for kind in KINDS:
-        for layer, head in np.ndindex(alphas[kind].shape):
-            scores = head_scores(*shapes[kind], role=(layer + head) % 4, rng=rng)
-            heads[f"{kind}.{layer}.{head}"] = head_rows(scores, float(alphas[kind][layer, head]), kind == "decoder", short)
+    for attn_type in ATTENTION_TYPES:
+        for layer, head in np.ndindex(alphas[attn_type].shape):
+            scores = head_scores(*shapes[attn_type], role=(layer + head) % 4, rng=rng)
+            heads[f"{attn_type}.{layer}.{head}"] = head_rows(
+                scores, float(alphas[attn_type][layer, head]), attn_type == "decoder", short
+            )
     return {
         "id": number,
         "source_text": pair[0],
@@ -106,7 +113,7 @@ def make_sentence(
     }
 
 
-def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, rng: np.random.Generator) -> dict[str, Any]:
+def make_head(attn_type: str, layer: int, head: int, alpha: float, learned: bool, rng: np.random.Generator) -> dict[str, Any]:
     density = float(np.clip(1.25 - 0.62 * alpha + 0.1 * rng.normal(), 0.05, 1.0)) if alpha > 1 else 1.0
     rows = np.clip(rng.normal(density, 0.12, size=2000), 0.02, 0.999) if alpha > 1 else np.full(2000, 0.999)
     role = (layer + head) % 4
@@ -114,13 +121,13 @@ def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, rng
     before = 0.9 - 0.2 * abs(2 - alpha) + small if role == 0 else small
     itself = 0.6 + 3 * other if role == 1 else other
     roles = []
-    if role == 0 and kind != "cross":
+    if role == 0 and attn_type != "cross":
         roles.append({"role": "previous token", "score": before, "examples": [1, 3]})
-    if role == 2 and kind == "encoder":
+    if role == 2 and attn_type == "encoder":
         roles.append({"role": "interrogation", "score": 0.71, "examples": [0]})
-    cross = kind == "cross"
+    cross = attn_type == "cross"
     return {
-        "kind": kind,
+        "attn_type": attn_type,
         "layer": layer,
         "head": head,
         "alpha": alpha if learned else None,
@@ -130,53 +137,57 @@ def make_head(kind: str, layer: int, head: int, alpha: float, learned: bool, rng
         "entropy": math.log(1 + 9 * density),
         "effective_keys": 1 + 9 * density,
         "null_rate": 0.0,
-        "positional": {} if cross else {"-1": before, "0": itself, "1": 0.1 * float(rng.random())},
+        "positional.-1": None if cross else before,
+        "positional.0": None if cross else itself,
+        "positional.1": None if cross else 0.1 * float(rng.random()),
         "first_key": float(other),
         "last_key": 0.8 if role == 2 else float(small),
         "density_spread": density / 2,
-        "merging": 0.5 * itself if kind == "encoder" else None,
-        "merging_with_self": itself if kind == "encoder" else None,
-        "interrogation": (0.71 if role == 2 else 0.1) if kind == "encoder" else None,
-        "interrogation_contrast": 0.05 if kind == "encoder" else None,
+        "merging": 0.5 * itself if attn_type == "encoder" else None,
+        "merging_with_self": itself if attn_type == "encoder" else None,
+        "interrogation": (0.71 if role == 2 else 0.1) if attn_type == "encoder" else None,
+        "interrogation_contrast": 0.05 if attn_type == "encoder" else None,
         "aer": 0.4 + 0.5 * float(rng.random()) if cross else None,
         "aer_shifted": 0.3 + 0.5 * float(rng.random()) if cross else None,
         "roles": roles,
     }
 
 
-def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads: int, seed: int) -> dict[str, Any]:
+def make_run(run_name: str, normalizer: str, alpha: float | None, layers: int, heads: int, seed: int) -> dict[str, Any]:
     """alpha None: learned, another one for every head."""
     rng = np.random.default_rng(seed)
     shape = (layers, heads)
-    alphas = {kind: np.full(shape, alpha) if alpha else 1 + rng.beta(1.1, 0.9, size=shape) for kind in KINDS}
-    start = 1.5 + 0.1 * rng.normal(size=(len(KINDS), *shape))
+    alphas = {
+        attn_type: np.full(shape, alpha) if alpha else 1 + rng.beta(1.1, 0.9, size=shape) for attn_type in ATTENTION_TYPES
+    }
+    start = 1.5 + 0.1 * rng.normal(size=(len(ATTENTION_TYPES), *shape))
     paths = {
-        kind: [
+        name: [
             [
-                [float(alphas[kind][at] + (start[place][at] - alphas[kind][at]) * math.exp(-step / 1500)) for step in STEPS]
+                [float(alphas[name][at] + (start[index][at] - alphas[name][at]) * math.exp(-step / 1500)) for step in STEPS]
                 for at in ((layer, head) for head in range(heads))
             ]
             for layer in range(layers)
         ]
-        for place, kind in enumerate(KINDS)
+        for index, name in enumerate(ATTENTION_TYPES)
     }
     found = [
-        make_head(kind, *at, alpha=float(alphas[kind][at]), learned=alpha is None, rng=rng)
-        for kind in KINDS
+        make_head(attn_type, *at, alpha=float(alphas[attn_type][at]), learned=alpha is None, rng=rng)
+        for attn_type in ATTENTION_TYPES
         for at in np.ndindex(shape)
     ]
     for head in found:
-        path = paths[head["kind"]][head["layer"]][head["head"]]
+        path = paths[head["attn_type"]][head["layer"]][head["head"]]
         head["alpha_initial"] = path[0] if alpha is None else None
     by_layer = []
-    for kind in KINDS:
+    for attn_type in ATTENTION_TYPES:
         for layer in range(layers):
-            densities = [head["density"] for head in found if (head["kind"], head["layer"]) == (kind, layer)]
+            densities = [head["density"] for head in found if (head["attn_type"], head["layer"]) == (attn_type, layer)]
             diversity = 0.12 + 0.08 * seed + 0.05 * float(rng.random())
             union = min(1.0, 1.5 * max(densities))
             by_layer.append(
                 {
-                    "kind": kind,
+                    "attn_type": attn_type,
                     "layer": layer,
                     "js_diversity_keys": diversity,
                     "js_diversity_heads": 2 * diversity,
@@ -187,9 +198,9 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
             )
     rate = {"aer": 0.31, "rows": "shifted", "precision": 0.7, "recall": 0.68}
     return {
-        "name": name,
+        "name": run_name,
         "languages": ["en", "de"],
-        "normalizers": dict.fromkeys(KINDS, normalizer),
+        "normalizers": dict.fromkeys(ATTENTION_TYPES, normalizer),
         "settings": {
             "model.layers": layers,
             "model.heads": heads,
@@ -229,17 +240,21 @@ def make_run(name: str, normalizer: str, alpha: float | None, layers: int, heads
             "averaged": rate,
             "averaged_raw": {**rate, "aer": 0.42},
         },
-        "varied": [{"kind": "encoder", "layer": 1, "head": 0, "sparse": 1, "dense": 3, "densities": [0.11, 0.42]}],
+        "varied": [{"attn_type": "encoder", "layer": 1, "head": 0, "sparse": 1, "dense": 3, "densities": [0.11, 0.42]}],
         "sentences": [make_sentence(10 + number, pair, alphas, rng) for number, pair in enumerate(PAIRS)],
     }
 
 
 def wrap(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "version": 2,
+        "version": 3,
         "title": "Multi30k, three ways to attend",
         "created": "2025-01-31",
         "entformer": "0.1.0",
+        "measures": {
+            "heads": [measure.to_dict() for measure in HEAD_MEASURES],
+            "layers": [measure.to_dict() for measure in LAYER_MEASURES],
+        },
         "runs": runs,
     }
 
@@ -253,7 +268,7 @@ def long_report_data(tokens: int = 512, layers: int = 4, heads: int = 4) -> dict
     """A run whose first sentence has `tokens` tokens on both sides, without scores, as reports store long sentences."""
     run = make_run("learned alpha", "entmax", None, layers, heads, seed=1)
     rng = np.random.default_rng(5)
-    alphas = {kind: np.full((layers, heads), 1.6) for kind in KINDS}
+    alphas = {attn_type: np.full((layers, heads), 1.6) for attn_type in ATTENTION_TYPES}
     words = " ".join(f"w{number}" for number in range(tokens - 1))
     run["sentences"].insert(0, make_sentence(99, (words, words, "longest"), alphas, rng))
     return wrap([run])

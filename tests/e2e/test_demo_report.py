@@ -79,14 +79,16 @@ def test_a_head_a_token_and_the_slider(page: Page, data: dict[str, Any]) -> None
     choose_head(page, HEAD)
     expect(page.locator("#head-title")).to_have_text("Encoder self-attention, layer 1, head 1")
     token(page, QUERY)
-    place = int(page.locator("#sentence-choice").input_value())
-    sentence = data["runs"][1]["sentences"][place]
+    index = int(page.locator("#sentence-choice").input_value())
+    sentence = data["runs"][1]["sentences"][index]
     rows = sentence["heads"][HEAD]
     inside = slice(rows["crow"][QUERY], rows["crow"][QUERY + 1])
     support = rows["col"][inside]
     expect(page.locator(".says")).to_contain_text(f"puts weight on {len(support)} of {len(sentence['source'])} keys")
     scores = torch.tensor(read_scores(rows["scores"])[QUERY])
-    alphas = [head["alpha"] for head in data["runs"][1]["heads"] if f"{head['kind']}.{head['layer']}.{head['head']}" == HEAD]
+    alphas = [
+        head["alpha"] for head in data["runs"][1]["heads"] if f"{head['attn_type']}.{head['layer']}.{head['head']}" == HEAD
+    ]
     assert entmax(scores, alpha=alphas[0]).nonzero().ravel().tolist() == support  # the page's scores are the head's own
     page.locator("#alpha-slider").fill("2")
     expected = {at: weight for at, weight in enumerate(entmax(scores, alpha=2.0).tolist()) if weight > 0}
@@ -99,8 +101,8 @@ def test_softmax_has_no_zeros(page: Page, data: dict[str, Any]) -> None:
     page.select_option("#run-choice", label="softmax")
     choose_head(page, HEAD)
     token(page, QUERY)
-    place = int(page.locator("#sentence-choice").input_value())
-    keys = len(data["runs"][0]["sentences"][place]["source"])
+    index = int(page.locator("#sentence-choice").input_value())
+    keys = len(data["runs"][0]["sentences"][index]["source"])
     expect(page.locator(".says")).to_contain_text(f"puts weight on {keys} of {keys} keys")
     expect(page.locator(".rest")).to_be_hidden()
 

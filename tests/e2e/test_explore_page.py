@@ -81,15 +81,15 @@ def ask(page: Page, server: Server, kind: str, **body: Any) -> dict[str, Any]:
 def texts(page: Page, side: str) -> list[str]:
     return page.locator(f'.outcome[data-side="{side}"] .candidate').evaluate_all(
         """(nodes) => nodes.map((node) => {
-            const said = node.querySelector(".said").cloneNode(true);
-            said.querySelectorAll("del").forEach((gone) => gone.remove());
-            return said.textContent.trim().replace(/\\s+/g, " ");
+            const text = node.querySelector(".translation").cloneNode(true);
+            text.querySelectorAll("del").forEach((gone) => gone.remove());
+            return text.textContent.trim().replace(/\\s+/g, " ");
         })"""
     )
 
 
 def one_spaced(candidates: list[dict[str, Any]]) -> list[str]:
-    return [" ".join(candidate["text"].split()) or "(nothing)" for candidate in candidates]
+    return [" ".join(candidate["text"].split()) or "(empty)" for candidate in candidates]
 
 
 def weights_shown(page: Page) -> dict[int, float]:
@@ -119,7 +119,7 @@ def test_small_weights_of_the_alignment_do_not_look_like_zero(page: Page) -> Non
     page.route("**/api/attention", shrink)
     page.fill("#text", "the red ball")
     page.keyboard.press("Enter")
-    expect(page.locator("#alignment .sure .value").first).to_have_text("2.3e-5", timeout=90_000)
+    expect(page.locator("#alignment .next-token .value").first).to_have_text("2.3e-5", timeout=90_000)
     settle(page)
     shown = [page.locator(f"#alignment {place}").all_text_contents() for place in (".lines .number", ".support .value")]
     assert all(shown)
@@ -144,7 +144,7 @@ def test_a_typed_sentence_is_translated_and_every_head_drawn(page: Page, server:
     assert inked == len(heads["encoder.0.1"]["col"])  # a pixel per weight above zero, no more
 
 
-def test_an_alpha_changes_weights_and_translation_and_is_taken_back(page: Page, server: Server) -> None:
+def test_an_alpha_changes_weights_and_translation_and_can_be_undone(page: Page, server: Server) -> None:
     before = texts(page, "trained")
     page.click('#grid [data-key="cross.0.1"]')
     page.locator("#one-head .queries .token").nth(2).hover()
@@ -163,7 +163,7 @@ def test_an_alpha_changes_weights_and_translation_and_is_taken_back(page: Page, 
     assert texts(page, "trained") == before
     expect(page.locator('#grid [data-key="cross.0.1"] .alpha')).to_have_text("α* 1.00")
     expect(page.locator("#bar")).to_be_visible()  # the translations are out of sight, and the bar stands in
-    page.locator(".change .away").click()
+    page.locator(".change .undo").click()
     expect(page.locator('.outcome[data-side="changed"]')).to_have_count(0)
     settle(page)
     assert weights_shown(page) == trained
@@ -173,8 +173,8 @@ def test_the_slider_and_the_words_before_and_after(page: Page, server: Server) -
     page.click('#grid [data-key="encoder.0.0"]')
     page.locator("#alpha-slider").fill("2.5")
     expect(page.locator(".changed-heads")).to_contain_text("→ 2.50")
-    expect(page.locator('.outcome[data-side="changed"] .verdict')).not_to_be_empty()
-    page.locator("#change-kind").select_option("all")
+    expect(page.locator('.outcome[data-side="changed"] .difference')).not_to_be_empty()
+    page.locator("#change-type").select_option("all")
     page.click('[data-all="1"]')
     expect(page.locator(".change")).to_have_count(3)  # a chip for each kind
     settle(page)
@@ -218,7 +218,7 @@ def test_another_candidate_can_be_looked_at(page: Page, server: Server) -> None:
     expect(page.locator(".candidate").nth(1)).to_have_attribute("aria-pressed", "true")
 
 
-def test_a_problem_is_a_sentence_and_nothing_typed_is_lost(browser: Browser, make_run: Callable[..., LoadedRun]) -> None:
+def test_an_error_is_shown_and_the_text_stays(browser: Browser, make_run: Callable[..., LoadedRun]) -> None:
     server = Server(make_run())
     context = browser.new_context()
     page = context.new_page()
@@ -227,13 +227,13 @@ def test_a_problem_is_a_sentence_and_nothing_typed_is_lost(browser: Browser, mak
     long = "hat " * 60
     page.fill("#text", long)
     page.keyboard.press("Enter")
-    expect(page.locator("#problem")).to_contain_text("subwords, and at most 40 are taken here")
+    expect(page.locator("#error")).to_contain_text("subwords; at most 40 are allowed")
     expect(page.locator("#text")).to_have_value(long)
     expect(page.locator("#grid .head").first).to_be_visible()  # what was there stays
     server.stop()
     page.fill("#text", EXAMPLE)
     page.keyboard.press("Enter")
-    expect(page.locator("#problem")).to_contain_text("The server does not answer")
+    expect(page.locator("#error")).to_contain_text("The server does not respond")
     expect(page.locator("#text")).to_have_value(EXAMPLE)
     context.close()
 

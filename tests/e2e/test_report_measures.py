@@ -65,7 +65,7 @@ def test_positional_heads_are_counted_per_offset(page: Page) -> None:
 
 
 def test_alphas_are_read_with_their_start_in_mind(page: Page) -> None:
-    expect(page.locator("#alpha-correlation")).to_contain_text("After 8,000 updates final α correlates 0.93")
+    expect(page.locator("#alpha-correlation")).to_contain_text("After 8,000 steps final α correlates 0.93")
     expect(page.locator("#compare figure", has_text="Learned α").first).to_contain_text("correlates 0.93")
     choose_head(page, "encoder.0.1")
     start = LEARNED["alpha_paths"]["encoder"][0][1][0]
@@ -75,8 +75,8 @@ def test_alphas_are_read_with_their_start_in_mind(page: Page) -> None:
 
 
 def test_alignment_is_of_shares_and_of_raw_weights(page: Page) -> None:
-    expect(page.locator("#alignment thead")).to_contain_text("all heads, mean of shares")
-    expect(page.locator("#alignment thead")).to_contain_text("all heads, raw mean")
+    expect(page.locator("#alignment thead")).to_contain_text("mean of all heads")
+    expect(page.locator("#alignment thead")).to_contain_text("mean of all raw weights")
     expect(page.locator("#alignment tbody tr").first).to_contain_text("42%")
 
 

@@ -13,7 +13,7 @@ from entformer.analysis.assemble import assemble
 from entformer.errors import DataError
 
 from .page_driver import choose_head, column, open_page, token, weights_shown
-from .report_data import PAIRS, long_report_data, read_scores, report_data
+from .report_data import PAIRS, head_key, long_report_data, read_scores, report_data
 
 DATA = report_data()
 LEARNED = DATA["runs"][0]
@@ -46,7 +46,7 @@ def test_every_head_has_a_picture_an_alpha_and_a_density(page: Page) -> None:
     buttons = page.locator("#grid .head")
     expect(buttons).to_have_count(len(LEARNED["heads"]))
     head = LEARNED["heads"][5]
-    button = page.locator(f'#grid [data-key="{head["kind"]}.{head["layer"]}.{head["head"]}"]')
+    button = page.locator(f'#grid [data-key="{head_key(head)}"]')
     expect(button.locator(".alpha")).to_have_text(f"α {head['alpha']:.2f}")
     expect(button.locator(".density")).to_contain_text("%")
     page.wait_for_function("[...document.querySelectorAll('#grid canvas')].every((canvas) => canvas.width !== 300)")
@@ -161,9 +161,11 @@ def test_a_role_leads_to_its_example(page: Page) -> None:
 
 
 def test_the_best_candidates_of_a_role_are_listed(page: Page) -> None:
-    found = [(role, f"{head['kind']}.{head['layer']}.{head['head']}") for head in LEARNED["heads"] for role in head["roles"]]
+    found = [
+        (role, f"{head['attn_type']}.{head['layer']}.{head['head']}") for head in LEARNED["heads"] for role in head["roles"]
+    ]
     best = max((role["score"], key) for role, key in found if role["role"] == "previous token")
-    first = page.locator(".found-roles dt", has_text="previous token").locator("+ dd button").first
+    first = page.locator(".head-roles dt", has_text="previous token").locator("+ dd button").first
     expect(first).to_have_text(f"{best[1]} {best[0]:.2f}")
     first.click()
     expect(page.locator(".inspector code").first).to_have_text(best[1])
@@ -221,7 +223,7 @@ def test_runs_stand_side_by_side_with_scores_settings_and_signatures(page: Page)
         expect(card).to_contain_text(run["scores"][0]["signature"])
     titles = page.locator("#compare h3").all_text_contents()
     assert len(titles) == 6
-    figure = page.locator("#compare figure", has_text="How much of a sentence")
+    figure = page.locator("#compare figure", has_text="How dense attention is")
     expect(figure.locator("svg.chart")).to_have_count(9)  # three kinds by three runs
     page.locator(".settings summary").click()
     expect(page.locator(".settings .differs th")).to_have_text(["model.normalizer"])
@@ -296,8 +298,8 @@ def test_a_cut_head_never_says_exactly_0(browser: Browser, tmp_path: Path) -> No
     path = tmp_path / "cut.html"
     path.write_text(assemble({**DATA, "runs": [run]}), encoding="utf-8")
     for page in open_page(browser, path):
-        expect(page.locator("#left-out")).to_contain_text("of 1 head only the largest weights, down to 0.05 or lower")
-        expect(page.locator("#left-out")).to_contain_text("of 1 head nothing")
+        expect(page.locator("#dropped")).to_contain_text("of 1 head only the largest weights, down to 0.05 or lower")
+        expect(page.locator("#dropped")).to_contain_text("of 1 head nothing")
         choose_head(page, "encoder.0.1")
         token(page, 4)
         found, keys = rows["crow"][5] - rows["crow"][4], len(sentence["source"])
@@ -310,14 +312,16 @@ def test_a_cut_head_never_says_exactly_0(browser: Browser, tmp_path: Path) -> No
         page.locator("#alpha-slider").fill("2")  # from the scores, which are whole
         expect(page.locator(".rest")).to_contain_text("exactly 0")
         choose_head(page, "encoder.0.2")
-        expect(page.locator(".figure")).to_contain_text("does not hold the weights of this head")
+        expect(page.locator(".figure")).to_contain_text("are not stored for this sentence")
         page.select_option("#sentence-choice", "1")
-        expect(page.locator("#left-out")).to_have_count(0)
+        expect(page.locator("#dropped")).to_have_count(0)
 
 
 def test_a_run_without_sentences_alphas_or_settings_still_opens(browser: Browser, tmp_path: Path) -> None:
     bare = {**DATA["runs"][2], "sentences": [], "settings": {}, "scores": [], "alignment": None, "layers": []}
-    bare["heads"] = [{**head, "roles": [], "positional": {}} for head in bare["heads"]]
+    bare["heads"] = [
+        {**head, "roles": [], **dict.fromkeys(("positional.-1", "positional.0", "positional.1"))} for head in bare["heads"]
+    ]
     for number, runs in enumerate(([bare], [])):
         path = tmp_path / f"{number}.html"
         path.write_text(assemble({**DATA, "runs": runs}), encoding="utf-8")

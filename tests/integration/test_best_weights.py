@@ -10,8 +10,8 @@ from entformer.checkpoint import RunFolder, average_checkpoints, load_run
 from entformer.checkpoint.average import worth_averaging
 from entformer.checkpoint.folder import Checkpoint
 from entformer.checkpoint.weights import read_tensors, tensors_of
-from entformer.cli.average import run as average_command
-from entformer.cli.train import run as train_command
+from entformer.cli.average import average
+from entformer.cli.train import train as train_command
 from entformer.training import train
 from entformer.training.summary import Validation
 
@@ -42,8 +42,7 @@ def test_a_worse_average_is_not_recommended(
 ) -> None:
     scores.update({"8": 49.0, "best": 49.64, "averaged": 37.3})
     run = tmp_path / "run"
-    options = {"resume_with_new_data": False, "threads": 1, "stop_after_minutes": None}
-    assert train_command(str(make_recipe()), out=run, settings=[], as_json=False, **options) == 0  # type: ignore[arg-type]
+    train_command(str(make_recipe()), out=run, threads=1)
     said = capsys.readouterr().err
     assert "with beam 2: best checkpoint bleu 49.64, average of 2 checkpoints bleu 37.3; best is now the checkpoint" in said
     assert said.rstrip().endswith(f"translate with: entformer translate {run}")
@@ -108,15 +107,15 @@ def test_an_average_made_by_hand_is_not_best(
     run = tmp_path / "run"
     scores["averaged"] = 45.0
     train(make_recipe(), run, threads=1, quiet=True)
-    average_command(run, last=1, best=None, names=[], as_json=False)
-    assert "it replaces the average that training had chosen as best" in capsys.readouterr().out
+    average(run, last=1)
+    assert "It replaces the average that training selected as best" in capsys.readouterr().out
     assert load_run(run).step == 4
     average_checkpoints(run, ["step-12"])
     assert load_run(run).step == 4
-    with pytest.warns(UserWarning, match="step-00000004 was saved during warm-up"):
-        average_command(run, last=None, best=None, names=["step-4"], as_json=True)
+    with pytest.warns(UserWarning, match="step-00000004 was saved during warmup"):
+        average(run, checkpoint=["step-4"], as_json=True)
     capsys.readouterr()
-    average_command(run, last=None, best=None, names=[], as_json=True)
+    average(run, as_json=True)
     assert json.loads(capsys.readouterr().out)["checkpoints"] == ["step-00000008", "step-00000012"]
 
 

@@ -1,5 +1,6 @@
-"""`entformer demo` as a user runs it, with a few updates: what it shows, what it leaves behind, how it stops and goes on."""
+"""`entformer demo` with a few training steps: what it shows, which files it writes, how it stops and resumes."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -15,14 +16,13 @@ import numpy as np
 import pytest
 
 from entformer.cli import demo as demo_module
-from entformer.cli.demo_report import striking_heads
-from entformer.cli.demo_results import Count, count_attention
-from entformer.cli.demo_training import check_folders, demo_models, read_metrics
+from entformer.cli.demo import Count, count_attention, specialized_heads
+from entformer.cli.demo_training import check_directories, make_models, read_metrics
 from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 240  # seconds; a busy machine is slow to start processes
+PATIENCE = 240  # seconds
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -94,7 +94,7 @@ def test_it_ends_with_a_report_of_both_models(demo: tuple[Path, str]) -> None:
     assert [run["name"] for run in data["runs"]] == ["softmax", "learned alpha"]
     assert [run["data"]["sentences"] for run in data["runs"]] == [20, 20]
     models = json.loads((folder / "demo.json").read_text(encoding="utf-8"))["models"]
-    table = shown.partition("How good they are")[2].partition("How they translate")[0]
+    table = shown.partition("Translation quality")[2].partition("Translations")[0]
     for run, model in zip(data["runs"], models.values(), strict=True):
         scores = {score["name"]: score["value"] for score in run["scores"]}
         assert scores.keys() >= {"test BLEU", "test chrF", "validation perplexity"}
@@ -108,7 +108,7 @@ def test_it_ends_with_a_report_of_both_models(demo: tuple[Path, str]) -> None:
     assert data["title"] in page
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".png"}
     assert (folder / "report.html").as_uri() in shown
-    assert "stand" in shown.partition("What the heads do")[2]  # heads that stand out, or that none does
+    assert "specialized" in shown.partition("What the heads do")[2]
 
 
 def test_a_report_that_fails_does_not_take_the_results_with_it(
@@ -117,14 +117,16 @@ def test_a_report_that_fails_does_not_take_the_results_with_it(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(demo_module, "show_mappings", lambda *_: None)
-    monkeypatch.setattr(demo_module, "_train_and_evaluate", lambda *_, **__: 0)
-    monkeypatch.setattr(demo_module, "make_report", full)
-    monkeypatch.setattr(demo_module.torch, "set_num_threads", lambda _: None)
-    with pytest.raises(RunFailed, match=r"could not be made \(OSError: .*No space left on device\); everything else is saved"):
-        demo_module.run(tmp_path, quick=True)
+    monkeypatch.setattr("entformer.cli.demo_row.show_row", lambda *_: None)
+    monkeypatch.setattr(demo_module, "_train_and_evaluate", lambda *_, **__: (0, []))
+    monkeypatch.setattr(demo_module, "write_demo_report", full)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    with pytest.raises(
+        RunFailed, match=r"could not be written \(OSError: .*No space left on device\); everything else is saved"
+    ):
+        demo_module.demo(tmp_path, quick=True)
     shown = capsys.readouterr().out
-    assert "Where everything is" in shown
+    assert "Files" in shown
     assert "demo.json" in shown
     assert "report.html" not in shown
 
@@ -136,18 +138,18 @@ def test_only_heads_with_high_scores_for_one_thing_stand_out() -> None:
         "broad context": [("cross.0.0", 0.99)],
     }
     roles = [{"role": role, "least": 0.4, "heads": heads} for role, heads in rankings.items()]
-    found = striking_heads({"runs": [{"name": "a", "roles": roles}, {"name": "b", "roles": []}]})
+    found = specialized_heads({"runs": [{"name": "a", "roles": roles}, {"name": "b", "roles": []}]})
     assert found == [(0.8, "a", "decoder.0.1", "previous token"), (0.5, "a", "encoder.0.3", "merges subwords")]
 
 
 @pytest.mark.slow
-def test_again_it_uses_what_is_finished_and_says_the_same(demo: tuple[Path, str]) -> None:
+def test_a_second_run_reuses_finished_models(demo: tuple[Path, str]) -> None:
     folder, shown = demo
     before = (folder / "entmax" / "train.log").read_bytes()
     again = entformer("demo", "--quick", "--out", folder)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("trained already") == 2
-    start, end = "How good they are", "Where everything is"
+    assert again.stdout.count("already trained") == 2
+    start, end = "Translation quality", "Files"
     assert again.stdout.partition(start)[2].partition(end)[0] == shown.partition(start)[2].partition(end)[0]
     assert (folder / "entmax" / "train.log").read_bytes() == before
 
@@ -163,25 +165,25 @@ def test_its_models_translate(demo: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_other_settings_are_told_before_anything_happens(demo: tuple[Path, str]) -> None:
+def test_other_settings_are_refused_first(demo: tuple[Path, str]) -> None:
     folder, _ = demo
     done = entformer("demo", "--out", folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        f"entformer: {folder}/softmax holds a model that was trained with other settings; add --fresh"
+        f"entformer: {folder}/softmax contains a model that was trained with other settings; add --fresh"
     )
 
 
 def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> None:
-    models = demo_models(tmp_path, quick=True)
-    check_folders(models, fresh=False)
+    models = make_models(tmp_path, quick=True)
+    check_directories(models, fresh=False)
     run, data = tmp_path / "softmax", tmp_path / "data"
     data.mkdir()
     (data / "prep.json").write_text('{"format": 1}')
     (run / "recipe.yaml").write_text("name: other\n")
     (run / "mine.txt").write_text("mine")
     (run / "checkpoints" / "step-00000010").mkdir()
-    check_folders(models, fresh=True)
+    check_directories(models, fresh=True)
     assert not data.exists()
     assert not (run / "recipe.yaml").exists()
     assert not (run / "checkpoints").exists()
@@ -192,18 +194,18 @@ def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> No
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "entmax").mkdir()
     (tmp_path / "entmax" / "thesis.tex").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"is not a run of entformer \(it holds thesis.tex\)"):
-        check_folders(demo_models(tmp_path, quick=True), fresh=fresh)
+    with pytest.raises(ArgumentError, match=r"is not an entformer run \(it contains thesis.tex\)"):
+        check_directories(make_models(tmp_path, quick=True), fresh=fresh)
     assert (tmp_path / "entmax" / "thesis.tex").is_file()
 
 
 def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:
-    softmax, learned = (model.recipe for model in demo_models(tmp_path, quick=False))
+    softmax, learned = (model.recipe for model in make_models(tmp_path, quick=False))
     kinds = ("encoder", "decoder", "cross")
     assert {getattr(softmax.model, kind).normalizer for kind in kinds} == {"softmax"}
     assert {getattr(learned.model, kind).alpha for kind in kinds} == {"learned"}
     same = dict.fromkeys(kinds, learned.model.encoder)
-    assert softmax.model.model_copy(update=same) == learned.model
+    assert dataclasses.replace(softmax.model, **same) == learned.model
     assert (softmax.training, softmax.data, softmax.decoding) == (learned.training, learned.data, learned.decoding)
 
 
@@ -247,15 +249,15 @@ def running(tmp_path: Path) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(running: "tuple[Path, subprocess.Popen[str]]") -> None:
+def test_ctrl_c_saves_and_prints_how_to_resume(running: "tuple[Path, subprocess.Popen[str]]") -> None:
     folder, process = running
     process.send_signal(signal.SIGINT)
     shown, warned = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert warned == ""
-    assert "Stopped by Ctrl-C. Everything so far is saved; go on with:" in shown
+    assert "Stopped by Ctrl-C. Everything so far is saved; resume with:" in shown
     assert f"demo --out {folder}" in shown
-    for model in demo_models(folder, quick=False):
+    for model in make_models(folder, quick=False):
         assert is_free(model.folder.path)
         latest = model.folder.latest()
         assert latest is not None
@@ -269,13 +271,13 @@ def test_trainings_do_not_outlive_a_killed_demo(running: "tuple[Path, subprocess
     process.kill()
     process.wait()
     wait_until(lambda: is_free(folder / "softmax") and is_free(folder / "entmax"))
-    assert all(model.folder.latest() is not None for model in demo_models(folder, quick=False))  # they saved first
+    assert all(model.folder.latest() is not None for model in make_models(folder, quick=False))  # they saved first
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_metrics_is_skipped(tmp_path: Path) -> None:
     lines = [
         {"kind": "train", "step": 25, "seconds": 2.5, "loss": 5.0, "accuracy": 0.1},
         {"kind": "alphas", "step": 25, "encoder": [[1.5, 1.2]], "cross": [[1.9, 1.4]]},
@@ -300,6 +302,6 @@ def test_density_counts_only_keys_that_may_be_attended_to() -> None:
     heads = {decoder: rows(1, 2, 3, keys=3), cross: rows(1, 1, 4, keys=4)}
     record = AttentionRecord((1, 2, 3, 4), (1, 2, 3, 4), heads, {}, {})
     counts = count_attention([record, record])
-    assert counts[decoder] == Count(used=12, allowed=12, queries=6)
+    assert counts[decoder] == Count(nonzero=12, allowed=12, queries=6)
     assert counts[decoder].density == 1.0
     assert counts[cross].density == 0.5

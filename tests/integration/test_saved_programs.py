@@ -91,7 +91,8 @@ hooks = len(sys.meta_path)
 import torch
 assert len(sys.meta_path) == hooks - 1
 assert "exec_module" not in vars(torch.__spec__.loader)
-for name in ("entmax", "entmax_backward", "attention", "attention_backward", "attention_support", "budget_threshold"):
+operators = "entmax entmax_backward attention attention_backward attention_support budget_threshold"
+for name in operators.split():
     assert hasattr(torch.ops.entformer, name), name
 """
 LAZY = """

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.dense import sdpa_attention
 from entformer.nn.hooks import AttentionTrace
-from entformer.nn.masks import Masks
+from entformer.nn.masks import Masks, ScoreTerms
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.nn.positions import alibi_slopes
-from entformer.nn.sdpa import softmax_attention
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 EMBED, HEADS, BATCH, LENGTH = 16, 4, 2, 9
@@ -177,7 +177,7 @@ def test_sdpa_computes_the_same_softmax(causal: bool, masked: bool) -> None:
 def test_sdpa_with_an_added_mask() -> None:
     q = random(BATCH, HEADS, LENGTH, 4)
     bias, keys = random(1, 1, LENGTH, LENGTH, seed=1), torch.arange(LENGTH)[None].expand(BATCH, -1) < 7
-    out = softmax_attention(q, q, q, Masks(None, keys, bias), causal_offset=0)
+    out = sdpa_attention(q, q, q, ScoreTerms(Masks(None, keys, bias), causal=True))
     scores = (q @ q.transpose(-1, -2) / 2.0 + bias).masked_fill(~keys[:, None, None], -torch.inf)
     scores = scores.masked_fill(~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), -torch.inf)
     torch.testing.assert_close(out, scores.softmax(-1) @ q, **CLOSE)
@@ -185,7 +185,7 @@ def test_sdpa_with_an_added_mask() -> None:
 
 MISTAKES = {
     "positions": ({"positions": "absolute"}, "'absolute'.*rotary"),
-    "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no place"),
+    "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
     "backend": ({"backend": "flash"}, "'flash'"),
     "sparse sdpa": ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
     "sdpa with alibi": ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),

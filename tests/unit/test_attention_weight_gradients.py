@@ -88,7 +88,7 @@ def test_without_gradients_weights_come_from_the_exact_support(monkeypatch: pyte
     def dense(*_: Any, **__: Any) -> Tensor:
         raise AssertionError
 
-    monkeypatch.setattr("entformer.nn.multihead_attention.mapped_weights", dense)
+    monkeypatch.setattr("entformer.nn.multihead_attention.attention_weights", dense)
     with torch.no_grad():
         assert module(x, x, x)[1] is not None
     with torch.inference_mode():

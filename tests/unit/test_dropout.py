@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from entformer.errors import ArgumentError
-from entformer.nn.dropout import Dropout
+from entformer.nn.layers import Dropout
 
 
 def test_seed_repeats_it() -> None:

@@ -7,8 +7,7 @@ import torch
 
 from entformer.errors import ArgumentError
 from entformer.functional import entmax
-from entformer.nn import AlphaChooser, EntmaxAlpha, LearnedAlpha
-from entformer.nn.alpha import project_alphas
+from entformer.nn.alpha import AlphaChooser, EntmaxAlpha, LearnedAlpha, project_alphas
 
 
 def test_random_start_is_the_papers() -> None:

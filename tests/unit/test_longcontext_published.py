@@ -260,7 +260,7 @@ def test_the_command_names_the_size() -> None:
 
 def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
     changes = {"steps": 2, "width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 4, "sequences": 2, "train_length": 8}
-    longctx.run(
+    longctx.run_task(
         "copy",
         methods="asentmax",
         positions="nape",
@@ -269,7 +269,7 @@ def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
         budget=None,
         size="paper",
         options=[],
-        changes={**changes, "precision": "float32"},
+        **{**changes, "precision": "float32"},
         threads=1,
         device="cpu",
         out=tmp_path,

@@ -21,7 +21,7 @@ from entformer.longcontext.theory import dispersion
 from entformer.longcontext.train import RunSpec, build, train_and_evaluate
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 
 TINY = replace(
     recipe_of("copy"),
@@ -97,7 +97,7 @@ def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
         replace(TINY, steps=2, eval_lengths=(9,)),
         replace(recipe_of("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
     ):
-        if recipe.task == "max-retrieval" and normalizer_of(method_of(method).normalizer).uses_positions:
+        if recipe.task == "max-retrieval" and get_normalizer(method_of(method).normalizer).uses_positions:
             with pytest.raises(ArgumentError, match="needs an order of keys"):
                 build(recipe, RunSpec(method, "nape", 0))
             continue
@@ -197,18 +197,18 @@ PLAIN: dict[str, Any] = {
     "budget": None,
     "size": "laptop",
     "options": ["alphabet=4"],
-    "changes": {"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16},
+    **{"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16},
     "threads": 1,
     "as_json": False,
 }
 
 
-def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    longctx.run("copy", **PLAIN, out=tmp_path)
+def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longctx.run_task("copy", **PLAIN, out=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "results.jsonl", "table.md", "curves.png", "scaling.png"}
     assert "asentmax" in capsys.readouterr().out
     assert {record["length"] for record in read_results(tmp_path / "results.jsonl")} == {6, 12, 24}
-    longctx.run("copy", **PLAIN | {"as_json": True}, out=tmp_path)  # nothing is trained again
+    longctx.run_task("copy", **PLAIN | {"as_json": True}, out=tmp_path)  # nothing is trained again
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["length"] for line in lines] == [6, 12, 24] * 2
 
@@ -222,35 +222,35 @@ def test_the_verb_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"seeds": "0"}, "--seeds"),
         ({"seeds": "three"}, "--seeds"),
         ({"eval_lengths": "64..32"}, "--eval-lengths"),
-        ({"budget": "10 minutes", "changes": {}}, "--budget"),
+        ({"budget": "10 minutes", "steps": None}, "--budget"),
         ({"budget": "10m"}, "not both"),
         ({"options": ["alphabet"]}, "--option"),
         ({"options": ["color=3"]}, "no option 'color'"),
         ({"size": "giant"}, "'giant'"),
         ({"device": "tpu"}, "'tpu' is not known"),
         ({"device": "cuda:99"}, "GPUs here"),
-        ({"changes": {"precision": "int4"}}, "--precision 'int4'"),
-        ({"changes": {"validate_every": 5}}, "--validate-every: with size laptop"),
+        ({"precision": "int4"}, "--precision 'int4'"),
+        ({"validate_every": 5}, "--validate-every: with size laptop"),
     ],
 )
 def test_mistakes_are_named_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
-        longctx.run("copy", **PLAIN | change, out=tmp_path / "out")
+        longctx.run_task("copy", **PLAIN | change, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_shortest_training_length_is_tried_too(tmp_path: Path) -> None:
     """MQMTAR of 12 places has a pair, of 6 none: half the training length would fail in the middle of training."""
     with pytest.raises(ArgumentError, match="of length 6 has 0 pairs"):
-        longctx.run("mqmtar", **PLAIN | {"size": "paper", "options": [], "changes": {"train_length": 12}}, out=tmp_path / "out")
+        longctx.run_task("mqmtar", **PLAIN | {"size": "paper", "options": [], "train_length": 12}, out=tmp_path / "out")
 
 
 def test_seeds_lengths_and_times_are_read() -> None:
-    assert longctx._seeds("3") == [0, 1, 2]
-    assert longctx._seeds("4,") == [4]
-    assert longctx._seeds("5,1") == [1, 5]
-    assert longctx._lengths("64..300,96") == (64, 96, 128, 256)
-    assert longctx._seconds("1.5m") == 90.0
+    assert longctx._parse_seeds("3") == [0, 1, 2]
+    assert longctx._parse_seeds("4,") == [4]
+    assert longctx._parse_seeds("5,1") == [1, 5]
+    assert longctx._parse_lengths("64..300,96") == (64, 96, 128, 256)
+    assert longctx._parse_seconds("1.5m") == 90.0
 
 
 def test_explanations_and_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +258,8 @@ def test_explanations_and_theory(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     for name in (*METHODS, *POSITIONS, "max-retrieval", "BOS 7 3 3 1 SEP"):
         assert name in said
-    monkeypatch.setattr(longctx, "dispersion", lambda: dispersion((16, 256)))
-    longctx.draw(tmp_path)
+    monkeypatch.setattr("entformer.longcontext.theory.dispersion", lambda: dispersion((16, 256)))
+    longctx.theory(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"theory.png", "theory.json"}
 
 

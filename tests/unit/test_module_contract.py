@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.nn.dropout import Dropout
-from entformer.nn.gated import CausalLayer
-from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.layers import CausalLayer, DecoderLayer, Dropout, EncoderLayer
 from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
 from entformer.nn.positions import Rotary, Sinusoidal
 
@@ -68,7 +66,7 @@ def attention_case(**options: Any) -> Case:
 def language_model_case(**options: Any) -> Case:
     def make() -> nn.Module:
         config = {"vocab_size": VOCABULARY, "width": WIDTH, "heads": HEADS, "hidden": 16, "layers": 1, **options}
-        return ef.CausalLM(ef.LMConfig.model_validate(config))
+        return ef.CausalLM(ef.LMConfig.from_dict(config))
 
     return Case(make, lambda module, x: module(ids_of(x)), ("CausalLM", "LMConfig", "LMAttentionConfig"))
 
@@ -76,7 +74,7 @@ def language_model_case(**options: Any) -> Case:
 def translation_case(**options: Any) -> Case:
     def make() -> nn.Module:
         sizes = {"width": WIDTH, "heads": HEADS, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-        return ef.Seq2Seq(ef.Seq2SeqConfig.model_validate({"vocab_size": VOCABULARY, **sizes, **options}))
+        return ef.Seq2Seq(ef.Seq2SeqConfig.from_dict({"vocab_size": VOCABULARY, **sizes, **options}))
 
     return Case(make, lambda module, x: module(ids_of(x), ids_of(x)), ("Seq2Seq", "Seq2SeqConfig"))
 

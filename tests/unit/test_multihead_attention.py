@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.nn.masks import masks_of_torch
+from entformer.nn.masks import convert_masks
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
@@ -267,7 +267,7 @@ def test_torch_encoder_layer_uses_our_forward(inference: bool) -> None:
 
 
 def test_zero_and_minus_infinity_need_no_dense_path() -> None:
-    masks = masks_of_torch(MASKS["0 and -inf"]["attn_mask"], None, batch=2, heads=3, queries=QUERIES, keys=KEYS, extra=1)
+    masks = convert_masks(MASKS["0 and -inf"]["attn_mask"], None, batch=2, heads=3, queries=QUERIES, keys=KEYS, extra=1)
     assert masks.bias is None
     assert masks.pairs is not None
     assert torch.equal(masks.pairs[0, 0, :, 1:], ~MASKS["pairs"]["attn_mask"])
@@ -335,7 +335,7 @@ MISTAKES = {
     "two norms": (lambda: MultiheadAttention(4, 2, normalizer="rela", output_norm="rms", rela_norm="init"), "two names"),
     "options": (lambda: MultiheadAttention(4, 2, normalizer="topk", normalizer_options={"n": 3}), "no option 'n'.*are k"),
     "no options": (lambda: MultiheadAttention(4, 2, normalizer_options={"k": 3}), "no option 'k'; it has none"),
-    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no place"),
+    "places": (lambda: MultiheadAttention(4, 2, normalizer="adaptive_span", add_zero_attn=True), "have no position"),
 }
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.dense import mapped_attention
-from entformer.nn.masks import Masks
+from entformer.nn.dense import dense_attention
+from entformer.nn.masks import Masks, ScoreTerms
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan, Elementwise, Softmax1, StickBreaking
-from entformer.nn.normalizers import NORMALIZERS, normalizer_fn_of, normalizer_of
+from entformer.nn.normalizers import NORMALIZERS, get_normalizer, make_normalizer_fn
 
 NOTHING = Masks(None, None, None)
-DENSE = [name for name, traits in NORMALIZERS.items() if traits.rows is not None]
+DENSE = [name for name, traits in NORMALIZERS.items() if traits.make_fn is not None]
 SHORT: dict[str, Any] = {"max_span": 9.0, "init": 2.5, "ramp": 3.0}  # spans that end inside the rows of these tests
 
 
@@ -25,8 +25,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def fn_of(name: str, heads: int = 2) -> Any:
-    found = normalizer_fn_of(
-        normalizer_of(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
+    found = make_normalizer_fn(
+        get_normalizer(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
     )
     return found.double() if isinstance(found, torch.nn.Module) else found
 
@@ -168,7 +168,7 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
         for t in inputs:
             t.requires_grad_()
         masks = Masks(pairs[None, None], None, None)
-        out = mapped_attention(*inputs, fn_of(name), masks, is_causal=False, offset=0).output  # type: ignore[misc]
+        out = dense_attention(*inputs, fn_of(name), ScoreTerms(masks)).output  # type: ignore[misc]
         out[:, :, :5].square().sum().backward()
         results.append((out.detach()[:, :, :5], *(t.grad for t in inputs)))
     assert not results[0][0][:, :, 3].any()
@@ -181,7 +181,7 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
 def test_nan_in_an_attended_key_shows_in_its_rows_alone(name: str) -> None:
     q, k, v = (random(1, 1, 5, 4, seed=part) for part in range(3))
     k[:, :, 2] = math.nan
-    out = mapped_attention(q, k, v, fn_of(name, 1), NOTHING, is_causal=True, offset=0).output
+    out = dense_attention(q, k, v, fn_of(name, 1), ScoreTerms(NOTHING, causal=True)).output
     first = 3 if name == "stickbreaking" else 2  # which begins with the key before the query
     assert out[0, 0, :first].isfinite().all()
     assert out[0, 0, first:].isnan().all()

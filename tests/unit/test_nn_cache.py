@@ -121,7 +121,7 @@ def test_decoding_equals_the_full_causal_computation(name: str, pieces: list[int
 
 
 # Length scaling counts one more key in causal attention, so for it the hint is needed.
-@pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if not traits.uses_length])
+@pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if traits.scaling in (None, "temperature")])
 @torch.inference_mode()
 def test_one_query_sees_all_keys_with_or_without_the_causal_hint(name: str) -> None:
     module = MultiheadAttention(EMBED, HEADS, normalizer=name)
@@ -158,10 +158,10 @@ def test_beam_search_reorders(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, traits in NORMALIZERS.items() if traits.uses_positions])
 @torch.no_grad()
-def test_a_memory_has_no_places(name: str) -> None:
+def test_a_memory_has_no_positions(name: str) -> None:
     module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
     x = random(BATCH, 3, EMBED)
-    with pytest.raises(ArgumentError, match=f"'{name}' needs the places of self-attention"):
+    with pytest.raises(ArgumentError, match=f"'{name}' needs the positions of self-attention"):
         module(x, None, None, cache=module.memory_cache(x))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from entformer.kernels.attention.api import attention
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.normalizers import NORMALIZERS, normalizer_of
+from entformer.nn.normalizers import NORMALIZERS, get_normalizer
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
 EMBED, HEADS, BATCH, QUERIES, KEYS = 12, 3, 2, 5, 7
@@ -37,7 +37,7 @@ def test_forward_and_backward_of_every_normalizer(name: str, causal: bool) -> No
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
         assert parameter.grad.any(), key
-    traits = normalizer_of(name)
+    traits = get_normalizer(name)
     assert (heads[1, :, :, 4:] == 0.0).all()  # padded keys
     assert (heads < 0.0).any() == traits.signed
     if traits.sums_to_one:
@@ -66,7 +66,7 @@ def test_padding_changes_nothing(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_masks_that_mean_the_same_give_the_same(name: str) -> None:
     """Also for the length-aware normalizers, which count keys, and for added masks, which take the dense path."""
-    extra = not normalizer_of(name).uses_positions  # such keys have no place
+    extra = not get_normalizer(name).uses_positions  # such keys have no place
     module = MultiheadAttention(EMBED, HEADS, normalizer=name, add_zero_attn=extra, batch_first=True)
     x = random(BATCH, KEYS, EMBED)
     later = torch.ones(KEYS, KEYS).triu(1).bool()
@@ -210,6 +210,6 @@ def test_low_precision_and_autocast(name: str) -> None:
 def test_normalizers_name_kernels_that_exist() -> None:
     x = torch.zeros(1, 2, 3)
     for entry in NORMALIZERS.values():
-        assert (entry.kernel is None) == (entry.rows is not None)
+        assert (entry.kernel is None) == (entry.make_fn is not None)
         if entry.kernel is not None:
             attention(x, x, x, normalizer=entry.kernel)

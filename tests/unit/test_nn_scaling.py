@@ -11,7 +11,7 @@ from entformer.errors import ArgumentError
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling, row_length, scaling_of
+from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling, make_scaling, row_length
 
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
 EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 7
@@ -176,23 +176,23 @@ def test_per_head_scaling_by_hand_and_its_starts() -> None:
 
 
 def test_scalings_by_name() -> None:
-    assert isinstance(scaling_of("ssmax", EMBED, HEADS), SSMaxScaling)
-    assert isinstance(scaling_of("per_head", EMBED, HEADS), PerHeadScaling)
-    fixed = scaling_of("asentmax", EMBED, HEADS, gamma=1.0)
+    assert isinstance(make_scaling("ssmax", EMBED, HEADS), SSMaxScaling)
+    assert isinstance(make_scaling("per_head", EMBED, HEADS), PerHeadScaling)
+    fixed = make_scaling("asentmax", EMBED, HEADS, gamma=1.0)
     assert isinstance(fixed, ASEntmaxScaling)
     assert set(fixed.state_dict()) == {"beta.weight", "beta.bias"}
     x, length = random(BATCH, 1, EMBED), torch.tensor([[100]])
     torch.testing.assert_close(fixed(x, length), 1.0 + fixed.beta_gamma(x)[0] * math.log(100))
     for arguments, words in ((("sharp", {}), "'sharp' is not known"), (("ssmax", {"gamma": 1.0}), "fixed gamma")):
         with pytest.raises(ArgumentError, match=words):
-            scaling_of(arguments[0], EMBED, HEADS, **arguments[1])
+            make_scaling(arguments[0], EMBED, HEADS, **arguments[1])
     module = MultiheadAttention(EMBED, HEADS, normalizer="sparsemax", scaling="per_head")
     assert isinstance(module.scaling, PerHeadScaling)
-    assert scaling_of("ssmax", EMBED, 4000, init=0.43).s.mean().item() == pytest.approx(0.43, abs=1e-3)  # type: ignore[union-attr, operator]
-    assert scaling_of("asentmax", EMBED, HEADS, init="paper").init == "paper"
+    assert make_scaling("ssmax", EMBED, 4000, init=0.43).s.mean().item() == pytest.approx(0.43, abs=1e-3)  # type: ignore[union-attr, operator]
+    assert make_scaling("asentmax", EMBED, HEADS, init="paper").init == "paper"
     for name, init in (("ssmax", "identity"), ("asentmax", 0.5), ("per_head", 1.0), ("temperature", "paper")):
         with pytest.raises(ArgumentError, match=f"does not fit scaling '{name}'"):
-            scaling_of(name, EMBED, HEADS, init=init)
+            make_scaling(name, EMBED, HEADS, init=init)
 
 
 def test_temperature_divides_the_products() -> None:
@@ -202,7 +202,7 @@ def test_temperature_divides_the_products() -> None:
     plain = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="softmax")
     state = plain.state_dict()
     for theta in (0.5, (EMBED / HEADS) ** 0.5, "learned"):
-        scaling = scaling_of("temperature", EMBED, HEADS, temperature=theta)
+        scaling = make_scaling("temperature", EMBED, HEADS, temperature=theta)
         module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer="softmax_temperature", scaling=scaling)
         module.load_state_dict(state, strict=False)
         _, weights = module(x, x, x, average_attn_weights=False)
@@ -212,9 +212,9 @@ def test_temperature_divides_the_products() -> None:
         assert ("scaling.log_factor" in module.state_dict()) == (theta == "learned")
     for theta in (0.0, math.inf, "cold"):
         with pytest.raises(ArgumentError, match="temperature="):
-            scaling_of("temperature", EMBED, HEADS, temperature=theta)
+            make_scaling("temperature", EMBED, HEADS, temperature=theta)
     with pytest.raises(ArgumentError, match='scaling "temperature" only'):
-        scaling_of("ssmax", EMBED, HEADS, temperature=1.0)
+        make_scaling("ssmax", EMBED, HEADS, temperature=1.0)
 
 
 # ---- inside attention ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.kernels.registry import resolve
 from entformer.nn import window
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
@@ -59,8 +58,6 @@ def test_a_cut_cache_gives_the_same_output(options: dict[str, Any]) -> None:
         whole, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=full)
         short, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=cut)
         torch.testing.assert_close(short, whole, **CLOSE)
-        if resolve("auto", "cpu") == "cpu":  # our kernel gives the same bits; the dense reference rounds as it likes
-            assert torch.equal(short, whole)
     assert cut.length == full.length == 1800
     assert cut.bytes < full.bytes
 
@@ -133,10 +130,10 @@ def test_left_padding_and_reordering() -> None:
     torch.testing.assert_close(short, whole, **CLOSE)
 
 
-def test_what_it_cannot_serve_is_refused() -> None:
+def test_unsupported_calls_raise() -> None:
     module, x = layer(normalizer="entmax15"), normed(1, 4, GAIN)
     cache = WindowedCache(alibi_windows(module, GAIN))
-    with torch.no_grad(), pytest.raises(ArgumentError, match="without weights"):
+    with torch.no_grad(), pytest.raises(ArgumentError, match="need_weights=False"):
         module(x, x, x, is_causal=True, cache=cache)
     with torch.no_grad(), pytest.raises(ArgumentError, match="causal"):
         module(x, x, x, need_weights=False, cache=cache)

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,11 +9,11 @@ from torch import Tensor
 
 from entformer.errors import ArgumentError
 from entformer.nn import dense
-from entformer.nn.dense import mapped_attention
-from entformer.nn.masks import Masks
+from entformer.nn.dense import dense_attention
+from entformer.nn.masks import Masks, ScoreTerms
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 
 NOTHING = Masks(None, None, None)
 
@@ -53,10 +52,10 @@ def test_sigmoid_and_relu_n_by_hand() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_softmax_as_a_mapping_is_torch_attention(causal: bool) -> None:
+def test_softmax_as_a_normalizer_function_is_torch_attention(causal: bool) -> None:
     q, k, v = (random(2, 3, 9, 4, seed=part) for part in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    found = mapped_attention(q, k, v, lambda s: s.softmax(-1), NOTHING, is_causal=causal, offset=0, trace=True)
+    found = dense_attention(q, k, v, lambda s: s.softmax(-1), ScoreTerms(NOTHING, causal=causal), trace=True)
     torch.testing.assert_close(found.output, expected, rtol=0.0, atol=1e-5)
     assert found.stats is not None
     assert found.stats.logsumexp.isnan().all()
@@ -67,10 +66,10 @@ def test_softmax_as_a_mapping_is_torch_attention(causal: bool) -> None:
 def test_blocks_of_rows_give_what_all_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (random(2, 3, 17, 4, seed=part) for part in range(3))
     masks = Masks(random(2, 1, 17, 17, seed=5) > -0.5, random(2, 17, seed=6) > -1.0, 0.1 * random(1, 3, 17, 17, seed=7))
-    options: dict[str, Any] = {"is_causal": True, "offset": 0, "slopes": torch.tensor([1.0, 0.5, 0.0]), "trace": True}
-    whole = mapped_attention(q, k, v, TopK(3), masks, **options)
+    terms = ScoreTerms(masks, torch.tensor([1.0, 0.5, 0.0]), causal=True)
+    whole = dense_attention(q, k, v, TopK(3), terms, trace=True)
     monkeypatch.setattr(dense, "BLOCK", 2 * 3 * 17 * 4)
-    pieces = mapped_attention(q, k, v, TopK(3), masks, **options)
+    pieces = dense_attention(q, k, v, TopK(3), terms, trace=True)
     torch.testing.assert_close(pieces.output, whole.output)
     assert pieces.support is not None
     assert whole.support is not None
@@ -79,8 +78,8 @@ def test_blocks_of_rows_give_what_all_rows_give(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_row_without_keys_is_zero_and_sends_no_nan_back() -> None:
     q, k, v = (random(1, 1, 3, 4, seed=part).requires_grad_() for part in range(3))
-    hidden = Masks(torch.tensor([[True] * 3, [False] * 3, [True] * 3])[None, None], None, None)
-    out = mapped_attention(q, k, v, lambda s: s.softmax(-1), hidden, is_causal=False, offset=0).output
+    masked = Masks(torch.tensor([[True] * 3, [False] * 3, [True] * 3])[None, None], None, None)
+    out = dense_attention(q, k, v, lambda s: s.softmax(-1), ScoreTerms(masked)).output
     out.square().sum().backward()
     assert (out[0, 0, 1] == 0.0).all()
     for t in (q, k, v):
@@ -108,25 +107,25 @@ value = 3
 
 
 def test_a_mapping_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_mapping_for_tests.py").write_text(OWN)
+    (tmp_path / "own_normalizer_for_tests.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     x = random(2, 6, 8)
     torch.manual_seed(0)
     softmax = MultiheadAttention(8, 2, batch_first=True, normalizer="softmax")
     for name in ("Scaled", "plain"):
         torch.manual_seed(0)
-        mine = MultiheadAttention(8, 2, batch_first=True, normalizer=f"own_mapping_for_tests:{name}")
+        mine = MultiheadAttention(8, 2, batch_first=True, normalizer=f"own_normalizer_for_tests:{name}")
         torch.testing.assert_close(mine(x, x, x)[0], softmax(x, x, x)[0], rtol=0.0, atol=1e-6)
         assert ("normalizer_fn.s" in mine.state_dict()) == (name == "Scaled")
     for name, words in (
-        ("own_mapping_for_tests:Needy", "num_heads is the one argument"),
-        ("own_mapping_for_tests:value", "no class or function"),
-        ("own_mapping_for_tests:missing", "no class or function"),
+        ("own_normalizer_for_tests:Needy", "num_heads is the only argument"),
+        ("own_normalizer_for_tests:value", "no class or function"),
+        ("own_normalizer_for_tests:missing", "no class or function"),
         ("no_such_module:It", "cannot be imported"),
         ("hardmax", "module:Name"),
     ):
         with pytest.raises(ArgumentError, match=words):
-            normalizer_of(name).rows(2)  # type: ignore[misc]  # a mapping of one's own has rows
-    wrong = MultiheadAttention(8, 2, batch_first=True, normalizer="own_mapping_for_tests:flat")
+            get_normalizer(name).make_fn(2)  # type: ignore[misc]  # your own normalizer has one
+    wrong = MultiheadAttention(8, 2, batch_first=True, normalizer="own_normalizer_for_tests:flat")
     with pytest.raises(ArgumentError, match="scores' shape"):
         wrong(x, x, x)

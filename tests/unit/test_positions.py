@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, nape_slopes, slopes_of
+from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, get_slopes, nape_slopes
 
 
 def test_sinusoidal_is_sines_then_cosines() -> None:
@@ -66,7 +66,7 @@ def test_nape_slopes_and_share_can_be_chosen() -> None:
     assert nape_slopes(10, share=0.3).count_nonzero() == 3
     assert nape_slopes(4, share=0.0).tolist() == [0.0] * 4
     assert nape_slopes(4, share=1.0).count_nonzero() == 4
-    torch.testing.assert_close(slopes_of(Positions("nape", share=0.25), 8), nape_slopes(8, share=0.25))
+    torch.testing.assert_close(get_slopes(Positions("nape", share=0.25), 8), nape_slopes(8, share=0.25))
 
 
 def test_a_raised_base_turns_more_slowly() -> None:
@@ -85,8 +85,8 @@ def test_positions_name_their_mistakes(wrong: dict[str, object]) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    assert slopes_of("none", 4) is None
+    assert get_slopes("none", 4) is None
     with pytest.raises(ArgumentError, match=r"'learned'.*rotary, alibi, nape"):
-        slopes_of("learned", 4)
+        get_slopes("learned", 4)
     with pytest.raises(ArgumentError, match="head size 5 must be even"):
         Rotary(5)

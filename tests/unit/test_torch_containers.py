@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.alpha import EntmaxAlpha, LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dropout import Dropout
-from entformer.nn.gated import CausalLayer
-from entformer.nn.layers import EncoderLayer
+from entformer.nn.layers import CausalLayer, Dropout, EncoderLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import TopK
 from entformer.nn.positions import Rotary
@@ -205,7 +203,7 @@ def test_nested_tensors_that_cannot_be_taken() -> None:
     other = torch.nested.nested_tensor([random(2, WIDTH), random(2, WIDTH)])
     with pytest.raises(ArgumentError, match="all be nested"):
         module(nested, random(2, 5, WIDTH), random(2, 5, WIDTH))
-    with pytest.raises(ArgumentError, match="neither attn_mask"):
+    with pytest.raises(ArgumentError, match="masks or a cache"):
         module(nested, nested, nested, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
     with pytest.raises(ArgumentError, match="must agree"):
         module(nested, nested, other)
@@ -250,7 +248,7 @@ def test_symbolic_trace_records_the_module() -> None:
 
 def test_symbolic_trace_goes_through_layers() -> None:
     layer = CausalLayer(MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="nape"), 32)
-    traced = torch.fx.symbolic_trace(layer, concrete_args={"ignored": None, "cache": None, "hidden_pairs": None})
+    traced = torch.fx.symbolic_trace(layer, concrete_args={"key_mask": None, "cache": None, "mask": None})
     x = random(BATCH, LENGTH, WIDTH)
     torch.testing.assert_close(traced(x), layer(x))
 

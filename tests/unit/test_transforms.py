@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.nn.dropout import Dropout
+from entformer.nn.layers import Dropout
 from entformer.models.fused_loss import output_loss
 
 

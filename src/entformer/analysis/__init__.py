@@ -1,14 +1,13 @@
-"""What the heads of a model do: collect, measures, tables, figures, the report. In: a model and text. Out: `HeadTable`, pages.
+"""What the heads of a model do: measures, tables, figures, the HTML report.
 
     import entformer as ef
     table = ef.analysis.collect(model, batches)               # one pass over the data, fixed memory
     table.sorted("density"), table.column("alpha"), table.to_json()
 
-The data's way: rows.py (weights of a layer, sparse) -> density.py, diversity.py, positions.py, merging.py, interrogation.py
-(the measures) -> totals.py, collect.py (sums over the data) -> table.py, roles.py -> data.py (what a report holds) ->
-figures*.py, assemble.py, report.py (files). alphas.py compares learned alphas with where they started. alignment.py goes its
-own way with gold links. lengths.py and
-lengths_report.py report on long-context sweeps.
+Data flow: rows.py (sparse weights of a layer) -> density.py, diversity.py, positional.py, merging.py, interrogation.py
+(equations) -> measures.py (one record per measure) -> totals.py, collect.py (statistics over the data) -> table.py, roles.py
+-> data.py (the data of a report) -> figures*.py, assemble.py, html_report.py (files). alphas.py compares learned alphas with
+their initial values, alignment.py compares cross attention with gold links, lengths.py reports on long-context sweeps.
 """
 
 from entformer.analysis.alignment import AlignmentScores, alignment_error_rate, collect_alignment, link_counts

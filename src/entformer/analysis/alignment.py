@@ -1,8 +1,8 @@
-"""Word alignment from cross attention, and its error rate. In: a model, batches and gold links. Out: `AlignmentScores`.
+"""Word alignment from cross attention, and its error rate.
 
-A target piece is linked to the source piece of the largest weight; words are linked if any of their pieces are. Two rows can
-speak for piece t of the target: row t, where it is predicted ("normal"), and row t + 1, where it is read ("shifted", Chen et
-al. 2020). The end of the source is never linked, and a row without weight (ReLA) links nothing.
+A target piece is linked to the source piece of the largest weight; words are linked if any of their pieces are. Two rows
+align piece t of the target: row t, which predicts it ("normal"), and row t + 1, which reads it ("shifted", Chen et al. 2020).
+The end of the source is never linked, and a row of zeros (ReLA) links nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,15 +39,15 @@ class AlignmentScores:
     """Error rates from cross attention; index 0 normal, 1 shifted."""
 
     heads: dict[tuple[int, int], tuple[Counts, Counts]]  # (layer, head)
-    layers: dict[int, tuple[Counts, Counts]]  # the mean of the shares of a layer's heads
-    layers_raw: dict[int, tuple[Counts, Counts]]  # the mean of their weights as they are
-    averaged: tuple[Counts, Counts]  # the mean of the shares of all heads of all layers
+    layers: dict[int, tuple[Counts, Counts]]  # the mean of the normalized weights of a layer's heads
+    layers_raw: dict[int, tuple[Counts, Counts]]  # the mean of their raw weights
+    averaged: tuple[Counts, Counts]  # the mean of the normalized weights of all heads
     averaged_raw: tuple[Counts, Counts]
     sentences: int
 
 
 def alignment_error_rate(counts: Counts) -> float:
-    """Och and Ney (2003), over the sums of all sentences; A links found, S sure and P possible links of the gold standard:
+    """Computes the alignment error rate of Och and Ney (2003); A: links found, S: sure and P: possible gold links:
 
     AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
     """
@@ -56,14 +56,14 @@ def alignment_error_rate(counts: Counts) -> float:
 
 
 def precision_recall(counts: Counts) -> tuple[float, float]:
-    """precision = |A and P| / |A|,   recall = |A and S| / |S|;   0 where there is nothing to divide by."""
+    """Computes precision = |A and P| / |A|,   recall = |A and S| / |S|;   0 where there is nothing to divide by."""
     return counts.possible / counts.links if counts.links else 0.0, counts.sure / counts.gold if counts.gold else 0.0
 
 
 def link_counts(found: Sequence[Links], gold: Gold) -> Counts:
-    """The sums of `alignment_error_rate` for links of any origin, line by line."""
+    """Counts links of any aligner for `alignment_error_rate`, line by line."""
     if len(found) != len(gold):
-        raise ArgumentError(f"there are links of {len(found)} lines, and the gold standard has {len(gold)}.")
+        raise ArgumentError(f"found has links of {len(found)} lines; expected {len(gold)}, as in the gold standard.")
     lines = list(zip(found, gold.sure, gold.possible, strict=True))
     return Counts(
         sum(len(links) for links, _, _ in lines),
@@ -74,9 +74,9 @@ def link_counts(found: Sequence[Links], gold: Gold) -> Counts:
 
 
 def strongest_keys(row: Ints, col: Ints, value: Floats, rows: int) -> Ints:
-    """argmax_j value_ij of each of `rows` sparse rows, the first of equals; -1 where there is no entry. (rows,)
+    """Returns argmax_j value_ij of each of `rows` sparse rows, the first of equals; -1 where there is no entry. (rows,)
 
-    Entries must come row by row, keys rising.
+    Entries must be ordered by row and key.
     """
     best = np.full(rows, -1, dtype=np.int64)
     if len(row) == 0:
@@ -90,7 +90,7 @@ def strongest_keys(row: Ints, col: Ints, value: Floats, rows: int) -> Ints:
 
 
 class _Sentences:
-    """The words and gold links of a batch as numbers: a link is ((b * S) + source word) * T + target word."""
+    """The words and gold links of a batch; a link has the number is ((b * S) + source word) * T + target word."""
 
     def __init__(self, batch: Batch, subwords: SubwordTokenizer, gold: Gold) -> None:
         self.source_words = _words(batch.source.tolist(), subwords)  # (B, S)
@@ -110,11 +110,11 @@ class _Sentences:
         return (sentence * self.height + source) * self.width + target
 
     def count(self, best: Ints, shift: int) -> Counts:
-        """The links of argmax keys (B, T), row t + shift speaking for piece t."""
-        spoken = best[:, shift:]
-        words = self.target_words[:, : spoken.shape[1]]
-        b, t = np.nonzero((spoken >= 0) & (words >= 0))
-        source = self.source_words[b, spoken[b, t]]
+        """Counts the links of argmax keys (B, T); row t + shift aligns piece t."""
+        shifted = best[:, shift:]
+        words = self.target_words[:, : shifted.shape[1]]
+        b, t = np.nonzero((shifted >= 0) & (words >= 0))
+        source = self.source_words[b, shifted[b, t]]
         found = np.unique(self.numbers(b, source, words[b, t])[source >= 0])
         return Counts(len(found), np.isin(found, self.sure).sum(), np.isin(found, self.possible).sum(), len(self.sure))
 
@@ -133,15 +133,14 @@ def collect_alignment(
 ) -> AlignmentScores:
     """Aligns the text teacher-forced; `batch.examples` are the lines of `gold`.
 
-    Heads are averaged in two ways. The mean of shares gives every head with weight in a row the same say. The raw mean takes
-    weights as they are, so that heads of large weights dominate it with ReLA, whose rows need not sum to one. Where rows sum to
-    one the two are equal.
+    Heads are averaged in two ways: by normalized weights, so that all heads count equally, and by raw weights, where heads with
+    large weights dominate. The two differ only where rows need not sum to one (ReLA).
     """
     sums: dict[tuple[str, int, int], list[Floats]] = {}
     done = 0
     for batch in batches:
         if max(batch.examples, default=0) >= len(gold):
-            raise ArgumentError(f"the gold standard has {len(gold)} lines, and the batch holds sentence {max(batch.examples)}.")
+            raise ArgumentError(f"the gold standard has {len(gold)} lines; the batch contains sentence {max(batch.examples)}.")
         sentences = _Sentences(batch, subwords, gold)
         together: dict[str, list[tuple[Ints, Floats]]] = {"": [], "raw ": []}  # cells of the mean of each layer
         shape = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
@@ -151,8 +150,8 @@ def collect_alignment(
             both = [np.array(sentences.count(best, shift), dtype=np.float64) for shift in (0, 1)]
             sums[key] = [old + new for old, new in zip(sums[key], both, strict=True)] if key in sums else both
 
-        def watch(
-            kind: str,
+        def hook(
+            attn_type: str,
             layer: int,
             module: MultiheadAttention,
             trace: AttentionTrace,
@@ -161,22 +160,22 @@ def collect_alignment(
             together: dict[str, list[tuple[Ints, Floats]]] = together,
             add: Callable[[tuple[str, int, int], Ints], None] = add,
         ) -> None:
-            rows = layer_rows(kind, layer, trace, *lengths)
+            rows = layer_rows(attn_type, layer, trace, *lengths)
             best = strongest_keys(*_without_end(rows), rows.batch * rows.heads * rows.queries)
             for head, own in enumerate(best.reshape(rows.batch, rows.heads, rows.queries).transpose(1, 0, 2)):
                 add(("head", layer, head), own)
-            for way, mixture in (("", rows.mixture), ("raw ", rows.mixed(rows.weight))):
+            for mean, mixture in (("", rows.mixture), ("raw ", rows.mixed(rows.weight))):
                 words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // rows.queries]
                 cells = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
-                add((f"{way}layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
-                together[way].append((cells[0] * shape[2] + cells[1], cells[2]))
+                add((f"{mean}layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
+                together[mean].append((cells[0] * shape[2] + cells[1], cells[2]))
 
-        run_with_trace(model, batch.to(model.source_embedding.device), watch, kinds=("cross",))
-        for way, layers in together.items():
+        run_with_trace(model, batch.to(model.source_embedding.device), hook, attn_types=("cross",))
+        for mean, layers in together.items():
             cell, inverse = np.unique(np.concatenate([cells for cells, _ in layers]), return_inverse=True)
             value: Floats = np.bincount(inverse, np.concatenate([values for _, values in layers]), len(cell)).astype(np.float64)
             best = strongest_keys(cell // shape[2], cell % shape[2], value, shape[0] * shape[1])
-            add((f"{way}all", 0, 0), best.reshape(shape[:2]))
+            add((f"{mean}all", 0, 0), best.reshape(shape[:2]))
         done += len(batch.examples)
         if progress is not None:
             progress(done)
@@ -194,7 +193,7 @@ def collect_alignment(
 
 
 def _without_end(rows: LayerRows) -> tuple[Ints, Ints, Floats]:
-    """Entries whose key is a word of the source, not EOS."""
+    """Returns the entries whose key is a word of the source, not EOS."""
     last = np.repeat(rows.key_lengths - 1, rows.heads)[rows.head_of_sentence]
     inside = rows.col < last
     return rows.row[inside], rows.col[inside], rows.weight[inside]

@@ -1,7 +1,7 @@
-"""How far learned alphas have come from where they started. In: metrics.jsonl, final alphas. Out: initial alphas, correlations.
+"""Compares learned alphas with their initial values.
 
-Alphas start at random and move slowly: after a short training the final alpha of a head tells much about its initial one, and
-little about what the head does. The correlation of the two tells how much.
+Alphas are initialized at random and move slowly: after a short training the final alpha of a head depends mostly on its initial
+one, not on what the head does. The correlation of the two measures how much.
 """
 
 import statistics
@@ -12,42 +12,41 @@ from entformer.text.numbers import format_number
 
 FEWEST = 3  # heads; two points always lie on a line
 
-Place = tuple[str, int, int]  # kind, layer, head
+HeadId = tuple[str, int, int]  # attention type, layer, head
 
 
-def initial_alphas(metrics: Iterable[dict[str, Any]]) -> dict[Place, float]:
-    """The alpha of every head before the first update; empty if training did not write it down or learns none."""
+def initial_alphas(metrics: Iterable[dict[str, Any]]) -> dict[HeadId, float]:
+    """Returns the alpha of every head before the first step; empty if training did not record it or learns none."""
     first = next((entry for entry in metrics if entry["kind"] == "alphas" and entry["step"] == 0), {})
     return {
-        (kind, layer, head): float(alpha)
-        for kind, layers in first.items()
+        (attn_type, layer, head): float(alpha)
+        for attn_type, layers in first.items()
         if isinstance(layers, list)
         for layer, heads in enumerate(layers)
         for head, alpha in enumerate(heads)
     }
 
 
-def initial_correlation(initial: Mapping[Place, float], final: Mapping[Place, float]) -> dict[str, float | None] | None:
-    """Pearson correlation of final with initial alphas, over "all" heads and over each kind; None without initial alphas.
+def initial_correlation(initial: Mapping[HeadId, float], final: Mapping[HeadId, float]) -> dict[str, float | None] | None:
+    """Computes the Pearson correlation of final with initial alphas, over "all" heads and per attention type.
 
-    A value is None where there are fewer than three heads or all of them have one alpha.
+    None without initial alphas. A value is None where there are fewer than three heads or all of them have the same alpha.
     """
-    known = [place for place in initial if place in final]
+    known = [head for head in initial if head in final]
     if not known:
         return None
-    groups = {"all": known} | {kind: [place for place in known if place[0] == kind] for kind, _, _ in known}
+    groups = {"all": known} | {attn_type: [head for head in known if head[0] == attn_type] for attn_type, _, _ in known}
     return {
-        name: _correlation([initial[place] for place in group], [final[place] for place in group])
-        for name, group in groups.items()
+        name: _correlation([initial[head] for head in group], [final[head] for head in group]) for name, group in groups.items()
     }
 
 
-def correlation_text(correlation: float, updates: int) -> str:
-    """What the correlation means, for places where alphas are read."""
+def correlation_text(correlation: float, steps: int) -> str:
+    """Explains the correlation."""
     shown = format_number(correlation, exact=(0.0, 1.0))
     return (
-        f"After {updates:,} updates final alphas correlate {shown} with their random initial values; "
-        "near 1, alpha tells where a head started more than what it learned."
+        f"After {steps:,} steps final alphas correlate {shown} with their random initial values; "
+        "near 1, alpha shows where a head started rather than what it learned."
     )
 
 

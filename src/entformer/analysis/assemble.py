@@ -1,23 +1,24 @@
-"""One HTML file from the parts of the page. In: ReportData as a dictionary. Out: the text of a page that needs no network.
+"""Assembles self-contained HTML pages from the files of `page/`.
 
-Pure string work on the files of `page/`: style, scripts and data are put into the template. Nothing that comes from the data
-can become markup: the title is escaped, and in the JSON every `<` is written as an escape, so no text can end the script
-element it lies in. The page itself sets texts only as text.
+Head, style, scripts and data are inserted into a template. Data cannot become markup: the title is escaped, and every `<` in
+the JSON is written as an escape, so no text can end the script element. The scripts set texts only as text.
 """
 
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from entformer.errors import DataError
 from entformer.text.numbers import encodable
 
+POLICY = """<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">"""
 STYLES = ("page.css", "tables.css", "heads.css", "inspector.css", "charts.css")
 
-# Classic scripts that share one scope; each uses only names of files above it.
+# Classic scripts in one scope. What a script runs at once may use only files above it; what it defines may use any.
 COMPONENTS = (
     "solver.js",
     "dom.js",
@@ -42,31 +43,37 @@ LENGTHS_SCRIPTS = (
 
 
 def page_file(name: str) -> str:
-    """The text of one file of the page."""
+    """Returns the text of one file of the page."""
     return (files("entformer.analysis") / "page" / name).read_text(encoding="utf-8")
 
 
 def assemble(data: dict[str, Any]) -> str:
-    """The whole page. The data must be plain JSON: null, never NaN, where a number is unknown."""
-    return fill_page("page.html", STYLES, SCRIPTS, data)
+    """Returns the page of a report. The data must be plain JSON: null, never NaN, where a number is unknown."""
+    return _data_page("page.html", STYLES, SCRIPTS, data)
 
 
 def assemble_lengths(data: dict[str, Any]) -> str:
-    """The page of long-context sweeps, from the data of `lengths.py`."""
-    return fill_page("lengths.html", LENGTHS_STYLES, LENGTHS_SCRIPTS, data)
+    """Returns the page of long-context sweeps, from the data of `lengths.py`."""
+    return _data_page("lengths.html", LENGTHS_STYLES, LENGTHS_SCRIPTS, data)
 
 
-def fill_page(template: str, styles: Sequence[str], scripts: Sequence[str], data: dict[str, Any]) -> str:
-    """A template of `page/` with its styles, its scripts and the data in it."""
+def _data_page(template: str, styles: Sequence[str], scripts: Sequence[str], data: dict[str, Any]) -> str:
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as problem:
-        raise DataError(f"the report cannot be written as JSON ({problem}); write null where a number is unknown.") from problem
+    except (TypeError, ValueError) as err:
+        raise DataError(f"the report cannot be written as JSON ({err}); write null where a number is unknown.") from err
     parts = {
         "title": html.escape(str(data.get("title", "entformer report"))),
-        "style": "\n".join(page_file(name) for name in styles),
-        "script": "\n".join(page_file(name) for name in scripts),
+        "policy": POLICY,
+        "style": "\n".join(map(page_file, styles)),
+        "script": "\n".join(map(page_file, scripts)),
         "data": text.replace("<", "\\u003c"),
     }
-    # One pass: a part that happens to contain "{{ script }}" is not filled in again.
-    return encodable(re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], page_file(template)))
+    return fill_page(page_file(template), parts)
+
+
+def fill_page(template: str, parts: Mapping[str, str]) -> str:
+    """Fills in a template that begins with the head of all pages."""
+    whole = template.replace("{{ head }}", page_file("head.html").rstrip(), 1)
+    # One pass: a part that contains "{{ script }}" is not filled in again.
+    return encodable(re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], whole))

@@ -1,13 +1,13 @@
-"""What of each sentence a report holds, so that its size is bounded. In: `SentenceView`s. Out: rows and cuts of every head.
+"""Bounds the size of a report.
 
-Weights above zero are few where attention is sparse, and all of them are held. A dense head of 512 tokens has 262,144. What is
-more than its part of the budget is cut: the largest weights stay, and `cut` says below which weight nothing was kept, so that a
-page never calls exactly 0 what is only small. Scores go first where there are too many: they serve the alpha slider alone.
+Sparse heads have few nonzero weights, and all of them are stored. A dense head of 512 tokens has 262,144: above its part of the
+budget only the largest weights are stored, with the threshold `cut`, so that a page never shows a small weight as exactly 0.
+Scores, which only the alpha slider uses, are dropped first.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,33 +17,35 @@ from entformer.decoding.records import SparseRows
 MOST_WEIGHTS = 400_000  # in all sentences of a report: some 14 bytes each
 MOST_SCORES = 1_000_000  # cells: 8 / 3 bytes each
 
+StoredHeads = dict[str, tuple[SparseRows, float | None]]
+"""The weights of each head, and the smallest stored weight, None if all are stored."""
+
 
 @dataclass(frozen=True)
-class HeldSentence:
-    """What is held of one sentence."""
+class StoredSentence:
+    """What is stored of one sentence."""
 
-    heads: dict[str, tuple[SparseRows, float | None]]  # weights, and the least weight that was kept, None if all are there
-    omitted: list[str]  # heads that could not have had one weight per query
+    heads: StoredHeads
+    omitted: list[str]  # heads with a budget for less than one weight per query
     scores: bool
 
 
-def allocate_budget(views: Sequence[SentenceView], weights: int, scores: int) -> list[HeldSentence]:
-    """Share so many weights and cells of scores among sentences, the smallest first: what they leave, others get."""
-    held: dict[int, HeldSentence] = {}
-    for waiting, place in _smallest_first([view.entries for view in views]):
-        view = views[place]
-        heads, omitted = _share_heads(view.heads, weights // waiting)
+def allocate_budget(views: Sequence[SentenceView], weights: int, scores: int) -> list[StoredSentence]:
+    """Divides a number of weights and scores among sentences, the smallest first: what one does not need, others get."""
+    stored: dict[int, StoredSentence] = {}
+    for waiting, index in _smallest_first([view.entries for view in views]):
+        heads, omitted = _allocate_heads(views[index].heads, weights // waiting)
         weights -= sum(len(rows.col) for rows, _ in heads.values())
-        held[place] = HeldSentence(heads, omitted, scores=False)
-    for _, place in _smallest_first([_cells(view) for view in views]):
-        if 0 < (cells := _cells(views[place])) <= scores:
+        stored[index] = StoredSentence(heads, omitted, scores=False)
+    for _, index in _smallest_first([_cells(view) for view in views]):
+        if 0 < (cells := _cells(views[index])) <= scores:
             scores -= cells
-            held[place] = HeldSentence(held[place].heads, held[place].omitted, scores=True)
-    return [held[place] for place in range(len(views))]
+            stored[index] = replace(stored[index], scores=True)
+    return [stored[index] for index in range(len(views))]
 
 
 def cut_rows(rows: SparseRows, most: int) -> tuple[SparseRows, float]:
-    """The largest weights, at most `most` of them: all that are not below a cut of two digits, and the cut."""
+    """Returns the weights not below a threshold of two digits, at most `most` of them, and the threshold."""
     least = np.partition(rows.weight, -most)[-most]
     cut = _rounded_up(float(least))
     if np.count_nonzero(rows.weight >= cut) > most:  # many are equal to the cut
@@ -53,24 +55,27 @@ def cut_rows(rows: SparseRows, most: int) -> tuple[SparseRows, float]:
     return SparseRows(crow.astype(np.int64), rows.col[kept], rows.weight[kept], rows.keys), cut
 
 
-def _share_heads(heads: Mapping[str, SparseRows], room: int) -> tuple[dict[str, tuple[SparseRows, float | None]], list[str]]:
+def _allocate_heads(
+    heads: Mapping[str, SparseRows], weights: int
+) -> tuple[dict[str, tuple[SparseRows, float | None]], list[str]]:
     names = list(heads)
-    kept: dict[str, tuple[SparseRows, float | None]] = {}
-    for waiting, place in _smallest_first([len(heads[name].col) for name in names]):
-        rows, part = heads[names[place]], room // waiting
+    stored: StoredHeads = {}
+    for waiting, index in _smallest_first([len(heads[name].col) for name in names]):
+        name, part = names[index], weights // waiting
+        rows = heads[name]
         if len(rows.col) <= part:
-            kept[names[place]] = rows, None
+            stored[name] = rows, None
         elif part >= rows.queries:
-            kept[names[place]] = cut_rows(rows, part)
+            stored[name] = cut_rows(rows, part)
         else:
             continue
-        room -= len(kept[names[place]][0].col)
-    return {name: kept[name] for name in names if name in kept}, [name for name in names if name not in kept]
+        weights -= len(stored[name][0].col)
+    return {name: stored[name] for name in names if name in stored}, [name for name in names if name not in stored]
 
 
 def _smallest_first(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """(how many are left with this one, place)."""
-    order = sorted(range(len(sizes)), key=lambda place: sizes[place])
+    """Returns (how many are left including this one, index) in order of size."""
+    order = sorted(range(len(sizes)), key=lambda index: sizes[index])
     return list(zip(range(len(sizes), 0, -1), order, strict=True))
 
 
@@ -79,6 +84,6 @@ def _cells(view: SentenceView) -> int:
 
 
 def _rounded_up(value: float) -> float:
-    """To two significant digits: 0.001234 -> 0.0013."""
+    """Rounds up to two significant digits: 0.001234 -> 0.0013."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.1e}")

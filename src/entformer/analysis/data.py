@@ -1,6 +1,6 @@
-"""Everything a report says about runs, as plain data (ReportData, version 2). In: runs and text. Out: dicts for JSON.
+"""Builds the data of a report (ReportData, version 3): plain dicts, from which figures, the page and report.json are made.
 
-Figures and the page are made from this alone; report.json is this. `report_data` says what it holds.
+`report_data` documents the format.
 """
 
 import datetime
@@ -25,7 +25,8 @@ from entformer.analysis.budget import allocate_budget
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
 from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
-from entformer.analysis.roles import find_roles, positional_heads, rank_heads
+from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES
+from entformer.analysis.roles import ROLES, find_roles, positional_heads, rank_heads
 from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
 from entformer.analysis.table import Example, HeadRow, HeadTable
 from entformer.analysis.words import WordMarker
@@ -34,7 +35,7 @@ from entformer.checkpoint.atomic import plain
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 
-VERSION = 2
+VERSION = 3
 ROLE_EXAMPLES = 3
 LONGEST_CONTRAST = 40  # tokens; every one of them is labeled in the figure
 BATCH_TOKENS = 4096
@@ -44,7 +45,7 @@ Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 @dataclass(frozen=True, kw_only=True)
 class RunToReport:
-    """One run and the text to look at it with."""
+    """One run and the text to measure it on."""
 
     name: str
     folder: RunFolder
@@ -53,30 +54,30 @@ class RunToReport:
     store: TokenStore
     numbers: Sequence[int]  # of the sentences of the store in the text they are from: the ids in the report
     data_name: str
-    text_key: str  # equal for runs that look at the same sentences
+    text_key: str  # equal for runs on the same sentences
     tokenized: bool
     gold: Gold | None = None
     gold_store: TokenStore | None = None
-    scores: Sequence[dict[str, Any]] = ()  # more than the run folder holds, such as those of a test set
+    scores: Sequence[dict[str, Any]] = ()  # besides those of the run directory, such as those of a test set
 
 
 def report_data(
     runs: Sequence[RunToReport], *, examples: int = 12, title: str | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """ReportData of several runs. Runs over the same text show the same sentences, chosen by the first, besides their own.
+    """Returns ReportData of several runs. Runs over the same text show the sentences chosen for the first, besides their own.
 
-    {"version", "title", "created", "entformer", "runs": [{
+    {"version", "title", "created", "entformer", "measures": {"heads", "layers": [`Measure.to_dict`]}, "runs": [{
         "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
         "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
-        "alpha_steps", "alpha_paths": {kind: layers x heads x steps},
-        "alpha_correlation": {"all" or kind: of final with initial alphas} or null,
+        "alpha_steps", "alpha_paths": {attention type: layers x heads x steps},
+        "alpha_correlation": {"all" or attention type: of final with initial alphas} or null,
         "positional_heads": [`PositionalHeads` per offset],
-        "heads": [`HeadRow`], "layers": [`LayerRow`], "roles": [the best heads of each role],
+        "heads": [`HeadRow.to_dict`], "layers": [`LayerRow.to_dict`], "roles": [the best heads of each role],
         "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
-        "contrast": {"sentence": place in "sentences", "source": pieces, "heads": encoder's} or null: a question as a statement,
-        "varied": [`VariedPair`, with places in "sentences"],
-        "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads left out],
-            "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": weights below it are left out, or null,
+        "contrast": {"sentence": index in "sentences", "source": pieces, "heads": encoder's} or null: a question as a statement,
+        "varied": [`VariedPair`, with indices in "sentences"],
+        "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads not stored],
+            "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": smaller weights are dropped, or null,
                 "scores": `packed_scores` or null}}}]}]}
     """
     shared: dict[str, list[int]] = {}
@@ -91,6 +92,10 @@ def report_data(
             "title": title or f"Attention heads of {', '.join(run.name for run in runs)}",
             "created": datetime.date.today().isoformat(),
             "entformer": __version__,
+            "measures": {
+                level: [measure.to_dict() for measure in measures]
+                for level, measures in (("heads", HEAD_MEASURES), ("layers", LAYER_MEASURES))
+            },
             "runs": reports,
         }
     )
@@ -100,7 +105,7 @@ def report_data(
 def _report_run(
     run: RunToReport, examples: int, shared: Sequence[int], runs: int, progress: Progress | None
 ) -> tuple[dict[str, Any], list[int]]:
-    """The report of one run, and the places in its store of the sentences that other runs should show too."""
+    """Returns the report of one run, and the indices in its store of the sentences that other runs should show too."""
     loaded, total = run.loaded, len(run.store)
     languages = loaded.source_language, loaded.target_language
     table = collect(
@@ -117,7 +122,7 @@ def _report_run(
         table = _with_alignment(table, scores)
     metrics = metrics_of(run.folder.metrics)
     initial = initial_alphas(metrics)
-    table = replace(table, heads=tuple(replace(row, alpha_initial=initial.get(row.place)) for row in table))
+    table = replace(table, heads=tuple(row.with_values(alpha_initial=initial.get(row.id)) for row in table))
     steps, paths = alpha_paths(metrics, loaded.step)
     markers = (
         WordMarker(loaded.subwords, languages[0], tokenized=run.tokenized),
@@ -125,7 +130,7 @@ def _report_run(
     )
     chosen = _shown(table, run.store, shared, examples)
     views = [view_sentence(loaded.model, example, loaded.subwords, markers) for example in chosen]
-    places = {example.id: place for place, example in enumerate(chosen)}
+    indices = {example.id: index for index, example in enumerate(chosen)}
     report = {
         "name": run.name,
         "languages": list(languages),
@@ -141,17 +146,17 @@ def _report_run(
         "step": loaded.step,
         "alpha_steps": steps,
         "alpha_paths": paths,
-        "alpha_correlation": initial_correlation(initial, {row.place: row.alpha for row in table if row.alpha is not None}),
+        "alpha_correlation": initial_correlation(initial, {row.id: row.alpha for row in table if row.alpha is not None}),
         "positional_heads": [asdict(own) for own in positional_heads(table)],
         "heads": [_head(row, views) for row in table],
-        "layers": [asdict(layer) for layer in table.layers],
+        "layers": [layer.to_dict() for layer in table.layers],
         "roles": [asdict(ranking) for ranking in rank_heads(table)],
         "alignment": None if scores is None else _alignment_report(scores),
         "contrast": _contrast(loaded, chosen, markers[0]),
         "varied": [
-            {**asdict(pair), "sparse": places[pair.sparse], "dense": places[pair.dense]}
+            {**asdict(pair), "sparse": indices[pair.sparse], "dense": indices[pair.dense]}
             for pair in table.varied
-            if pair.sparse in places and pair.dense in places
+            if pair.sparse in indices and pair.dense in indices
         ],
         "sentences": _sentences(run, views, runs),
     }
@@ -159,7 +164,7 @@ def _report_run(
 
 
 def _shown(table: HeadTable, store: TokenStore, shared: Sequence[int], count: int) -> list[Example]:
-    """The sentences to show: those of the run before over the same text, and then this run's most varied ones."""
+    """Returns the sentences to show: those of the first run over the same text, then this run's most varied ones."""
     if not shared:
         return list(table.examples)
     own = {example.id: example.why for example in table.examples}
@@ -172,40 +177,40 @@ def _shown(table: HeadTable, store: TokenStore, shared: Sequence[int], count: in
 
 
 def _contrast(loaded: LoadedRun, chosen: Sequence[Example], marker: WordMarker) -> dict[str, Any] | None:
-    """The longest short question that is shown, read as a statement: its pieces and the weights of the encoder's heads.
+    """Returns the longest short question read as a statement: its pieces and the weights of the encoder's heads.
 
     For the lower row of Fig. 9: the same words with a full stop in place of the question mark. None without such a question.
     """
-    found: list[tuple[int, int, tuple[int, ...]]] = []  # length, place, the statement
-    for place, example in enumerate(chosen):
+    found: list[tuple[int, int, tuple[int, ...]]] = []  # length, index, the statement
+    for index, example in enumerate(chosen):
         marks = marker.marks([example.source], len(example.source))
         mark = int(marks.mark[0])
         end = marker.statement_end(example.source[mark]) if mark >= 0 and marks.asking.any() else -1
         if end >= 0 and len(example.source) < LONGEST_CONTRAST:
-            found.append((len(example.source), place, (*example.source[:mark], end, *example.source[mark + 1 :])))
+            found.append((len(example.source), index, (*example.source[:mark], end, *example.source[mark + 1 :])))
     if not found:
         return None
-    _, place, statement = max(found)
-    view = view_sentence(loaded.model, replace(chosen[place], source=statement), loaded.subwords)
+    _, index, statement = max(found)
+    view = view_sentence(loaded.model, replace(chosen[index], source=statement), loaded.subwords)
     heads = {key: packed_rows(rows) for key, rows in view.heads.items() if key.startswith("encoder.")}
-    return {"sentence": place, "source": list(view.source), "heads": heads}
+    return {"sentence": index, "source": list(view.source), "heads": heads}
 
 
 def _head(row: HeadRow, views: Sequence[SentenceView]) -> dict[str, Any]:
-    content = asdict(row)
-    content["roles"] = [{**asdict(role), "examples": _best_sentences(row.key, role.role, views)} for role in row.roles]
-    return content
+    measures = {role.name: role.measure for role in ROLES}
+    examples = [_best_sentences(row.key, measures[role.role], views) for role in row.roles]
+    roles = [{**asdict(role), "examples": own} for role, own in zip(row.roles, examples, strict=True)]
+    return {**row.to_dict(), "roles": roles}
 
 
-def _best_sentences(key: str, role: str, views: Sequence[SentenceView]) -> list[int]:
-    """Places of the sentences in which the head plays the role best."""
-    scored = [(view.roles.get(key, {}).get(role), place) for place, view in enumerate(views)]
-    known = sorted(((score, place) for score, place in scored if score is not None), key=lambda pair: (-pair[0], pair[1]))
-    return [place for _, place in known[:ROLE_EXAMPLES]]
+def _best_sentences(key: str, measure: str, views: Sequence[SentenceView]) -> list[int]:
+    """Returns the indices of the sentences in which a measure of the head is highest."""
+    scored = [(score, index) for index, view in enumerate(views) if (score := view.measures[key].get(measure)) is not None]
+    return [index for _, index in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:ROLE_EXAMPLES]]
 
 
 def _sentences(run: RunToReport, views: Sequence[SentenceView], runs: int) -> list[dict[str, Any]]:
-    """All sentences, each with what `budget.py` leaves it in a report of so many runs."""
+    """Returns all sentences, within the budget of `budget.py` for a report of so many runs."""
     subwords = run.loaded.subwords
     held = allocate_budget(views, budget.MOST_WEIGHTS // runs, budget.MOST_SCORES // runs)
     return [
@@ -245,15 +250,15 @@ def _alignment(run: RunToReport, progress: Progress | None) -> AlignmentScores |
 def _with_alignment(table: HeadTable, scores: AlignmentScores) -> HeadTable:
     heads = []
     for row in table:
-        pair = scores.heads.get((row.layer, row.head)) if row.kind == "cross" else None
+        pair = scores.heads.get((row.layer, row.head)) if row.attn_type == "cross" else None
         if pair is not None:
-            row = find_roles(replace(row, aer=alignment_error_rate(pair[0]), aer_shifted=alignment_error_rate(pair[1])))
+            row = find_roles(row.with_values(aer=alignment_error_rate(pair[0]), aer_shifted=alignment_error_rate(pair[1])))
         heads.append(row)
     return replace(table, heads=tuple(heads))
 
 
 def _alignment_report(scores: AlignmentScores) -> dict[str, Any]:
-    """The best head, the best layer (its heads averaged), all heads averaged, every layer; `_raw`: means of raw weights."""
+    """Returns the best head, the best layer (its heads averaged), all heads averaged, every layer; `_raw`: of raw weights."""
     heads = [({"layer": layer, "head": head}, pair) for (layer, head), pair in scores.heads.items()]
     layers = [({"layer": layer}, pair) for layer, pair in scores.layers.items()]
     layers_raw = [({"layer": layer}, pair) for layer, pair in scores.layers_raw.items()]
@@ -281,7 +286,7 @@ def _alignment_report(scores: AlignmentScores) -> dict[str, Any]:
 
 
 def _best(found: Sequence[tuple[dict[str, int], tuple[Counts, Counts]]]) -> dict[str, Any]:
-    """The lowest error rate, and from which rows it comes."""
+    """Returns the lowest error rate and the rows it comes from."""
     every = [(alignment_error_rate(pair[mode]), where, mode, pair[mode]) for where, pair in found for mode in (0, 1)]
     rate, where, mode, counts = every[int(np.argmin([entry[0] for entry in every]))]
     precision, recall = precision_recall(counts)

@@ -1,67 +1,69 @@
-"""How sparse rows are. In: `LayerRows`. Out: a number for every row, (B, H, Lq), NaN where there is no row (padding)."""
+"""How sparse attention weights are: a number per query, (B, H, Lq) or (B, Lq), NaN for padding."""
 
 import numpy as np
 
-from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
+from entformer.analysis.rows import Floats, Ints, LayerRows, once_per_batch
 
 BINS = 20
 
 
 def density(rows: LayerRows) -> Floats:
-    """The share of the visible keys that have weight, exact zeros left out (Correia et al. 2019, section 5.1):
+    """Computes the fraction of the visible keys with nonzero weight (Correia et al. 2019, section 5.1):
 
         density_i = |{j : a_ij > 0}| / n_i            n_i: keys query i may attend to
 
-    1 for softmax; 0 for a row without weight. 1 - density is the sparsity rate. (B, H, Lq)
+    1 for softmax; 0 for a query without nonzero weight. 1 - density is the sparsity. (B, H, Lq)
     """
-    return _of_real_rows(rows, rows.count / np.maximum(rows.visible, 1)[:, None])
+    return np.where(rows.real[:, None], rows.count / np.maximum(rows.visible, 1)[:, None], np.nan)
 
 
 def sentence_density(per_row: Floats) -> Floats:
-    """The density of a head in a sentence: the mean of `density` (B, H, Lq) over the rows of the sentence. (B, H)
+    """Computes the density of a head in a sentence: the mean of `density` (B, H, Lq) over the queries. (B, H)
 
-    What Figure 4 of Correia et al. (2019) counts, once for each head and sentence. NaN for a sentence without rows.
+    What Figure 4 of Correia et al. (2019) counts, once for each head and sentence. NaN for a sentence without queries.
     """
     rows = np.count_nonzero(~np.isnan(per_row), axis=2)
     return np.where(rows > 0, np.nansum(per_row, 2) / np.maximum(rows, 1), np.nan)
 
 
 def density_histogram(per_sentence: Floats) -> Ints:
-    """How many sentences have a density (B, H) in [k / 20, (k + 1) / 20), k = 0, ..., 19; the last holds 1 too. (H, 20)"""
+    """Counts the sentences with a density (B, H) in [k / 20, (k + 1) / 20), k = 0, ..., 19; the last holds 1 too. (H, 20)"""
     heads = per_sentence.shape[1]
     bins = np.floor(BINS * np.nan_to_num(per_sentence) + 1e-9).astype(np.int64)  # rounding must not move 0.05 a bin down
     cells = np.minimum(bins, BINS - 1) + BINS * np.arange(heads)
     return np.bincount(cells[~np.isnan(per_sentence)], minlength=BINS * heads).reshape(heads, BINS)
 
 
-def entropy(rows: LayerRows) -> Floats:
-    """Shannon entropy of the shares in nats; NaN too where a row has no weight:
+def support(rows: LayerRows) -> Floats:
+    """Counts the keys with nonzero weight, |{j : a_ij > 0}|. (B, H, Lq)"""
+    return np.where(rows.real[:, None], rows.count, np.nan)
 
-    H_i = - sum_j share_ij ln share_ij            (B, H, Lq)
+
+@once_per_batch
+def entropy(rows: LayerRows) -> Floats:
+    """Computes the Shannon entropy of normalized weights in nats; NaN too where all weights are 0:
+
+    H_i = - sum_j p_ij ln p_ij            (B, H, Lq)
     """
-    found: Floats = -rows.per_row(rows.share * np.log(rows.share))
+    found: Floats = -rows.per_row(rows.normalized * np.log(rows.normalized))
     return np.where(rows.count > 0, np.maximum(found, 0.0), np.nan)
 
 
-def effective_keys(rows: LayerRows) -> Floats:
-    """How many keys an even row of the same entropy would have: exp(H_i), from 1 to the size of the support. (B, H, Lq)"""
-    return np.exp(entropy(rows))
+def normalized_entropy(rows: LayerRows) -> Floats:
+    """Computes H_i / ln n_i, 1 for equal weights on all visible keys; NaN too where a query sees one key only. (B, H, Lq)"""
+    most = np.log(np.maximum(rows.visible, 2))[:, None]
+    return np.where((rows.visible > 1)[:, None], entropy(rows) / most, np.nan)
 
 
-def null_rows(rows: LayerRows) -> Bools:
-    """True where a query that may attend has no weight at all, which ReLA allows: sum_j a_ij = 0. (B, H, Lq)"""
-    empty: Bools = (rows.count == 0) & rows.real[:, None]
-    return empty
+def null_rate(rows: LayerRows) -> Floats:
+    """Returns 1 where all weights of a query are 0, which ReLA allows (Zhang et al. 2021, section 4.3), else 0. (B, H, Lq)"""
+    return np.where(rows.real[:, None], rows.count == 0, np.nan)
 
 
 def union_density(rows: LayerRows) -> Floats:
-    """The share of the visible keys that at least one head of the layer gives weight to:
+    """Computes the fraction of the visible keys to which at least one head gives a nonzero weight:
 
-    |union over h of {j : a^h_ij > 0}| / n_i            (B, Lq), NaN for padding
+    |union over h of {j : a^h_ij > 0}| / n_i            (B, Lq)
     """
     size = np.bincount(rows.mixture.row, minlength=rows.batch * rows.queries).reshape(rows.batch, rows.queries)
     return np.where(rows.real, size / np.maximum(rows.visible, 1), np.nan)
-
-
-def _of_real_rows(rows: LayerRows, values: Floats) -> Floats:
-    return np.where(rows.real[:, None], values, np.nan)

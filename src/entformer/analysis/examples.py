@@ -1,4 +1,4 @@
-"""Which sentences are worth looking at. In: the sentences of a stream. Out: a few of them, with the reason, in fixed memory."""
+"""Samples example sentences from a stream in fixed memory, each with the reason it was chosen."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,7 +14,7 @@ Tokens = tuple[int, ...]
 
 
 class ExampleSampler:
-    """Keeps the tokens of candidates: a sample, questions, the longest sentence, and those the heads vary most on."""
+    """Samples sentences: a uniform sample, questions, the longest, and those whose density varies most."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         self.count = count
@@ -26,7 +26,7 @@ class ExampleSampler:
     def add(
         self, sentences: Mapping[int, tuple[Tokens, Tokens]], questions: Iterable[int], totals: Iterable[LayerTotals]
     ) -> None:
-        """A batch: its sentences by id, which of them ask, and the totals after it."""
+        """Adds a batch: its sentences by id, the questions among them, and the totals after it."""
         if not self.count:
             return
         for number, (source, target) in sentences.items():
@@ -35,12 +35,12 @@ class ExampleSampler:
         for number in questions:
             self._questions.add(number)
         extremes = [ids for total in totals for ids in (total.variation.low_id, total.variation.high_id)]
-        wanted = {*self._sample.ids, *self._questions.ids, self._longest[1], *np.unique(extremes).tolist()}
+        needed = {*self._sample.ids, *self._questions.ids, self._longest[1], *np.unique(extremes).tolist()}
         known = {**self._kept, **sentences}
-        self._kept = {number: known[number] for number in wanted if number >= 0}
+        self._kept = {number: known[number] for number in needed if number >= 0}
 
     def chosen(self, varied: Sequence[VariedPair]) -> tuple[Example, ...]:
-        """At most `count` sentences, each once."""
+        """Returns at most `count` sentences, each once."""
         reasons: dict[int, str] = {}
         for pair in varied[: max(0, self.count // 4)]:
             for number in (pair.sparse, pair.dense):
@@ -57,18 +57,18 @@ class ExampleSampler:
 
 
 def most_varied(totals: Mapping[tuple[str, int], LayerTotals], pairs: int = PAIRS) -> tuple[VariedPair, ...]:
-    """The heads whose sparsity differs most between two sentences of similar length, one pair each (Fig. 10).
+    """Returns the heads whose sparsity differs most between two sentences of similar length, one pair each (Fig. 10).
 
     Ranked by the difference of the mean densities of the two sentences.
     """
     found = []
-    for (kind, layer), total in totals.items():
+    for (attn_type, layer), total in totals.items():
         spread, bucket = total.variation.widest()
         for head in range(total.heads):
             at = (head, int(bucket[head]))
             if spread[head] > 0.0:
                 ids = int(total.variation.low_id[at]), int(total.variation.high_id[at])
                 densities = float(total.variation.low[at]), float(total.variation.high[at])
-                found.append((float(spread[head]), VariedPair(kind, layer, head, *ids, densities)))
+                found.append((float(spread[head]), VariedPair(attn_type, layer, head, *ids, densities)))
     found.sort(key=lambda entry: -entry[0])
     return tuple(pair for _, pair in found[:pairs])

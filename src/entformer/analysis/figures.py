@@ -1,7 +1,7 @@
-"""All figures of a report as files for papers. In: ReportData. Out: PNG, SVG and PDF in a folder, one name per figure.
+"""Draws all figures of a report as PNG, SVG and PDF files.
 
-The figures follow those of Correia et al. (2019), numbered in the table below; a figure without anything to show (no learned
-alpha, no question in the data) is left out. `draw_figures` needs the data alone, so report.json is enough to draw them again.
+The figures follow those of Correia et al. (2019), numbered in the table below; a figure without data (no learned alpha, no
+question) is skipped. `draw_figures` needs the data alone, so report.json is enough to draw them again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,23 +13,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from entformer.analysis import figures_heads, figures_statistics
+from entformer.analysis.style import RC_PARAMS
 from entformer.checkpoint.atomic import write_bytes
 from entformer.text.numbers import plain_label
 
 FORMATS = ("png", "svg", "pdf")
-STYLE: dict[Any, Any] = {
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9.5,
-    "axes.axisbelow": True,
-    "svg.fonttype": "none",  # text stays text
-    "pdf.fonttype": 42,  # and can be edited
-    "svg.hashsalt": "entformer",  # equal data, equal file
-    "figure.dpi": 150.0,
-    "text.usetex": False,  # names of runs are not TeX
-}
-
 FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
     "alpha-trajectories": figures_statistics.alpha_trajectories,  # Fig. 2
     "alpha-distribution": figures_statistics.alpha_distribution,  # Fig. 3
@@ -47,25 +35,25 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
 }
 
 
-def draw_figures(data: dict[str, Any], folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
-    """Write every figure that has something to show in each of `formats` (`FORMATS` if not given); the files written.
+def draw_figures(data: dict[str, Any], directory: Path, formats: Sequence[str] | None = None) -> list[Path]:
+    """Writes every figure that has data in each of `formats` (`FORMATS` by default) and returns the files.
 
-    Names of runs are shown literally, whatever letters they have.
+    Names of runs are shown literally.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     written = []
     data = {**data, "runs": [{**run, "name": plain_label(run["name"])} for run in data["runs"]]}
-    with rc_context(STYLE):
+    with rc_context(RC_PARAMS):
         for name, draw in FIGURES.items():
             figure = draw(data)
             if figure is None:
                 continue
-            for kind in formats or FORMATS:
+            for form in formats or FORMATS:
                 content = BytesIO()
-                figure.savefig(content, format=kind, dpi=200, metadata=_NO_DATE.get(kind))
-                figure.set_layout_engine("none")  # the places are found; finding them again takes as long as drawing
-                write_bytes(folder / f"{name}.{kind}", content.getvalue())
-                written.append(folder / f"{name}.{kind}")
+                figure.savefig(content, format=form, dpi=200, metadata=_NO_DATE.get(form))
+                figure.set_layout_engine("none")  # the layout is done; computing it again takes as long as drawing
+                written.append(directory / f"{name}.{form}")
+                write_bytes(written[-1], content.getvalue())
     return written
 
 

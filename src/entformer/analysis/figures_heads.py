@@ -1,4 +1,4 @@
-"""Figures of single heads: in each run the one that answers best to a role, on a sentence. In: ReportData. Out: a Figure."""
+"""Figures of single heads: in each run the one with the highest score of a role, on a sentence."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,60 +13,60 @@ from entformer.text.numbers import format_alpha, format_number, format_percent
 
 Data = dict[str, Any]
 
-READABLE = 26  # tokens of a sentence that can be read in print
+READABLE = 26  # tokens of a sentence in print
 
 
 def positional_heads(data: Data) -> Figure | None:
     """Fig. 7: the most confident previous-token head of each run, on one sentence, and how many such heads there are."""
     return _best_heads(
-        data, lambda head: head["positional"].get("-1"), "confidence", _medium_sentence, told_of_run=_previous_token_heads
+        data, lambda head: head.get("positional.-1"), "confidence", _medium_sentence, run_note=_previous_token_heads
     )
 
 
 def merging_heads(data: Data) -> Figure | None:
     """Fig. 8: the head of each run that merges subwords most, in the encoder, on a sentence with words of several pieces."""
-    return _best_heads(data, _of_encoder("merging_pieces"), "merging", _sentence_with_pieces)
+    return _best_heads(data, _encoder_measure("merging_pieces"), "merging", _sentence_with_pieces)
 
 
 def interrogation_heads(data: Data) -> Figure | None:
-    """Fig. 9: the head of each run that looks at the question mark most when it reads an interrogative word.
+    """Fig. 9: the head of each run with most weight on the question mark from interrogative words.
 
     On a question and, beside it, on the same words with a full stop; on a question alone where the run has no such pair.
     """
     if not any(run.get("contrast") for run in data["runs"]):
-        return _best_heads(data, _of_encoder("interrogation"), "weight on ?", _question, told_of_head=_as_statement)
-    pictures = []
+        return _best_heads(data, _encoder_measure("interrogation"), "weight on ?", _question, head_note=_as_statement)
+    heatmaps = []
     for run in data["runs"]:
         contrast = run.get("contrast")
-        scored = [head for head in run["heads"] if head["kind"] == "encoder" and head["interrogation"] is not None]
+        scored = [head for head in run["heads"] if head["attn_type"] == "encoder" and head["interrogation"] is not None]
         if not contrast or not scored:
             continue
         head = max(scored, key=lambda head: head["interrogation"])
-        key = f"{head['kind']}.{head['layer']}.{head['head']}"
+        key = _key(head)
         question = run["sentences"][contrast["sentence"]]
         if not _whole(question, key):
             continue
         name = f"{run['name']}, {_name(key)}{_alpha(run, key)}"
         measures = (("weight on ?", "interrogation"), ("the same words, weight on the full stop", "interrogation_contrast"))
-        for sentence, (told, measure) in zip((question, {**question, **contrast}), measures, strict=True):
-            pictures.append(_picture(sentence, key, f"{name}\n{told} {format_percent(head.get(measure), 1)}"))
-    return draw_heads(pictures, columns=2) if pictures else None
+        for sentence, (what, measure) in zip((question, {**question, **contrast}), measures, strict=True):
+            heatmaps.append(_heatmap(sentence, key, f"{name}\n{what} {format_percent(head.get(measure), 1)}"))
+    return draw_heads(heatmaps, columns=2) if heatmaps else None
 
 
 def varied_sparsity(data: Data) -> Figure | None:
     """Fig. 10: the head of each run whose sparsity differs most between two sentences of similar length, on both."""
-    pictures = []
+    heatmaps = []
     for run in data["runs"]:
         for pair in run["varied"]:
-            key = f"{pair['kind']}.{pair['layer']}.{pair['head']}"
+            key = _key(pair)
             both = [run["sentences"][pair[which]] for which in ("sparse", "dense")]
             if not all(_whole(sentence, key) for sentence in both):
                 continue
             for sentence, density in zip(both, pair["densities"], strict=True):
-                told = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {format_number(density)}"
-                pictures.append(_picture(sentence, key, told))
+                title = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {format_number(density)}"
+                heatmaps.append(_heatmap(sentence, key, title))
             break
-    return draw_heads(pictures, columns=2) if pictures else None
+    return draw_heads(heatmaps, columns=2) if heatmaps else None
 
 
 def _previous_token_heads(run: Data) -> str:
@@ -84,72 +84,72 @@ def _as_statement(head: Data) -> str:
 def _best_heads(
     data: Data,
     score: Callable[[Data], float | None],
-    told: str,
+    score_name: str,
     choose: Callable[[Sequence[Data], str], Data | None],
     *,
-    told_of_run: Callable[[Data], str] = lambda _: "",
-    told_of_head: Callable[[Data], str] = lambda _: "",
+    run_note: Callable[[Data], str] = lambda _: "",
+    head_note: Callable[[Data], str] = lambda _: "",
 ) -> Figure | None:
-    """One picture per run: the head with the highest score, on a sentence chosen to show it."""
-    pictures = []
+    """Draws one heatmap per run: the head with the highest score, on a sentence chosen to show it."""
+    heatmaps = []
     for run in data["runs"]:
         scored = [(value, head) for head in run["heads"] if (value := score(head)) is not None]
         if not scored:
             continue
         value, head = max(scored, key=lambda pair: pair[0])
-        key = f"{head['kind']}.{head['layer']}.{head['head']}"
-        sentence = choose([sentence for sentence in run["sentences"] if _whole(sentence, key)], head["kind"])
+        key = _key(head)
+        sentence = choose([sentence for sentence in run["sentences"] if _whole(sentence, key)], head["attn_type"])
         if sentence is not None:
-            scores = f"{told} {format_percent(value, 1)}{told_of_head(head)}{told_of_run(run)}"
-            pictures.append(_picture(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{scores}"))
-    return draw_heads(pictures, columns=min(3, len(pictures))) if pictures else None
+            scores = f"{score_name} {format_percent(value, 1)}{head_note(head)}{run_note(run)}"
+            heatmaps.append(_heatmap(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{scores}"))
+    return draw_heads(heatmaps, columns=min(3, len(heatmaps))) if heatmaps else None
 
 
 def _whole(sentence: Data, key: str) -> bool:
-    """Whether the sentence holds all weights of the head; a dense one may have been cut, and blank would not mean 0."""
+    """Returns whether all weights of the head are stored; in a dense head that was cut, blank would not mean 0."""
     return key in sentence["heads"] and sentence["heads"][key].get("cut") is None
 
 
-def _of_encoder(measure: str) -> Callable[[Data], float | None]:
-    return lambda head: head[measure] if head["kind"] == "encoder" else None
+def _encoder_measure(measure: str) -> Callable[[Data], float | None]:
+    return lambda head: head[measure] if head["attn_type"] == "encoder" else None
 
 
-def _tokens(sentence: Data, kind: str) -> tuple[list[str], list[str]]:
-    """Of the queries and of the keys."""
+def _tokens(sentence: Data, attn_type: str) -> tuple[list[str], list[str]]:
+    """Returns the tokens of the queries and of the keys."""
     reads = sentence["target"][:-1]
-    return sentence["source"] if kind == "encoder" else reads, reads if kind == "decoder" else sentence["source"]
+    return sentence["source"] if attn_type == "encoder" else reads, reads if attn_type == "decoder" else sentence["source"]
 
 
-def _medium_sentence(sentences: Sequence[Data], kind: str) -> Data | None:
-    """The longest one that can be read; else the shortest."""
-    sizes = [(len(_tokens(sentence, kind)[0]), place) for place, sentence in enumerate(sentences)]
+def _medium_sentence(sentences: Sequence[Data], attn_type: str) -> Data | None:
+    """Returns the longest readable sentence; else the shortest."""
+    sizes = [(len(_tokens(sentence, attn_type)[0]), index) for index, sentence in enumerate(sentences)]
     readable = [size for size in sizes if size[0] <= READABLE]
     return sentences[max(readable)[1] if readable else min(sizes)[1]] if sizes else None
 
 
-def _sentence_with_pieces(sentences: Sequence[Data], kind: str) -> Data | None:
-    """The readable one with most pieces that continue a word."""
+def _sentence_with_pieces(sentences: Sequence[Data], attn_type: str) -> Data | None:
+    """Returns the readable sentence with most pieces that continue a word."""
 
     def continued(sentence: Data) -> int:
-        pieces = _tokens(sentence, kind)[0]
+        pieces = _tokens(sentence, attn_type)[0]
         return sum(piece[0] not in "▁<" and piece.isalpha() for piece in pieces) if len(pieces) <= READABLE else -1
 
     best = max(sentences, key=continued, default=None)
-    return best if best is not None and continued(best) > 0 else _medium_sentence(sentences, kind)
+    return best if best is not None and continued(best) > 0 else _medium_sentence(sentences, attn_type)
 
 
-def _question(sentences: Sequence[Data], kind: str) -> Data | None:
-    """A readable one with a question mark, and with an interrogative word where there is one."""
+def _question(sentences: Sequence[Data], attn_type: str) -> Data | None:
+    """Returns a readable question, with an interrogative word where there is one."""
     asking = [sentence for sentence in sentences if any(piece.lstrip("▁") in QUESTION_MARKS for piece in sentence["source"])]
     words = frozenset[str]().union(*INTERROGATIVES.values())
     with_word = [sentence for sentence in asking if words.intersection(sentence["source_text"].lower().split())]
-    return _medium_sentence(with_word or asking, kind)
+    return _medium_sentence(with_word or asking, attn_type)
 
 
-def _picture(sentence: Data, key: str, title: str) -> HeadPicture:
-    kind = key.split(".")[0]
+def _heatmap(sentence: Data, key: str, title: str) -> HeadPicture:
+    attn_type = key.split(".")[0]
     stored = sentence["heads"][key]
-    queries, keys = _tokens(sentence, kind)
+    queries, keys = _tokens(sentence, attn_type)
     return HeadPicture(
         title,
         np.array(stored["crow"], dtype=np.int64),
@@ -158,16 +158,20 @@ def _picture(sentence: Data, key: str, title: str) -> HeadPicture:
         queries,
         keys,
         len(keys),
-        kind == "decoder",
+        attn_type == "decoder",
     )
 
 
+def _key(head: Data) -> str:
+    return f"{head['attn_type']}.{head['layer']}.{head['head']}"
+
+
 def _name(key: str) -> str:
-    """Counted from 0, as everywhere: docs/conventions.md."""
-    kind, layer, head = key.split(".")
-    return f"{kind} layer {layer} head {head}"
+    """Names a head; layers and heads count from 0 (docs/conventions.md)."""
+    attn_type, layer, head = key.split(".")
+    return f"{attn_type} layer {layer} head {head}"
 
 
 def _alpha(run: Data, key: str) -> str:
-    alpha = next(head["alpha"] for head in run["heads"] if f"{head['kind']}.{head['layer']}.{head['head']}" == key)
+    alpha = next(head["alpha"] for head in run["heads"] if _key(head) == key)
     return "" if alpha is None else f", α {format_alpha(alpha)}"

@@ -1,7 +1,7 @@
-"""Word alignments made by hand. In: a file in Pharaoh format. Out: `Gold`, the links of every line.
+"""Reads gold word alignments in Pharaoh format.
 
-A line holds links `i-j`: word i of the first text is translated by word j of the second, counted from 0, words parted by
-spaces. `i-j` is sure; `i?j`, `ipj` and `i-j-P` are possible only. What is sure is possible too.
+A line holds links `i-j`: word i of the first text is translated by word j of the second, counted from 0, words separated by
+spaces. `i-j` is sure; `i?j`, `ipj` and `i-j-P` are possible only. Sure links are possible too.
 """
 
 import re
@@ -29,17 +29,21 @@ class Gold:
         return len(self.sure)
 
     def turned(self) -> "Gold":
-        """For the other direction of translation."""
-        return Gold(tuple(_turned(links) for links in self.sure), tuple(_turned(links) for links in self.possible))
+        """Returns the links for the other direction of translation."""
+        sides = ([frozenset((j, i) for i, j in links) for links in side] for side in (self.sure, self.possible))
+        return Gold(*map(tuple, sides))
 
 
 def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str], *, first: int = 0) -> Gold:
-    """Read links between the lines of `sources` and `targets`.
+    """Reads links between the lines of `sources` and `targets`.
+
+    A link to a word that does not exist is skipped with a warning that names its line.
 
     Args:
-        first: the number of the first word, 0 or 1.
-
-    A link to a word that is not there is left out, with a warning that names its line.
+        path: The file.
+        sources: The source text.
+        targets: The target text.
+        first: The number of the first word, 0 or 1.
     """
     lines = list(read_lines(path))
     if len(lines) != len(sources) or len(sources) != len(targets):
@@ -54,7 +58,7 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str], *, fir
         for text in line.split():
             match = _LINK.fullmatch(text)
             if match is None:
-                raise DataError(f"{path}:{number}: {text!r} is not a link; links look like 3-4 (sure) or 3?4 (possible).")
+                raise DataError(f"{path}:{number}: {text!r} is not a link; expected 3-4 (sure) or 3?4 (possible).")
             link = int(match[1]) - first, int(match[3]) - first
             if 0 <= link[0] < sizes[0] and 0 <= link[1] < sizes[1]:
                 found[match[2] == "-" and match[4] != "-P"].add(link)
@@ -64,14 +68,10 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str], *, fir
         possible.append(frozenset(found[True] | found[False]))
     if stray:
         more = f" and {len(stray) - 1} more" if len(stray) > 1 else ""
-        warnings.warn(f"{stray[0]}{more}: no such word in that line; left out.", stacklevel=2)
+        warnings.warn(f"{stray[0]}{more}: no such word in that line; skipped.", stacklevel=2)
     return Gold(tuple(sure), tuple(possible))
 
 
 def _words(line: str) -> int:
-    """Words are parted by the ASCII space alone: an ideographic space is a word of its own in some aligned texts."""
+    """Counts words separated by the ASCII space only: an ideographic space is a word of its own in some aligned texts."""
     return sum(bool(word) for word in line.split(" "))
-
-
-def _turned(links: Links) -> Links:
-    return frozenset((j, i) for i, j in links)

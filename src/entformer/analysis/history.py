@@ -1,4 +1,4 @@
-"""What a run folder tells about its training. In: its files. Out: settings, scores with signatures, the path of every alpha."""
+"""Reads the training history of a run directory: settings, scores with signatures, the path of every alpha."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ MOST_STEPS = 240  # of an alpha's path; more than a figure can show
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """The recipe, or what model.json says without one, flat: {"model.heads": 4, ...}."""
+    """Returns the recipe, or model.json without one, flat: {"model.heads": 4, ...}."""
     recipe = folder.recipe
     content = yaml.safe_load(recipe.read_text(encoding="utf-8")) if recipe.is_file() else read_json(folder.model)
     return dict(_flat(content, "")) if isinstance(content, dict) else {}
@@ -27,7 +27,7 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def metrics_of(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; what is not a whole line yet is left out."""
+    """Returns the lines of metrics.jsonl; an incomplete line is skipped."""
     if not path.is_file():
         return []
     found = []
@@ -35,30 +35,30 @@ def metrics_of(path: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # a run that is being trained may be writing it
+            continue  # a run in training may be writing it
         if isinstance(entry, dict) and "kind" in entry and "step" in entry:
             found.append(entry)
     return found
 
 
 def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: int, which: str = "best") -> list[dict[str, Any]]:
-    """The scores on the validation set of the weights that `which` names, with their signatures.
+    """Returns the validation scores of the weights `which`, with their signatures.
 
     Args:
         folder: The run.
         metrics: The lines of its metrics.jsonl.
         step: The step of the weights.
-        which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, where best.json says so.
+        which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, as recorded in best.json.
 
     Returns:
         {"name", "value", "signature", "about"} of BLEU, chrF and perplexity; empty if these weights were never validated.
     """
     averaged = which == AVERAGED or (which == "best" and _read(folder.path / "best.json").get("checkpoint") == AVERAGED)
-    kind = "averaged" if averaged else "valid"
-    known = (entry for entry in reversed(metrics) if entry["kind"] == kind and entry["step"] == step)
+    event = "averaged" if averaged else "valid"
+    known = (entry for entry in reversed(metrics) if entry["kind"] == event and entry["step"] == step)
     kept = _read(folder.averaged / "average.json").get("validation") if averaged else None
     entry = kept if isinstance(kept, dict) else next(known, {})
-    about = "on the validation set, which also chose these weights" if which == "best" else "on the validation set"
+    about = "on the validation set, on which these weights were selected" if which == "best" else "on the validation set"
     return [
         {
             "name": f"validation {name}",
@@ -76,21 +76,21 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def alpha_paths(metrics: list[dict[str, Any]], upto: int) -> tuple[list[int] | None, dict[str, Any] | None]:
-    """Steps, and kind -> layers -> heads -> the alpha at every step (Fig. 2); None if no alpha was ever written or none moved.
+    """Returns steps, and attention type -> layers -> heads -> alpha at every step (Fig. 2); None if no alpha has changed.
 
-    `upto`: the step of the weights that are looked at.
+    `upto`: the step of the weights in the report.
     """
     entries = [entry for entry in metrics if entry["kind"] == "alphas" and (upto < 0 or entry["step"] <= upto)]
-    kinds = [key for key, value in (entries[0] if entries else {}).items() if isinstance(value, list)]
-    if len(entries) < 2 or not any(entries[0][kind] != entries[-1].get(kind) for kind in kinds):
+    attn_types = [key for key, value in (entries[0] if entries else {}).items() if isinstance(value, list)]
+    if len(entries) < 2 or not any(entries[0][name] != entries[-1].get(name) for name in attn_types):
         return None, None
     thin = -(-len(entries) // MOST_STEPS)
     kept = [*entries[:-1:thin], entries[-1]]
     paths = {
-        kind: [
-            [[entry[kind][layer][head] for entry in kept] for head in range(len(heads))]
-            for layer, heads in enumerate(kept[0][kind])
+        name: [
+            [[entry[name][layer][head] for entry in kept] for head in range(len(heads))]
+            for layer, heads in enumerate(kept[0][name])
         ]
-        for kind in kinds
+        for name in attn_types
     }
     return [entry["step"] for entry in kept], paths

@@ -1,4 +1,4 @@
-"""The files of a report. In: ReportData. Out: one HTML file that needs nothing else, report.json, and figures for papers."""
+"""Writes the files of a report: a self-contained HTML page, report.json, and figures for papers."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from entformer.text.numbers import encodable
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """What was written."""
+    """The files of a report."""
 
     page: Path
     data: Path
@@ -22,8 +22,13 @@ class ReportFiles:
 
 
 def write_report(data: dict[str, Any], page: Path, figures: Path, *, formats: Sequence[str] | None = None) -> ReportFiles:
-    """Write `page` (HTML), the data beside it under the same name with .json, and the figures into a folder, as `formats`."""
-    write_text(page, assemble(data))
-    numbers = page.with_suffix(".json")
-    write_text(numbers, encodable(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))) + "\n")
-    return ReportFiles(page, numbers, tuple(draw_figures(data, figures, formats)))
+    """Writes `page` (HTML), the data beside it with the extension .json, and the figures into a directory, as `formats`."""
+    return ReportFiles(page, write_page(page, assemble(data), data), tuple(draw_figures(data, figures, formats)))
+
+
+def write_page(page: Path, text: str, data: dict[str, Any]) -> Path:
+    """Writes a page and its data beside it, and returns the path of the data."""
+    write_text(page, text)
+    path = page.with_suffix(".json")
+    write_text(path, encodable(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))) + "\n")
+    return path

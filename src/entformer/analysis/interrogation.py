@@ -1,4 +1,4 @@
-"""Heads that look at the question mark. In: `LayerRows` of the encoder, which words ask, where the mark is. Out: weights.
+"""Heads that attend from interrogative words to the question mark.
 
 `INTERROGATIVES` may be extended: `INTERROGATIVES["sv"] = frozenset({"vem", "vad", ...})`.
 """
@@ -8,7 +8,7 @@ import numpy as np
 from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
 
 STATEMENT_ENDS = {"?": ".", "\uff1f": "\u3002", "\u061f": ".", "\u037e": "."}
-"""What ends a statement, by the question mark: Latin, full-width, Arabic, Greek."""
+"""The full stop that corresponds to each question mark: Latin, full-width, Arabic, Greek."""
 QUESTION_MARKS = frozenset(STATEMENT_ENDS)
 
 INTERROGATIVES: dict[str, frozenset[str]] = {
@@ -30,17 +30,24 @@ INTERROGATIVES: dict[str, frozenset[str]] = {
 
 
 def interrogation_weights(rows: LayerRows, asking: Bools, mark: Ints) -> Floats:
-    """What heads give the question mark when the query is an interrogative word (Correia et al. 2019, section 5.2, Fig. 9):
+    """Returns the weights on the question mark where the query is an interrogative word (Correia et al. 2019, 5.2, Fig. 9):
 
-        w_i = share_{i, m}         m: the last question mark of the sentence, i: pieces of interrogative words
+        w_i = p_{i, m}         m: the last question mark of the sentence, i: pieces of interrogative words
 
-    A head's score is the mean of w over the data. Its contrast is the mean of the same w when the model reads the same words as
-    a statement, with a full stop at m: a head that detects questions gives little there, one that looks at the end of any
-    sentence as much. `asking` (B, L): the query is (a piece of) such a word; `mark` (B,): where
-    the mark is, -1 if there is none. Out: (H, asking queries of sentences with a mark).
+    A head's score is the mean of w over the data. Its contrast is the mean of w when the model reads the same words as a
+    statement, with a full stop at m: small for a head that detects questions, equal for one that attends to the end of any
+    sentence.
+
+    Args:
+        rows: The encoder's weights.
+        asking: Whether the query is (a piece of) such a word, (B, L).
+        mark: The index of the mark, -1 if there is none, (B,).
+
+    Returns:
+        Weights, (H, asking queries of sentences with a mark).
     """
-    asked = asking & (mark >= 0)[:, None] & rows.real  # (B, L)
+    queries = asking & (mark >= 0)[:, None] & rows.real  # (B, L)
     marks = np.repeat(mark, rows.heads)[rows.head_of_sentence]
-    on_mark = rows.per_row(rows.share, (rows.col == marks) & asked.ravel()[rows.sentence_query])  # (B, H, L)
-    picked: Floats = on_mark.transpose(1, 0, 2)[:, asked]
+    on_mark = rows.per_row(rows.normalized, (rows.col == marks) & queries.ravel()[rows.sentence_query])  # (B, H, L)
+    picked: Floats = on_mark.transpose(1, 0, 2)[:, queries]
     return picked

@@ -1,6 +1,6 @@
-"""What a report says about long-context sweeps, as plain data. In: folders of `entformer longctx`. Out: dicts for JSON.
+"""Builds the data of a report on long-context sweeps: plain dicts, from which the page, figures and report.json are made.
 
-The page (page/lengths.html) and the figures are made from this alone; report.json is this. `lengths_data` says what it holds.
+`lengths_data` documents the format.
 """
 
 import datetime
@@ -23,23 +23,23 @@ Record = dict[str, Any]
 
 
 def find_sweeps(folders: Iterable[Path]) -> list[Path]:
-    """The sweep folders among `folders` and one level below them; a folder without any is an error if it was given."""
+    """Returns the sweep directories among `folders` and one level below them; raises if one has none."""
     found: list[Path] = []
     for folder in folders:
         inside = [path for path in (folder, *sorted(folder.glob("*/"))) if (path / "results.jsonl").is_file()]
         if not inside:
-            raise DataError(f"{folder} holds no results of `entformer longctx` (no results.jsonl there or one level below).")
+            raise DataError(f"{folder} has no results of `entformer longctx` (no results.jsonl there or one level below).")
         found += [path for path in inside if path not in found]
     return found
 
 
 def lengths_data(sweeps: Sequence[Path], title: str | None = None) -> dict[str, Any]:
-    """Everything about these sweeps.
+    """Returns the data of these sweeps.
 
     {"version", "kind": "longctx", "title", "created", "entformer", "sweeps": [{
         "name", "task", "about", "train_length", "lengths", "one_answer" (exact match and token accuracy are the same),
         "seeds", "sequences", "command", "settings": {name: value},
-        "series": [{"method", "positions", "about", "seeds", "parameters", "updates", "seconds", "diverged" (how many seeds),
+        "series": [{"method", "positions", "about", "seeds", "parameters", "steps", "seconds", "diverged" (how many seeds),
             "points": [{"length", "token_accuracy", "exact_match": {"mean", "spread", "low", "high", "values"},
                         "entropy", "support", "top": {"all", "free": the same, or null}}],
             "learned": [{"seed", "length", "layer", "head", "beta", "gamma", "scale"}]}]}]}
@@ -47,8 +47,8 @@ def lengths_data(sweeps: Sequence[Path], title: str | None = None) -> dict[str, 
     Accuracies are percentages. "free" is the mean of the heads without ALiBi. "learned" lists scaled heads only.
     """
     if not sweeps:
-        raise ArgumentError("no sweep is given; give folders of `entformer longctx`.")
-    found = [_race(folder) for folder in sweeps]
+        raise ArgumentError("sweeps is empty; give at least one directory of `entformer longctx`.")
+    found = [_sweep(folder) for folder in sweeps]
     names = list(dict.fromkeys(sweep["task"] for sweep in found))
     tasks = ", ".join(names) if len(names) <= 3 else f"{len(names)} tasks"
     whole: dict[str, Any] = plain(
@@ -64,13 +64,13 @@ def lengths_data(sweeps: Sequence[Path], title: str | None = None) -> dict[str, 
     return whole
 
 
-def _race(folder: Path) -> dict[str, Any]:
+def _sweep(folder: Path) -> dict[str, Any]:
     records = read_results(folder / "results.jsonl")
     if not records:
         raise DataError(f"{folder / 'results.jsonl'} is empty; no run of this sweep has finished.")
     first = records[0]
     methods = in_order(record["method"] for record in records)
-    places = list(dict.fromkeys(record["positions"] for record in records))
+    positions = list(dict.fromkeys(record["positions"] for record in records))
     found = {(record["method"], record["positions"]) for record in records}
     seeds = sorted({int(record["seed"]) for record in records})
     recipe = _recipe(folder)
@@ -83,48 +83,48 @@ def _race(folder: Path) -> dict[str, Any]:
         "one_answer": all(record["exact_match"] == record["token_accuracy"] for record in records),
         "seeds": seeds,
         "sequences": max(int(record["sequences"]) for record in records),
-        "command": command_of(recipe, methods=methods, positions=places, seeds=seeds),
+        "command": command_of(recipe, methods=methods, positions=positions, seeds=seeds),
         "settings": {name: value for name, value in vars(recipe).items() if name not in ("options", "eval_lengths")}
         | {f"options.{name}": value for name, value in recipe.options.items()}
         | {"eval_lengths": list(recipe.lengths)},
         "series": [
-            _series(method, place, _of(records, method, place), recipe.heads)
-            for place in places
+            _series(method, encoding, _select(records, method, encoding), recipe.heads)
+            for encoding in positions
             for method in methods
-            if (method, place) in found
+            if (method, encoding) in found
         ],
     }
 
 
 def _recipe(folder: Path) -> Recipe:
-    """The settings all runs of the folder share."""
+    """Reads the settings that all runs of the directory share."""
     path = next(iter(sorted((folder / "runs").glob("*/run.json"))), None)
     if path is None:
-        raise DataError(f"{folder / 'runs'} holds no run.json; the folder of a sweep has one per finished run.")
+        raise DataError(f"{folder / 'runs'} has no run.json; the directory of a sweep has one per finished run.")
     try:
-        held = read_json(path)["recipe"]
-        return Recipe(**held | {"eval_lengths": tuple(held["eval_lengths"])})
-    except (KeyError, TypeError) as problem:
-        raise DataError(f"{path} is not of this version of entformer ({problem}).") from problem
+        stored = read_json(path)["recipe"]
+        return Recipe(**stored | {"eval_lengths": tuple(stored["eval_lengths"])})
+    except (KeyError, TypeError) as err:
+        raise DataError(f"{path} was written by another version of entformer ({err}).") from err
 
 
-def _of(records: list[Record], method: str, place: str) -> list[Record]:
-    return [record for record in records if (record["method"], record["positions"]) == (method, place)]
+def _select(records: list[Record], method: str, positions: str) -> list[Record]:
+    return [record for record in records if (record["method"], record["positions"]) == (method, positions)]
 
 
-def _series(method: str, place: str, records: list[Record], heads: int) -> dict[str, Any]:
+def _series(method: str, positions: str, records: list[Record], heads: int) -> dict[str, Any]:
     by_length: dict[int, list[Record]] = {}
     for record in records:
         by_length.setdefault(int(record["length"]), []).append(record)
     runs = {record["seed"]: record for record in records}.values()
-    free = scaled_heads(place, heads)
+    free = scaled_heads(positions, heads)
     return {
         "method": method,
-        "positions": place,
+        "positions": positions,
         "about": METHODS[method][0] if method in METHODS else "",
         "seeds": sorted(int(run["seed"]) for run in runs),
         "parameters": next(iter(runs))["parameters"],
-        "updates": next(iter(runs))["steps"],
+        "steps": next(iter(runs))["steps"],
         "seconds": sum(float(run["seconds"]) for run in runs) / len(runs),
         "diverged": sum(bool(run["diverged"]) for run in runs),
         "points": [_point(length, by_length[length], free) for length in sorted(by_length)],
@@ -147,7 +147,7 @@ def _point(length: int, records: list[Record], free: list[int]) -> dict[str, Any
 
 
 def _means(records: list[Record], what: str, heads: list[int] | None) -> list[float]:
-    """For each seed the mean of the heads of all layers, or of some of each layer."""
+    """Returns for each seed the mean over all heads, or over some of each layer."""
     found = []
     for record in records:
         layers = (record.get("heads") or {}).get(what) or []
@@ -158,7 +158,7 @@ def _means(records: list[Record], what: str, heads: list[int] | None) -> list[fl
 
 
 def _spread(values: list[float]) -> dict[str, Any] | None:
-    """Mean, standard deviation and range of the seeds; None if there is none."""
+    """Computes mean, standard deviation and range over seeds; None if there is none."""
     if not values:
         return None
     mean = sum(values) / len(values)
@@ -167,11 +167,11 @@ def _spread(values: list[float]) -> dict[str, Any] | None:
 
 
 def _learned(record: Record, free: list[int]) -> Iterable[dict[str, Any]]:
-    """What each scaled head made of its scale at this length."""
+    """Returns what each scaled head learned, at this length."""
     heads = record.get("heads") or {}
     for layer, factors in enumerate(heads.get("scale") or []):
         for head, factor in enumerate(factors):
             if head in free:
                 own = {what: heads[what][layer][head] if heads.get(what) else None for what in ("beta", "gamma")}
-                place = {"seed": int(record["seed"]), "length": int(record["length"]), "layer": layer, "head": head}
-                yield place | own | {"scale": factor}
+                key = {"seed": int(record["seed"]), "length": int(record["length"]), "layer": layer, "head": head}
+                yield key | own | {"scale": factor}

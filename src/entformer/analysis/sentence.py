@@ -1,7 +1,7 @@
-"""One sentence as a report holds it: pieces, sparse weights of every head, scores. In: a model and ids. Out: `SentenceView`.
+"""One sentence of a report: pieces, sparse weights of every head, scores, measures.
 
-Scores are s_ij = q_i k_j / sqrt(D) plus what positions add, before the normalizer; from them a page can compute the weights
-of another alpha. They are L x L, so only short sentences have them.
+Scores are s_ij = q_i k_j / sqrt(D) plus positional terms, before the normalizer; from them a page computes the weights of
+another alpha. They are L x L, so only short sentences have them.
 """
 
 import base64
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from entformer.analysis.collect import layer_rows, run_with_trace
-from entformer.analysis.role_examples import sentence_roles
+from entformer.analysis.measures import measure_sentence
 from entformer.analysis.rows import Floats
 from entformer.analysis.table import Example
 from entformer.analysis.words import WordMarker
@@ -33,25 +33,25 @@ LEVELS = 65534  # of scores as 16-bit numbers, -32767 to 32767
 
 @dataclass(frozen=True, eq=False)
 class SentenceView:
-    """What a report needs of one sentence."""
+    """One sentence and its attention."""
 
     example: Example
     source: tuple[str, ...]  # pieces, EOS at the end
     target: tuple[str, ...]  # BOS at the start, EOS at the end
     heads: dict[str, SparseRows]  # "encoder.0.0" -> weights
     scores: dict[str, NDArray[np.float32]]  # (queries, keys), -inf = masked; empty for long sentences
-    roles: dict[str, dict[str, float]]  # head -> role -> its score in this sentence
+    measures: dict[str, dict[str, float]]  # head -> measures of this sentence
 
     @property
     def entries(self) -> int:
-        """Weights of all heads."""
+        """The number of nonzero weights of all heads."""
         return sum(len(rows.col) for rows in self.heads.values())
 
 
 def view_sentence(
     model: Seq2Seq, example: Example, subwords: SubwordTokenizer, markers: tuple[WordMarker, WordMarker] | None = None
 ) -> SentenceView:
-    """Read one sentence teacher-forced and keep everything."""
+    """Runs the model teacher-forced on one sentence and returns everything."""
     source, target = [*example.source, EOS], [BOS, *example.target, EOS]
     sizes = len(source), len(target) - 1
     batch = Batch(
@@ -63,31 +63,31 @@ def view_sentence(
         marks["decoder"] = markers[1].marks([target[:-1]], sizes[1])
     heads: dict[str, SparseRows] = {}
     scores: dict[str, NDArray[np.float32]] = {}
-    roles: dict[str, dict[str, float]] = {}
+    measures: dict[str, dict[str, float]] = {}
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
-        heads.update((f"{kind}.{layer}.{key.head}", rows) for key, rows in rows_per_head(kind, layer, trace))
+    def hook(attn_type: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+        heads.update((f"{attn_type}.{layer}.{key.head}", rows) for key, rows in rows_per_head(attn_type, layer, trace))
         if max(sizes) <= LONGEST_WITH_SCORES:
             for head, own in enumerate(attention_scores(module, trace)):
-                scores[f"{kind}.{layer}.{head}"] = own
-        queries, keys = sizes[0 if kind == "encoder" else 1], sizes[1 if kind == "decoder" else 0]
-        rows = layer_rows(kind, layer, trace, np.array([queries]), np.array([keys]))
-        for role, values in sentence_roles(rows, marks.get(kind)).items():
-            for head, value in enumerate(values.tolist()):
-                if value == value:  # not NaN
-                    roles.setdefault(f"{kind}.{layer}.{head}", {})[role] = value
+                scores[f"{attn_type}.{layer}.{head}"] = own
+        queries, keys = sizes[0 if attn_type == "encoder" else 1], sizes[1 if attn_type == "decoder" else 0]
+        rows = layer_rows(attn_type, layer, trace, np.array([queries]), np.array([keys]))
+        for name, values in measure_sentence(rows, marks.get(attn_type)).items():
+            for head, value in enumerate(values):
+                if value is not None:
+                    measures.setdefault(f"{attn_type}.{layer}.{head}", {})[name] = value
 
-    run_with_trace(model, batch.to(model.source_embedding.device), watch)
+    run_with_trace(model, batch.to(model.source_embedding.device), hook)
     pieces = tuple(subwords.pieces(source)), tuple(subwords.pieces(target))
-    return SentenceView(example, *pieces, heads, scores, roles)
+    return SentenceView(example, *pieces, heads, scores, measures)
 
 
 def attention_scores(module: MultiheadAttention, trace: AttentionTrace) -> NDArray[np.float32]:
-    """The scores of a batch of one, (H, Lq, Lk), as the normalizer got them; -inf where a query may not look."""
+    """Computes the normalizer's input for a batch of one, (H, Lq, Lk); -inf where masked."""
     query, key = trace.query[0].float(), trace.key[0].float()  # (H, L, D)
     scores = query @ key.transpose(-1, -2) / math.sqrt(max(query.shape[-1], 1))
     distance = torch.arange(query.shape[1], device=query.device)[:, None] + trace.offset
-    distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): how far back the key is
+    distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): query position - key position
     if module.slopes is not None:
         scores = scores - module.slopes.float()[:, None, None] * distance.abs()
     if trace.masks.bias is not None:
@@ -104,7 +104,7 @@ def attention_scores(module: MultiheadAttention, trace: AttentionTrace) -> NDArr
 
 
 def packed_scores(scores: NDArray[np.float32]) -> dict[str, Any]:
-    """(Lq, Lk) as 16-bit levels in base64: score = offset + scale * level, level -32768 = masked. Error <= range / 131068."""
+    """Packs scores (Lq, Lk) as 16-bit levels in base64: score = offset + scale * level, -32768: masked."""
     seen = np.isfinite(scores)
     low, high = (float(scores[seen].min()), float(scores[seen].max())) if seen.any() else (0.0, 0.0)
     scale, offset = (high - low) / LEVELS, (high + low) / 2
@@ -117,7 +117,7 @@ def packed_scores(scores: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def packed_rows(rows: SparseRows) -> dict[str, Any]:
-    """The weights as a report holds them, four significant digits."""
+    """Packs weights with four significant digits."""
     return {
         "crow": rows.crow.tolist(),
         "col": rows.col.tolist(),

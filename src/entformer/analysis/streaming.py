@@ -1,42 +1,67 @@
-"""Numbers of a stream in fixed memory. In: values between 0 and 1, batch after batch. Out: medians; a uniform sample."""
+"""Statistics of a stream in fixed memory: means, medians, a uniform sample."""
+
+from typing import Protocol
 
 import numpy as np
 
 from entformer.analysis.rows import Floats
 
-FINE = 1000
+BINS = 1000
+
+
+class Accumulator(Protocol):
+    """One statistic per head over values that arrive in batches."""
+
+    def __init__(self, heads: int) -> None: ...
+
+    def add(self, values: Floats) -> None:
+        """Adds values with heads on axis 1; NaN is skipped."""
+
+    def values(self) -> list[float | None]:
+        """Returns a number per head; None for a head without values."""
+
+
+class StreamingMeans:
+    """The mean of each head's values; of all values if there is one head only."""
+
+    def __init__(self, heads: int) -> None:
+        self._sums, self._counts = np.zeros(heads), np.zeros(heads)
+
+    def add(self, values: Floats) -> None:
+        axes = tuple(axis for axis in range(values.ndim) if axis != 1 or len(self._sums) == 1)
+        self._sums += np.nansum(values, axes)
+        self._counts += np.count_nonzero(~np.isnan(values), axes)
+
+    def values(self) -> list[float | None]:
+        return [float(total / count) if count else None for total, count in zip(self._sums, self._counts, strict=True)]
 
 
 class StreamingMedians:
-    """The median of each of `count` streams of values from 0 to 1, to within 1 / 1000, whatever their length.
+    """The median of each head's values from 0 to 1, to within 1 / 1000, whatever their number.
 
-    A histogram with the mean of every bin: what is said is the mean of the bin the median is in, so it is exact when the values
-    in that bin are equal, as at exactly 0 and exactly 1.
+    A histogram with the mean of every bin; the median is the mean of the bin it is in, so it is exact when the values in that
+    bin are equal, as at exactly 0 and exactly 1.
     """
 
-    def __init__(self, count: int) -> None:
-        self._counts = np.zeros((count, FINE), dtype=np.int64)
-        self._sums = np.zeros((count, FINE))
+    def __init__(self, heads: int) -> None:
+        self._counts = np.zeros((heads, BINS), dtype=np.int64)
+        self._sums = np.zeros((heads, BINS))
 
     def add(self, values: Floats) -> None:
-        """values (n, count); NaN is left out."""
-        stream = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+        head = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         known = ~np.isnan(values)
         value = np.clip(values[known], 0.0, 1.0)
-        cell = stream[known] * FINE + np.minimum((value * FINE).astype(np.int64), FINE - 1)
+        cell = head[known] * BINS + np.minimum((value * BINS).astype(np.int64), BINS - 1)
         self._counts += np.bincount(cell, minlength=self._counts.size).reshape(self._counts.shape)
         self._sums += np.bincount(cell, value, self._sums.size).reshape(self._sums.shape)
 
-    def medians(self) -> Floats:
-        """(count,); NaN for a stream without values."""
-        upto = np.cumsum(self._counts, 1)
-        total = upto[:, -1]
-        middle = [(upto < np.maximum(rank, 1)[:, None]).sum(1) for rank in ((total + 1) // 2, (total + 2) // 2)]
-        each = np.arange(len(total))
-        halves = [self._sums[each, np.minimum(at, FINE - 1)] for at in middle]
-        sizes = [np.maximum(self._counts[each, np.minimum(at, FINE - 1)], 1) for at in middle]
-        found: Floats = (halves[0] / sizes[0] + halves[1] / sizes[1]) / 2
-        return np.where(total > 0, found, np.nan)
+    def values(self) -> list[float | None]:
+        found: list[float | None] = []
+        for counts, sums in zip(self._counts, self._sums, strict=True):
+            total = int(counts.sum())
+            middle = np.searchsorted(np.cumsum(counts), ((total + 1) // 2, total // 2 + 1))
+            found.append(float(np.mean(sums[middle] / counts[middle])) if total else None)
+        return found
 
 
 class Reservoir:
@@ -46,11 +71,11 @@ class Reservoir:
         self.size = size
         self.ids: list[int] = []
         self._seen = 0
-        self._chance = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
 
     def add(self, number: int) -> None:
         self._seen += 1
         if len(self.ids) < self.size:
             self.ids.append(number)
-        elif self.size and (place := int(self._chance.integers(self._seen))) < self.size:
-            self.ids[place] = number
+        elif self.size and (index := int(self._rng.integers(self._seen))) < self.size:
+            self.ids[index] = number

@@ -1,7 +1,7 @@
-"""What the tokens of a batch are: pieces of which word, a word that asks, the question mark. In: ids. Out: `Marks`.
+"""Finds the words, interrogative words and question marks in the tokens of a batch.
 
-Words come from `SubwordTokenizer.word_starts`. Two things part from plain words, so that a cluster matches the paper: a piece
-of punctuation stands alone ("dog." is two clusters), and in tokenized text a hyphen joins its neighbours ("one - two").
+Words come from `SubwordTokenizer.word_starts`, with two exceptions, so that clusters match the paper: a piece of punctuation
+is a cluster of its own ("dog." is two), and in tokenized text a hyphen joins its neighbors ("one - two").
 """
 
 import unicodedata
@@ -28,18 +28,18 @@ class Marks:
 
     @property
     def questions(self) -> Bools:
-        """Sentences that have an interrogative word and a question mark, (B,); the mark alone if no such word was met."""
+        """Sentences with an interrogative word and a question mark, (B,); the mark alone if no such word is in the batch."""
         worded = np.any(self.asking, axis=1)
         asks: Bools = (self.mark >= 0) & (worded | ~worded.any())
         return asks
 
-    def of(self, sentences: Ints) -> "Marks":
-        """Those of some sentences of the batch."""
+    def select(self, sentences: Ints) -> "Marks":
+        """Returns the marks of some sentences of the batch."""
         return Marks(self.words[sentences], self.asking[sentences], self.mark[sentences])
 
 
 class WordMarker:
-    """Reads tokens of one language."""
+    """Marks the tokens of one language."""
 
     def __init__(self, subwords: SubwordTokenizer, language: str, *, tokenized: bool = False) -> None:
         self._asking = INTERROGATIVES.get(language.lower().replace("_", "-").split("-")[0], frozenset())
@@ -47,7 +47,7 @@ class WordMarker:
         self._pieces = subwords.pieces(range(subwords.size))
         bare = [piece.removeprefix(SPACE) for piece in self._pieces]
         self._bare = bare
-        self._alone = [bool(text) and all(_parts_words(character) for character in text) for text in bare]
+        self._alone = [bool(text) and all(_separates_words(character) for character in text) for text in bare]
         self._begins = [i < CONTROLS or piece.startswith(SPACE) for i, piece in enumerate(self._pieces)]
         ids = {piece: i for i, piece in enumerate(self._pieces)}
         self._statement_ends = {
@@ -58,7 +58,7 @@ class WordMarker:
         }
 
     def marks(self, sentences: Sequence[Sequence[int]], length: int) -> Marks:
-        """The sentences of a batch, with BOS or EOS where the model sees them, padded to `length` places."""
+        """Marks the sentences of a batch, with BOS or EOS as the model reads them, padded to `length` tokens."""
         words = np.full((len(sentences), length), -1, dtype=np.int64)
         asking = np.zeros((len(sentences), length), dtype=np.bool_)
         mark = np.full(len(sentences), -1, dtype=np.int64)
@@ -75,47 +75,47 @@ class WordMarker:
         return Marks(words, asking, mark)
 
     def statement_end(self, token: int) -> int:
-        """The full stop that makes a statement of a question that ends in `token`; -1 if the vocabulary has none."""
+        """Returns the full stop that replaces the question mark `token`; -1 if the vocabulary has none."""
         return self._statement_ends.get(token, -1)
 
     def clusters(self, ids: Sequence[int]) -> list[int]:
-        """The cluster of each token of one sentence, counted from 0; -1 for controls."""
+        """Returns the cluster of each token of one sentence, counted from 0; -1 for special tokens."""
         starts: list[int] = []  # where clusters begin
         texts: list[str] = []
         before = -1  # the token before, -1 at the start
-        for place, token in enumerate(ids):
+        for index, token in enumerate(ids):
             if token >= CONTROLS:
                 # A lone "▁" has no text yet: what follows belongs to it.
                 fresh = before < CONTROLS or self._begins[token]
                 if fresh or (self._bare[before] and (self._alone[token] or self._alone[before])):
-                    starts.append(place)
+                    starts.append(index)
                     texts.append("")
                 texts[-1] += self._bare[token]
             before = token
         joined = self._joined(texts) if self._tokenized else range(len(texts))
         found = [-1] * len(ids)
         for number, begin, end in zip(joined, starts, [*starts[1:], len(ids)], strict=True):
-            for place in range(begin, end):
-                if ids[place] >= CONTROLS:
-                    found[place] = number
+            for index in range(begin, end):
+                if ids[index] >= CONTROLS:
+                    found[index] = number
         return found
 
     @staticmethod
     def _joined(texts: Sequence[str]) -> list[int]:
-        """Numbers of the clusters when a hyphen takes its neighbours in."""
+        """Returns the numbers of the clusters when a hyphen joins its neighbors."""
         numbers: list[int] = []
-        for place, text in enumerate(texts):
-            together = place > 0 and (text in HYPHENS or texts[place - 1] in HYPHENS)
-            numbers.append(0 if place == 0 else numbers[-1] + (not together))
+        for index, text in enumerate(texts):
+            together = index > 0 and (text in HYPHENS or texts[index - 1] in HYPHENS)
+            numbers.append(0 if index == 0 else numbers[-1] + (not together))
         return numbers
 
 
-def _parts_words(character: str) -> bool:
+def _separates_words(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in INSIDE_WORDS
 
 
 def word_numbers(subwords: SubwordTokenizer, ids: Sequence[int]) -> list[int]:
-    """The word, as spaces part them, of each token; -1 for PAD, BOS and EOS. What gold alignments count."""
+    """Returns the space-separated word of each token, as gold alignments count them; -1 for PAD, BOS and EOS."""
     found: list[int] = []
     number = -1
     for token, begins in zip(ids, subwords.word_starts(ids), strict=True):

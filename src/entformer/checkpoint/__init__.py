@@ -1,9 +1,9 @@
-"""Runs on disk: what training writes and everything later reads. In: a run folder. Out: a model ready to translate.
+"""Runs on disk: checkpoints, averaging and loading.
 
     from entformer.checkpoint import load_run
     run = load_run(Path("runs/demo"))          # run.model, run.subwords, run.source_language, ...
 
-The layout of a run folder is in `checkpoint/folder.py`. Nothing in it is pickled.
+The layout of a run directory is in `checkpoint/folder.py`. Nothing in it is pickled.
 """
 
 from entformer.checkpoint.average import average_checkpoints

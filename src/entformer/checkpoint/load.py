@@ -1,7 +1,4 @@
-"""A run folder -> a model ready to use. In: the folder and which weights. Out: `LoadedRun`.
-
-The folder alone suffices: model.json says what to build, subwords.model is the vocabulary, a checkpoint holds the weights.
-"""
+"""Loading of a trained run: configuration from model.json, tokenizer from subwords.model, weights from a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +8,22 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from entformer import __version__
-from entformer.checkpoint.atomic import read_json
 from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
 from entformer.checkpoint.folder import RunFolder
 from entformer.checkpoint.weights import load_weights
-from entformer.errors import DataError
+from entformer.errors import ArgumentError, DataError
+from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
 
-FORMAT = 1
+RUN_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRun:
-    """A trained model with everything translation needs."""
+    """A trained model with everything needed to translate."""
 
     model: Seq2Seq
     """In eval mode."""
@@ -48,9 +45,9 @@ def model_info(
     lowercase: bool,
     data_fingerprint: str,
 ) -> dict[str, Any]:
-    """What model.json holds."""
+    """Returns the content of model.json."""
     return {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "entformer": __version__,
         "source_language": source_language,
         "target_language": target_language,
@@ -58,7 +55,7 @@ def model_info(
         "lowercase": lowercase,
         "subwords": {"size": subwords.size, "fingerprint": subwords.fingerprint},
         "data_fingerprint": data_fingerprint,
-        "model": config.model_dump(mode="json"),
+        "model": config.to_dict(),
     }
 
 
@@ -68,7 +65,7 @@ class _SubwordsInfo(BaseModel, strict=True):
 
 
 class ModelInfo(BaseModel, strict=True):
-    """What model.json must hold; `read_model_info` checks it."""
+    """Required fields of model.json."""
 
     source_language: str
     target_language: str
@@ -80,65 +77,66 @@ class ModelInfo(BaseModel, strict=True):
 
 
 def read_model_info(path: Path) -> tuple[ModelInfo, dict[str, Any]]:
-    """Read model.json.
+    """Reads model.json.
 
     Returns:
-        What this version uses of it, and the whole of it.
+        The validated fields, and the whole content.
 
     Raises:
-        DataError: the file is missing, damaged or of another version.
+        DataError: The file is missing, damaged or of another version.
     """
     info = read_json(path)
-    if info.get("format") != FORMAT:
+    if info.get("format") != RUN_FORMAT:
         raise DataError(
-            f"{path} has format {info.get('format')}; this version of entformer ({__version__}) reads {FORMAT}. "
+            f"{path} has format {info.get('format')}; this version of entformer ({__version__}) reads {RUN_FORMAT}. "
             "Use the version that wrote it."
         )
     try:
         return ModelInfo.model_validate(info), info
-    except ValidationError as problem:
-        raise DataError(f"{path} is damaged ({first_problem(problem)}); put it back from a copy.") from problem
+    except ValidationError as err:
+        raise DataError(f"{path} is damaged ({first_problem(err)}); restore it from a copy.") from err
 
 
-def first_problem(problem: ValidationError) -> str:
-    """The first thing pydantic found, in one line: where, and what."""
-    first = problem.errors(include_url=False)[0]
+def first_problem(err: ValidationError) -> str:
+    """Returns the first error of pydantic in one line: location and message."""
+    first = err.errors(include_url=False)[0]
     message = str(first["msg"])
     return f"{'.'.join(map(str, first['loc']))}: {message[:1].lower()}{message[1:]}"
 
 
 def load_run(run: Path | str, which: str | Path = "best", *, device: torch.device | str = "cpu") -> LoadedRun:
-    """Load a trained run.
+    """Loads a trained run.
 
     Args:
-        run: the run folder.
-        which: "best", "last", "averaged", "step-1000", or a path: a folder with weights (a checkpoint, an average), a
-            safetensors file, or another run of the same model, whose best weights are taken.
-            "best" is the best checkpoint or, once training has found it better, the average; while there has been no
-            validation it is the last checkpoint.
-        device: where the model goes.
+        run: The run directory.
+        which: "best", "last", "averaged", "step-1000", or a path: a directory with weights (a checkpoint, an average), a
+            safetensors file, or another run of the same model, whose best weights are used. "best" is the best checkpoint or
+            the average, whichever validated better; before the first validation it is the last checkpoint.
+        device: Device of the model.
+
+    Raises:
+        DataError: The run or a file of it is missing or damaged.
+        ArgumentError: The device is not available.
     """
     folder = RunFolder(Path(run))
     device = usable_device(device)
     if not folder.path.is_dir():
-        raise DataError(f"there is no run folder {folder.path}.")
+        raise DataError(f"there is no run directory {folder.path}.")
     if not folder.model.is_file():
         raise DataError(
-            f"{folder.path} is not a run of entformer: it has no model.json. Give the folder `entformer train` wrote."
+            f"{folder.path} is not an entformer run: it has no model.json. Pass a directory written by `entformer train`."
         )
     checked, info = read_model_info(folder.model)
     subwords = _subwords(folder, checked)
     try:
-        config = Seq2SeqConfig.model_validate(checked.model)
-    except ValidationError as problem:
-        raise DataError(
-            f"{folder.model} does not describe a model of this version of entformer ({first_problem(problem)})."
-        ) from problem
+        config = Seq2SeqConfig.from_dict(checked.model)
+    except ArgumentError as err:
+        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
     weights, step = _weights(folder, which)
     try:
         model = Seq2Seq(config)
-    except (RuntimeError, MemoryError, OverflowError) as problem:  # sizes that do not fit into memory
-        raise DataError(f"the model that {folder.model} describes cannot be built here ({_line(problem)}).") from problem
+    except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
+        raise DataError(f"the model that {folder.model} describes cannot be built ({_first_line(err)}).") from err
     load_weights(weights, model)
     return LoadedRun(
         model=model.to(device).eval(),
@@ -150,40 +148,40 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     )
 
 
-def _line(problem: BaseException) -> str:
-    return (str(problem).splitlines() or [type(problem).__name__])[0]
+def _first_line(err: BaseException) -> str:
+    return (str(err).splitlines() or [type(err).__name__])[0]
 
 
 def _subwords(folder: RunFolder, info: ModelInfo) -> SubwordTokenizer:
     subwords = SubwordTokenizer.load(folder.subwords)
     if subwords.size != info.model.get("vocab_size"):
         raise DataError(
-            f"the model in {folder.path} has {info.model.get('vocab_size')} types of subwords, {folder.subwords} has "
-            f"{subwords.size}; put back the subwords.model the run was trained with."
+            f"the model in {folder.path} has a vocabulary of {info.model.get('vocab_size')}, {folder.subwords} of "
+            f"{subwords.size}; restore the subwords.model the run was trained with."
         )
     if subwords.fingerprint != info.subwords.fingerprint:
         raise DataError(
             f"{folder.subwords} (fingerprint {subwords.fingerprint}) is not the one this model was trained with "
-            f"({info.subwords.fingerprint}); put back the original file."
+            f"({info.subwords.fingerprint}); restore the original file."
         )
     return subwords
 
 
 def _average_step(weights: Path) -> int:
-    """The step that average.json beside the averaged weights names."""
+    """Returns the step in the average.json of averaged weights."""
     record = weights.with_name("average.json")
     step = read_json(record).get("step")
     if not isinstance(step, int):
-        raise DataError(f"{record} is damaged: it has no step; make it again with: entformer average {weights.parent.parent}")
+        raise DataError(f"{record} is damaged: it has no step; recreate it with: entformer average {weights.parent.parent}")
     return step
 
 
 def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
-    """The file of weights and its step."""
+    """Returns the file of weights and its step."""
     if which == AVERAGED or (which == "best" and points_to_average(folder)):
         file = folder.averaged / "model.safetensors"
         if not file.is_file():
-            raise DataError(f"{folder.path} has no averaged weights; make them with: entformer average {folder.path}")
+            raise DataError(f"{folder.path} has no averaged weights; create them with: entformer average {folder.path}")
         return file, _average_step(file)
     if which in ("best", "last"):
         checkpoint = folder.pointed(str(which)) or folder.latest()
@@ -202,7 +200,7 @@ def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
 
 
 def _weights_in(path: Path) -> tuple[Path, int]:
-    """The file of weights in a folder that the user named, and its step; -1 if that is not known."""
+    """Returns the file of weights in a directory, and its step, -1 if unknown."""
     if (path / "model.json").is_file():
         return _weights(RunFolder(path), "best")
     if path.parent.name == "checkpoints":
@@ -210,5 +208,5 @@ def _weights_in(path: Path) -> tuple[Path, int]:
         return checkpoint.weights, checkpoint.step
     file = path / "model.safetensors"
     if not file.is_file():
-        raise DataError(f"{path} holds no weights; give a run, a checkpoint folder or a safetensors file.")
+        raise DataError(f"{path} has no weights; pass a run, a checkpoint directory or a safetensors file.")
     return file, _average_step(file) if (path / "average.json").is_file() else -1

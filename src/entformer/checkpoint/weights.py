@@ -1,7 +1,4 @@
-"""Weights <-> safetensors. In: a module, or a file. Out: the file, or the module filled, or one sentence why it does not fit.
-
-A tensor that several names share (tied embeddings) is stored once, under its first name.
-"""
+"""Saving and loading of weights as safetensors. A tensor shared by several names (tied embeddings) is stored once."""
 
 import os
 from collections.abc import Mapping
@@ -12,91 +9,90 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from entformer.checkpoint.atomic import file_sha256, read_json, sync_file, wrap_os_errors
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.errors import DataError, RunFailed
+from entformer.files import file_sha256, read_json, wrap_os_errors
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, each once however many names share it."""
+    """Returns parameters and persistent buffers by name; a shared tensor is listed once."""
     everything = module.state_dict()  # in the order of the modules, so the first name is always the same
     kept: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     for name, tensor in everything.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and place in seen:
+        storage = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and storage in seen:
             continue
-        seen.add(place)
+        seen.add(storage)
         kept[name] = tensor
     return kept
 
 
 def save_weights(path: Path, module: nn.Module) -> None:
-    """Write the module's tensors to `path` and wait for the disk. Not atomic: the caller renames the folder."""
+    """Writes the tensors of a module to `path`. Not atomic: the caller renames the directory."""
     save_tensors(path, tensors_of(module))
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors to `path` and wait for the disk."""
+    """Writes named tensors to `path`. Not atomic."""
     with wrap_os_errors(path):
         try:
-            # safetensors wants each tensor dense and by itself.
+            # safetensors requires contiguous tensors.
             save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, os.fspath(path))
-        except SafetensorError as problem:  # its writer reports a full disk in words of its own
-            full = "No space" in str(problem) or "os error 28" in str(problem)
-            what = "the disk is full" if full else f"writing failed ({problem})"
+        except SafetensorError as err:  # its writer does not raise OSError for a full disk
+            full = "No space" in str(err) or "os error 28" in str(err)
+            what = "the disk is full" if full else f"writing failed ({err})"
             raise RunFailed(
                 f"{what}: {path} could not be written. What was saved before is intact; free some space and run the same "
                 "command again."
-            ) from problem
-        sync_file(path)
+            ) from err
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file."""
+    """Returns every tensor of a safetensors file."""
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except FileNotFoundError as problem:
-        raise DataError(f"{path} is missing.") from problem
-    except (OSError, SafetensorError) as problem:
-        raise DataError(f"{path} is damaged or no safetensors file ({problem}); use another checkpoint.") from problem
+    except FileNotFoundError as err:
+        raise DataError(f"{path} is missing.") from err
+    except (OSError, SafetensorError) as err:
+        raise DataError(f"{path} is damaged or not a safetensors file ({err}); use another checkpoint.") from err
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
-    """Fill `module` from a file of `save_weights`, after comparing it with its checksum, if there is one beside it.
+    """Loads a file written by `save_weights` into `module`, after comparing it with its checksum if there is one.
 
-    Names and shapes must agree; if not, the module is left as it was.
+    Names and shapes must match; otherwise the module stays unchanged.
     """
     verify_weights(path)
     fill(module, read_tensors(path), path)
 
 
 def verify_weights(weights: Path) -> None:
-    """Compare a file of weights with the checksum beside it: that of its checkpoint, or that of the average.
+    """Compares a file of weights with the checksum of its checkpoint or average.
 
     Raises:
-        DataError: it does not match; the sentence names what to use instead.
+        DataError: It does not match.
     """
     record = weights.with_name("average.json")
     if record.is_file():
         if read_json(record).get("sha256", sha256 := file_sha256(weights)) != sha256:
             raise DataError(
-                f"{weights} is damaged: its content does not match its checksum; make it again with: "
+                f"{weights} is damaged: its content does not match its checksum; recreate it with: "
                 f"entformer average {weights.parent.parent}"
             )
     elif weights.with_name("DONE").is_file():
         try:
             Checkpoint(-1, weights.parent).verify(weights.name)
-        except DataError as problem:
+        except DataError as err:
             run = RunFolder(weights.parent.parent.parent)
             others = ", ".join(other.name for other in run.complete() if other.name != weights.parent.name)
-            advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; put it back from a copy"
-            raise DataError(f"{str(problem).rstrip('.')}; {advice}.") from problem
+            advice = f"use another checkpoint: {others}" if others else "there is no other checkpoint; restore it from a copy"
+            raise DataError(f"{str(err).rstrip('.')}; {advice}.") from err
 
 
 def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:
-    """Copy named tensors into the module's own, after checking that they fit."""
+    """Copies named tensors into the module, after checking names and shapes."""
     own = tensors_of(module)
     missing = [name for name in own if name not in stored]
     surplus = [name for name in stored if name not in own]
@@ -105,15 +101,15 @@ def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:
             f"{origin} does not belong to this model: "
             + "; ".join(
                 f"{what} {len(names)} tensors, the first is {names[0]}"
-                for what, names in (("it lacks", missing), ("it has besides", surplus))
+                for what, names in (("it lacks", missing), ("it has in addition", surplus))
                 if names
             )
-            + ". Use the model.json that was written beside it."
+            + ". Use the model.json from the same run."
         )
     for name, tensor in own.items():
         if stored[name].shape != tensor.shape:
             raise DataError(
-                f"{origin}: {name} has shape {tuple(stored[name].shape)}, this model needs {tuple(tensor.shape)}"
+                f"{origin}: {name} has shape {tuple(stored[name].shape)}, expected {tuple(tensor.shape)}"
                 f"{_vocabulary_hint(stored[name], tensor)}."
             )
     with torch.no_grad():

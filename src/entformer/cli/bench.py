@@ -1,4 +1,4 @@
-"""`entformer bench`: speed relative to a baseline measured in the same run. Prints tables; writes JSON and PNG on request."""
+"""`entformer bench`: measures speed relative to a baseline in the same run."""
 
 import json
 import os
@@ -6,26 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
+from entformer.cli.output import progress_bar, writable_file
 from entformer.errors import ArgumentError
 
-if TYPE_CHECKING:  # imported when a command runs, so that --help does not wait for torch
-    from rich.console import Console
-
+if TYPE_CHECKING:
     from entformer.bench.attention import AttentionShape
     from entformer.bench.harness import Report
 
 app = typer.Typer(help="Measure speed relative to softmax on this machine.", no_args_is_help=True)
 
 JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write all measurements to FILE; - for standard output.")
+    str | None, typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - for standard output.")
 ]
-QuickOption = Annotated[bool, typer.Option("--quick", help="Few cases and rounds: seconds instead of minutes, rough figures.")]
-
-
-@app.callback()
-def bench() -> None:
-    """Measure speed relative to softmax on this machine."""
+QuickOption = Annotated[bool, typer.Option("--quick", help="Few cases and rounds: seconds instead of minutes, imprecise.")]
 
 
 @app.command("rows")
@@ -33,14 +30,13 @@ def bench_rows(
     json_file: JsonOption = None,
     png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Plot time against row length.")] = None,
     quick: QuickOption = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads; torch's default if not given.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads.", show_default="PyTorch's")] = None,
 ) -> None:
     """Benchmark entmax against torch.softmax (forward and backward, row lengths 32 to 8192). Takes a few minutes."""
     from entformer.bench.rows import benchmark_rows
-    from entformer.cli.output import progress_lines
 
     _check_outputs(json_file, png_file)
-    with progress_lines() as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_rows(quick=quick, num_threads=threads, progress=progress)
     _finish(report, json_file)
     if png_file is not None:
@@ -56,30 +52,31 @@ def bench_attention(
     quick: QuickOption = False,
     threads: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Numbers of threads: all cases with the largest, some with the others. Default 1,2."),
+        typer.Option(metavar="N,N", help="Thread counts to measure; only the largest runs every case.", show_default="1,2"),
     ] = None,
     shapes: Annotated[
         str | None,
         typer.Option(
-            metavar="BxHxLxD,...", help="Self-attention shapes. Default 16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64."
+            metavar="BxHxLxD,...",
+            help="Shapes of self-attention.",
+            show_default="16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64",
         ),
     ] = None,
 ) -> None:
-    """Benchmark attention against scaled_dot_product_attention, with the density of each case. Takes about five minutes."""
+    """Benchmark attention against scaled_dot_product_attention, and report the density. Takes about five minutes."""
     from entformer.bench.attention import benchmark_attention
-    from entformer.cli.output import progress_lines
 
     _check_outputs(json_file, png_file)
     most = min(2, len(os.sched_getaffinity(0)))
     counts = _parse_threads(threads) if threads is not None else tuple(range(1, most + 1))
     chosen = _parse_shapes(shapes) if shapes else None
-    with progress_lines() as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_attention(chosen, counts, quick=quick, progress=progress)
     _finish(report, json_file)
     if png_file is not None:
         from entformer.bench.figures import plot_report
 
-        plot_report(report, png_file, x="density", x_label="density: fraction of weights that are not zero")
+        plot_report(report, png_file, x="density", x_label="density (fraction of nonzero weights)")
 
 
 @app.command("training")
@@ -89,23 +86,20 @@ def bench_training(
     threads: Annotated[int, typer.Option(min=1, help="Number of threads.")] = 1,
     preset: Annotated[str, typer.Option(help="Size of the models: micro, tiny, small or base.")] = "tiny",
 ) -> None:
-    """Benchmark training steps of the translation model against the same model with SDPA's softmax. About fifteen minutes."""
+    """Benchmark training steps of a translation model against the same model with SDPA softmax. Takes fifteen minutes."""
     from entformer.bench.training import benchmark_training
-    from entformer.cli.output import progress_lines
     from entformer.models.config import PRESETS
 
     if preset not in PRESETS:
-        raise ArgumentError(f"--preset {preset!r} is not known; choose one of {', '.join(PRESETS)}.")
+        raise ArgumentError(f"--preset {preset!r} is unknown; choose one of {', '.join(PRESETS)}.")
     _check_outputs(json_file, None)
-    with progress_lines() as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_training(preset=preset, num_threads=threads, quick=quick, progress=progress)
     _finish(report, json_file)
 
 
 def _check_outputs(json_file: str | None, png_file: Path | None) -> None:
-    """Fails before the long part rather than after it."""
-    from entformer.cli.output import writable_file
-
+    """Fails before the measurements rather than after them."""
     if json_file not in (None, "-"):
         writable_file(Path(json_file))
     if png_file is not None:
@@ -113,9 +107,7 @@ def _check_outputs(json_file: str | None, png_file: Path | None) -> None:
 
 
 def _finish(report: "Report", json_file: str | None) -> None:
-    from rich.console import Console
-
-    _print_report(Console(stderr=json_file == "-"), report)  # standard output belongs to the JSON then
+    _print_report(Console(stderr=json_file == "-"), report)  # standard output is JSON only
     text = json.dumps(report.as_dict(), indent=1)
     if json_file == "-":
         print(text)
@@ -123,7 +115,7 @@ def _finish(report: "Report", json_file: str | None) -> None:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
 
 
-def _print_report(console: "Console", report: "Report") -> None:
+def _print_report(console: Console, report: "Report") -> None:
     """Prints one table per direction with a row per case and a column per implementation, then the densities."""
     cases = list(dict.fromkeys(m.case for m in report.measurements))
     names = list(dict.fromkeys(m.implementation for m in report.measurements))
@@ -139,14 +131,11 @@ def _print_report(console: "Console", report: "Report") -> None:
     densities = {(m.case, m.implementation): m.details["density"] for m in report.measurements if "density" in m.details}
     if densities:
         rows = [[case, *(f"{100 * densities[case, n]:.3g}" if (case, n) in densities else "" for n in names)] for case in cases]
-        _print_table(console, "density: weights that are not zero, %", ["", *names], rows)
+        _print_table(console, "density: nonzero weights, %", ["", *names], rows)
     console.print(str(report.signature), style="dim", highlight=False)
 
 
-def _print_table(console: "Console", title: str, headings: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-
+def _print_table(console: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for index, heading in enumerate(headings):
         table.add_column(

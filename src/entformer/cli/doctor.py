@@ -1,4 +1,4 @@
-"""`entformer doctor`: what runs on this machine and why. Out: a report as text or JSON, and the exit code."""
+"""`entformer doctor`: reports which implementation runs on this machine and why, and tests it."""
 
 import json
 import os
@@ -7,17 +7,17 @@ import shlex
 import subprocess
 import warnings
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from entformer import __version__
-from entformer.bench.harness import cpu_name
-from entformer.cli.self_test import SelfTest, self_test
-from entformer.errors import ImplUnavailable
-from entformer.kernels import native
-from entformer.kernels.registry import resolve
+from entformer.cli.options import Json
+
+if TYPE_CHECKING:
+    from entformer.cli.self_test import SelfTest
 
 OPERATORS = (  # those with kernels
     "entformer::entmax",
@@ -26,21 +26,20 @@ OPERATORS = (  # those with kernels
     "entformer::attention_backward",
     "entformer::attention_support",
 )
-INSTRUCTION_SETS = tuple(reversed(native.X86_FLAGS))  # widest first
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
-    """Who computes an operator on a device."""
+class Dispatch:
+    """The implementation that runs an operator on a device."""
 
     serves: str
     why_not: dict[str, str]
-    """Each other implementation -> the reason."""
+    """Each other implementation -> the reason it is not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentReport:
-    """Everything `entformer doctor` knows."""
+    """Everything `entformer doctor` reports."""
 
     entformer: str
     python: str
@@ -55,27 +54,44 @@ class EnvironmentReport:
     library: str | None
     instruction_set: str | None
     instruction_sets: dict[str, bool]
-    operators: dict[str, dict[str, Service]]
-    """Operator -> device of the tensors -> who serves."""
-    self_test: SelfTest
+    operators: dict[str, dict[str, Dispatch]]
+    """Operator -> device -> implementation."""
+    self_test: "SelfTest"
 
 
-def run(*, as_json: bool) -> int:
-    """Examine, report, and return the exit code."""
-    findings = examine()
+def doctor(as_json: Json = False) -> None:
+    """Show which implementation runs on this machine and why, and test it. Exits with code 1 if the self-test fails."""
+    report = examine()
     if as_json:
-        print(json.dumps(asdict(findings), indent=1))
+        print(json.dumps(asdict(report), indent=1))
     else:
-        _print(findings, Console())
-    return 0 if findings.self_test.passed else 1
+        _print(report, Console())
+    if not report.self_test.passed:
+        raise typer.Exit(1)
 
 
 def examine() -> EnvironmentReport:
-    """Look at this machine. Builds the kernels if they are not built yet."""
+    """Inspects this machine. Builds the kernels if they are not built yet."""
+    import torch
+
+    from entformer.bench.harness import cpu_name
+    from entformer.cli.self_test import self_test
+    from entformer.kernels import native
+
     why_not = native.load()
-    available = _available_instruction_sets()
+    available: dict[str, bool] = {}
+    if why_not is None:
+        before = native.isa()
+        try:
+            available = {name: native.set_isa(name) for name in reversed(native.X86_FLAGS)}  # widest first
+        finally:
+            native.set_isa(before)
     library = native.library_path()
-    devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    try:
+        compiler = native.compiler()
+    except native.BuildError:  # reported as the reason why there are no kernels
+        compiler = None
+    devices = {device: _dispatch(device) for device in ["cpu"] + ["cuda"] * torch.cuda.is_available()}
     return EnvironmentReport(
         entformer=__version__,
         python=platform.python_version(),
@@ -84,99 +100,77 @@ def examine() -> EnvironmentReport:
         cpu=cpu_name(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        compiler=shlex.join(compiler) if (compiler := _compiler()) else None,
-        compiler_version=_compiler_version(),
+        compiler=shlex.join(compiler) if compiler else None,
+        compiler_version=_version(compiler) if compiler else None,
         cache=str(native.cache_dir()),
         library=str(library) if library else None,
         instruction_set=native.isa() if why_not is None else None,
         instruction_sets=available,
-        operators={name: {device: _who_serves(device) for device in devices} for name in OPERATORS},
+        operators=dict.fromkeys(OPERATORS, devices),  # all operators share one library
         self_test=self_test([name for name, works in available.items() if works]),
     )
 
 
-def _available_instruction_sets() -> dict[str, bool]:
-    if native.load() is not None:
-        return {}
-    before = native.isa()
-    try:
-        return {name: native.set_isa(name) for name in INSTRUCTION_SETS}
-    finally:
-        native.set_isa(before)
+def _dispatch(device: str) -> Dispatch:
+    from entformer.errors import ImplUnavailable
+    from entformer.kernels.registry import resolve
 
-
-def _who_serves(device: str) -> Service:
-    """Which implementation takes tensors of a device, and what keeps the others from it. All operators share a library."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what "auto" would warn about is in the report
+        warnings.simplefilter("ignore")  # the report contains what "auto" would warn about
         serves = resolve("auto", device)
     why_not = {}
     for name in ("triton", "cpu"):
         try:
             resolve(name, device)
-        except ImplUnavailable as problem:
-            why_not[name] = str(problem)
+        except ImplUnavailable as err:
+            why_not[name] = str(err)
     if serves != "reference":
-        why_not["reference"] = "it is slower: the definition that the others are tested against."
-    return Service(serves=serves, why_not=why_not)
+        why_not["reference"] = "slower; it is the definition that the others are tested against."
+    return Dispatch(serves=serves, why_not=why_not)
 
 
-def _compiler() -> list[str] | None:
+def _version(compiler: list[str]) -> str | None:
     try:
-        return native.compiler()
-    except native.BuildError:  # why there are no kernels says it
-        return None
-
-
-def _compiler_version() -> str | None:
-    command = _compiler()
-    if command is None:
-        return None
-    try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return next(iter(done.stdout.splitlines()), None)
 
 
-def _print(findings: EnvironmentReport, console: Console) -> None:
-    def say(label: str, text: str, style: str = "") -> None:
-        console.print(Text.assemble((f"{label:<14}", "dim"), (text, style)), soft_wrap=True)  # paths stay whole for copying
+def _print(report: EnvironmentReport, console: Console) -> None:
+    def line(label: str, text: str, style: str = "") -> None:
+        console.print(Text.assemble((f"{label:<14}", "dim"), (text, style)), soft_wrap=True)  # paths can be copied whole
 
-    say("entformer", findings.entformer)
-    say("python", f"{findings.python}, {findings.system}")
-    say("torch", f"{findings.torch}, threads: {findings.threads}")
-    say("processor", f"{findings.cpu}, cores: {findings.cores}")
-    say("compiler", f"{findings.compiler} ({findings.compiler_version})" if findings.compiler else "none found")
-    say("kernel cache", findings.cache)
-    say("library", findings.library or "none")
-    if findings.instruction_set:
-        others = [name for name, works in findings.instruction_sets.items() if works and name != findings.instruction_set]
-        missing = [name for name, works in findings.instruction_sets.items() if not works]
-        also = f"; also here: {', '.join(others)}" if others else ""
-        lacking = f"; not on this CPU: {', '.join(missing)}" if missing else ""
-        say("instructions", f"{findings.instruction_set} in use{also}{lacking}")
-
-    console.print()
-    for device in next(iter(findings.operators.values())):
-        for serving in ("triton", "cpu", "reference"):
-            served = [name.split("::")[1] for name, on in findings.operators.items() if on[device].serves == serving]
-            if served:
-                say(f"on {device}", f"served by {serving}: {', '.join(served)}", "bold")
-        reasons = {item for on in findings.operators.values() for item in on[device].why_not.items()}
-        for name, reason in sorted(reasons):
-            say(f"on {device}", f"not by {name}: {reason}")
+    line("entformer", report.entformer)
+    line("python", f"{report.python}, {report.system}")
+    line("torch", f"{report.torch}, threads: {report.threads}")
+    line("processor", f"{report.cpu}, cores: {report.cores}")
+    line("compiler", f"{report.compiler} ({report.compiler_version})" if report.compiler else "not found")
+    line("kernel cache", report.cache)
+    line("library", report.library or "none")
+    if report.instruction_set:
+        others = [name for name, works in report.instruction_sets.items() if works and name != report.instruction_set]
+        missing = [name for name, works in report.instruction_sets.items() if not works]
+        also = f"; also available: {', '.join(others)}" if others else ""
+        lacking = f"; not supported by this CPU: {', '.join(missing)}" if missing else ""
+        line("instructions", f"{report.instruction_set}{also}{lacking}")
 
     console.print()
-    test = findings.self_test
-    verdict = "passed" if test.passed else "FAILED"
+    names = ", ".join(name.split("::")[1] for name in report.operators)
+    for device, dispatch in next(iter(report.operators.values())).items():
+        line(f"on {device}", f"{dispatch.serves} runs {names}", "bold")
+        for name, reason in sorted(dispatch.why_not.items()):
+            line(f"on {device}", f"not {name}: {reason}")
+
+    console.print()
+    test = report.self_test
     on = f" on {', '.join(test.instruction_sets)}" if test.instruction_sets else ""
-    say(
+    line(
         "self-test",
-        f"{verdict}: {test.compared}{on}, {test.cases} cases in {test.seconds:.1f} s",
+        f"{'passed' if test.passed else 'FAILED'}: {test.compared}{on}, {test.cases} cases in {test.seconds:.1f} s",
         "green" if test.passed else "red",
     )
-    worst = ", ".join(f"{what} {error:.1e}" for what, error in test.largest_error.items())
-    say("largest error", f"{worst} (allowed: {test.tolerance:.0e})")
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in test.largest_error.items())
+    line("largest error", f"{errors} (tolerance: {test.tolerance:.0e})")
     if not test.passed:
-        say("", "The kernels give wrong numbers here. Set ENTFORMER_NATIVE=0 to do without them, and please report this.")
+        line("", "The kernels return wrong numbers on this machine. Set ENTFORMER_NATIVE=0 to disable them, and report this.")

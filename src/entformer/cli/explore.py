@@ -1,7 +1,6 @@
-"""`entformer explore`: a live page for one trained run. In: a run folder. Out: a server on this machine, until Ctrl-C.
+"""`entformer explore`: serves an interactive page for one trained run until Ctrl-C.
 
-The address is taken before the model is loaded, so a port in use shows at once. Only this machine can reach it unless --host
-says otherwise.
+The address is bound before the model is loaded, so that a port in use is reported at once.
 """
 
 import contextlib
@@ -12,59 +11,67 @@ import sys
 import warnings
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-import uvicorn
+import typer
 from rich.console import Console
 
-from entformer.checkpoint import LoadedRun, load_run
-from entformer.cli.test_sets import prepared_of_run
+from entformer.cli.options import Checkpoint, Device, Run, Threads
 from entformer.errors import ArgumentError, EntformerError
-from entformer.explore.app import create_app
-from entformer.explore.connections import LimitedProtocol
-from entformer.explore.security import LOOPBACK
 
-EXAMPLES = 4  # sentences offered to begin with
-PLEASANT = range(20, 90)  # characters of such a sentence
-ANYWHERE = ("0.0.0.0", "::")
+if TYPE_CHECKING:
+    from entformer.checkpoint import LoadedRun
 
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asks for; see `cli/commands_analysis.py` for the words of each."""
-
-    host: str = "127.0.0.1"
-    port: int = 8765
-    which: str = "best"
-    max_tokens: int = 100
-    timeout: float = 30.0
-    threads: int | None = None
-    device: str = "cpu"
-    open_page: bool | None = None
+EXAMPLES = 4  # sentences offered on the page
+EXAMPLE_LENGTHS = range(20, 90)  # characters
+ANY_ADDRESS = ("0.0.0.0", "::")
 
 
-def run(folder: Path, options: Options) -> None:
-    """Serve until Ctrl-C."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+def explore(
+    run: Run,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. By default only this machine can connect; 0.0.0.0 allows any machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765,
+    open_page: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default="if there is a display")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of subword tokens per sentence.")] = 100,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit of a request.")] = 30.0,
+    checkpoint: Checkpoint = "best",
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Explore a model in the browser: type a sentence, look at every head, try other alphas. Also serves a JSON API."""
+    import torch
+    import uvicorn
+
+    from entformer.checkpoint import load_run
+    from entformer.explore.app import create_app
+    from entformer.explore.connections import LimitedProtocol
+
+    if threads is not None:
+        torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
-    with _listening(options.host, options.port) as listener:
-        loaded = load_run(folder, options.which, device=options.device)
+    with _listen(host, port) as listener:
+        loaded = load_run(run, checkpoint, device=device)
+        allowed = _allowed_hosts(host)
         app = create_app(
             loaded,
-            name=folder.resolve().name,
-            max_tokens=options.max_tokens,
-            timeout=options.timeout,
-            hosts=_names(options.host),
-            examples=_examples(folder, loaded),
+            name=run.resolve().name,
+            max_tokens=max_tokens,
+            timeout=timeout,
+            hosts=allowed,
+            examples=_example_sentences(run, loaded),
         )
-        address = _address(options.host, listener.getsockname()[1])
-        notes.print(f"{loaded.source_language} -> {loaded.target_language}, step {loaded.step}: {address} (Ctrl-C ends it)")
-        if "*" in _names(options.host):
-            notes.print("warning: everyone who reaches this machine over the network can use it.", style="yellow")
-        settings = uvicorn.Config(
+        shown = "127.0.0.1" if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        languages = f"{loaded.source_language} -> {loaded.target_language}"
+        notes.print(f"{languages}, step {loaded.step}: {address} (press Ctrl-C to stop)")
+        if "*" in allowed:
+            notes.print("warning: everyone who reaches this machine over the network can use this page.", style="yellow")
+        config = uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
@@ -74,66 +81,62 @@ def run(folder: Path, options: Options) -> None:
             ws="none",
             timeout_graceful_shutdown=2,
         )
-        if _wants_page(options.open_page):
+        if _has_display() if open_page is None else open_page:
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[listener])
+            uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that has the address, or one sentence why not."""
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as problem:
-        raise ArgumentError(f"--host {host} is not a name or address this machine knows ({problem.strerror}).") from problem
+    except OSError as err:
+        raise ArgumentError(f"--host {host} is not a known name or address ({err.strerror}).") from err
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
         listener.listen(128)
-    except OSError as problem:
+    except OSError as err:
         listener.close()
         raise ArgumentError(
-            f"{host}:{port} cannot be used ({problem.strerror}); choose another with --port, or --port 0 for any free one."
-        ) from problem
+            f"{host}:{port} cannot be used ({err.strerror}); choose another port with --port, or a free one with --port 0."
+        ) from err
     return listener
 
 
-def _names(host: str) -> Sequence[str]:
-    """The Host headers to answer to: names of this machine where only this machine can ask, else any."""
+def _allowed_hosts(host: str) -> Sequence[str]:
+    """Returns the accepted Host headers: names of this machine if only it can connect, otherwise any."""
+    from entformer.explore.security import LOOPBACK
+
     if host == "localhost":
         return LOOPBACK
     try:
-        own = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return ["*"]
-    return [*LOOPBACK, f"[{own}]" if own.version == 6 else str(own)] if own.is_loopback else ["*"]
+    return [*LOOPBACK, f"[{address}]" if address.version == 6 else str(address)] if address.is_loopback else ["*"]
 
 
-def _address(host: str, port: int) -> str:
-    shown = "127.0.0.1" if host in ANYWHERE else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/"
+def _has_display() -> bool:
+    """Returns whether to open a browser: over ssh, the only one may be a text browser that takes over the terminal."""
+    display = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return display and sys.stdout.isatty()
 
 
-def _wants_page(requested: bool | None) -> bool:
-    """Unless told, where a person sits at a screen: over ssh the only browser may be one that takes the terminal."""
-    if requested is not None:
-        return requested
-    screen = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return screen and sys.stdout.isatty()
+def _example_sentences(run: Path, loaded: "LoadedRun") -> list[str]:
+    """Returns a few sentences of the run's own test data; none if the data is gone."""
+    from entformer.cli.test_sets import prepared_of_run
 
-
-def _examples(folder: Path, loaded: LoadedRun) -> list[str]:
-    """A few sentences of the run's own test data, if it is still there; the page does well without."""
     with contextlib.suppress(EntformerError, OSError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # data that changed since training still have sentences
-        prepared = prepared_of_run(folder)
+        warnings.simplefilter("ignore")  # data that changed since training is still good for examples
+        prepared = prepared_of_run(run)
         part = next((name for name in ("test", "valid") if name in prepared.splits), None)
         if part is None:
             return []
         sources, targets = prepared.text(part)
         lines = sources if prepared.source_language == loaded.source_language else targets
-        fitting = [line for line in dict.fromkeys(lines) if len(line) in PLEASANT]
+        fitting = [line for line in dict.fromkeys(lines) if len(line) in EXAMPLE_LENGTHS]
         questions = [line for line in fitting if line.rstrip().endswith("?")][:1]
         spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
         return list(dict.fromkeys([*spread[: EXAMPLES - len(questions)], *questions]))

@@ -1,33 +1,72 @@
-"""`entformer longctx`: trains methods on a task and writes results.jsonl, table.md, curves.png and scaling.png."""
+"""`entformer longctx`: trains on short sequences and evaluates on long ones.
+
+Writes results.jsonl, table.md, curves.png and scaling.png.
+"""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import torch
+import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from entformer.checkpoint.atomic import plain, write_json, write_text
-from entformer.cli.output import writable_folder
+from entformer.cli.output import progress_bar, writable_directory
 from entformer.errors import ArgumentError
-from entformer.longcontext.figures import draw_scaling, draw_sweep, draw_theory
-from entformer.longcontext.methods import METHODS, POSITIONS, positions_of
 from entformer.longcontext.registry import ABOUT, Recipe, recipe_of
-from entformer.longcontext.results import METRICS, markdown, sweep, table
-from entformer.longcontext.tasks import TASKS, make_task
-from entformer.longcontext.theory import dispersion
-from entformer.longcontext.train import RunSpec, build, device_here
-from entformer.training.precision import precision_here
+
+if TYPE_CHECKING:
+    from entformer.longcontext.train import RunSpec
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def _print_list(requested: bool) -> None:
+    if requested:
+        explain()
+        raise typer.Exit()
+
+
+@app.callback()
+def _longctx(
+    _list: Annotated[
+        bool, typer.Option("--list", callback=_print_list, is_eager=True, help="Describe tasks, methods and positions.")
+    ] = False,
+) -> None:
+    """Train on short sequences, evaluate on long ones: softmax, SSMax, entmax, ASEntmax, or your own normalizer.
+
+    Rerun the same command to resume.
+    """
+
+
+@app.command()
+def theory(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for theory.png and theory.json.")] = Path(
+        "longctx-theory"
+    ),
+) -> None:
+    """Plot how attention weights disperse as the number of keys grows, without training. Takes seconds."""
+    from entformer.checkpoint.atomic import write_json
+    from entformer.longcontext.figures import draw_theory
+    from entformer.longcontext.theory import dispersion
+
+    writable_directory(out)
+    found = dispersion()
+    draw_theory(found, out / "theory.png")
+    write_json(out / "theory.json", {"rows": [asdict(spread) for spread in found]})
+    print(f"{out / 'theory.png'}, {out / 'theory.json'}")
 
 
 def explain() -> None:
-    """Print all tasks with their worked examples and options, all methods and all positions."""
+    """Prints all tasks with examples and options, all methods and all positions."""
+    from entformer.longcontext.methods import METHODS, POSITIONS
+    from entformer.longcontext.tasks import TASKS, make_task
+
     console = Console(highlight=False)
     console.print("[bold]tasks[/bold]")
     for name, about in ABOUT.items():
@@ -40,62 +79,95 @@ def explain() -> None:
         console.print(f"[bold]{title}[/bold]")
         for name, (about, _) in entries.items():
             console.print(f"  [bold]{name}[/bold]: {about}")
-    console.print("  A method of your own: module:Name, a class or function that maps scores to weights; -inf = hidden.")
+    console.print("  Your own method: module:Name, a class or function that maps scores (-inf where masked) to weights.")
 
 
-def draw(out: Path) -> None:
-    """The figure of the theory, and its numbers."""
-    writable_folder(out)
-    found = dispersion()
-    draw_theory(found, out / "theory.png")
-    write_json(out / "theory.json", {"rows": [asdict(spread) for spread in found]})
-    print(f"{out / 'theory.png'}, {out / 'theory.json'}")
-
-
-def run(
+def run_task(
     task: str,
-    *,
-    methods: str,
-    positions: str,
-    seeds: str,
-    eval_lengths: str | None,
-    budget: str | None,
-    size: str,
-    options: list[str],
-    changes: Mapping[str, Any],
-    threads: int,
-    device: str = "auto",
-    out: Path | None,
-    as_json: bool,
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Methods (see --list); module:Name for your own.")
+    ] = "softmax,ssmax,entmax,asentmax",
+    positions: Annotated[str, typer.Option(metavar="NAME,...", help="Position encodings (see --list).")] = "nape",
+    train_length: Annotated[
+        int | None, typer.Option(min=4, help="Maximum training length; lengths are drawn from half of it upward.")
+    ] = None,
+    eval_lengths: Annotated[
+        str | None, typer.Option(metavar="64..4096|64,96,128", help="Evaluation lengths; 64..4096 doubles from 64 to 4096.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="N|N,N,...", help="Number of seeds, or a list of seeds.")] = "3",
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.", show_default="the task's")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="90s|10m|2h", help="Training time per run, instead of --steps.")] = None,
+    size: Annotated[str, typer.Option(help="laptop: minutes on two cores; paper: the published setup, for a GPU.")] = "laptop",
+    sequences: Annotated[int | None, typer.Option(min=1, help="Number of evaluation sequences per length.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Task option, e.g. alphabet=16. Repeatable.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Number of layers.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Model dimension.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Number of attention heads.")] = None,
+    hidden: Annotated[int | None, typer.Option(min=1, help="Inner dimension of the feed-forward layers.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size in sequences.")] = None,
+    lr: Annotated[float | None, typer.Option(min=0.0, help="Peak learning rate.")] = None,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, help="Warmup steps; size laptop uses at most a tenth of all steps.")
+    ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between the validations that select a checkpoint (size paper).")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 (autocast, float32 weights) or auto.", show_default="by size")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads; more do not help small models.")] = 1,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory.", show_default="longctx-TASK")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON lines instead of tables.")] = False,
 ) -> None:
-    """Read all requests, then sweep. Mistakes are found before the first update."""
-    if budget is not None and "steps" in changes:
+    """Trains every method on a task and evaluates it. All arguments are checked before the first training step."""
+    import torch
+
+    from entformer.checkpoint.atomic import plain, write_text
+    from entformer.longcontext.figures import draw_scaling, draw_sweep
+    from entformer.longcontext.results import markdown, sweep
+    from entformer.longcontext.train import device_here
+    from entformer.training.precision import precision_here
+
+    if budget is not None and steps is not None:
         raise ArgumentError("give --steps or --budget, not both.")
-    recipe = _recipe(task, size, eval_lengths, budget, options, changes)
-    specs = _specs(recipe, methods, positions, seeds)
-    where = device_here(device)
-    recipe = replace(recipe, precision=precision_here(_precision(recipe.precision), where))
-    folder = writable_folder(out or Path(f"longctx-{recipe.task}"))
+    changes = {
+        "train_length": train_length,
+        "steps": steps,
+        "sequences": sequences,
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "hidden": hidden,
+        "batch": batch,
+        "lr": lr,
+        "warmup": warmup,
+        "validate_every": validate_every,
+        "precision": precision,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    recipe = _make_recipe(task, size, eval_lengths, budget, options or [], changes)
+    specs = _make_specs(recipe, methods, positions, seeds)
+    torch_device = device_here(device)
+    recipe = replace(recipe, precision=precision_here(_parse_precision(recipe.precision), torch_device))
+    folder = writable_directory(out or Path(f"longctx-{recipe.task}"))
     torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}%"),
-        TimeRemainingColumn(),
-        console=notes,
-    )
-    with bar:
-        line = bar.add_task("", total=1.0, visible=notes.is_terminal)
+    with progress_bar(notes if notes.is_terminal else Console(quiet=True)) as show:
 
-        def note(spec: RunSpec, what: str) -> None:
-            notes.print(f"{spec.method}, {spec.positions}, seed {spec.seed}: {what}")
+        def describe(spec: "RunSpec") -> str:
+            return f"{spec.method}, {spec.positions}, seed {spec.seed}"
 
-        def tell(spec: RunSpec, step: int, steps: int, loss: float) -> None:
-            who = f"{spec.method}, {spec.positions}, seed {spec.seed}"
-            bar.update(line, description=f"{who}, loss {loss:.3f}", total=steps, completed=step)
-
-        records = sweep(recipe, specs, folder, note, tell, device=str(where))
+        records = sweep(
+            recipe,
+            specs,
+            folder,
+            lambda spec, what: notes.print(f"{describe(spec)}: {what}"),
+            lambda spec, step, steps, loss: show(describe(spec), step, steps, f"{step}/{steps}, loss {loss:.3f}"),
+            device=str(torch_device),
+        )
     write_text(folder / "table.md", markdown(records))
     draw_sweep(records, folder / "curves.png")
     drawn = ["results.jsonl", "table.md", "curves.png"]
@@ -105,68 +177,85 @@ def run(
         for record in records:
             print(json.dumps(plain(record)))
         return
-    _print(records)
+    _print_tables(records)
     print(f"{folder}: {', '.join(drawn)}")
 
 
-def _recipe(
+for _name, _about in ABOUT.items():
+    _command = partial(run_task, _name)
+    _command.__annotations__ = run_task.__annotations__  # typer reads the options from them
+    app.command(_name, help=_about)(_command)
+
+
+def _make_recipe(
     task: str, size: str, eval_lengths: str | None, budget: str | None, options: list[str], changes: Mapping[str, Any]
 ) -> Recipe:
+    import torch
+
+    from entformer.longcontext.tasks import make_task
+
     recipe = replace(recipe_of(task, size), **changes)
     if "validate_every" in changes and not recipe.validate_at:
         raise ArgumentError(
-            f"--validate-every: with size {size} {recipe.task} keeps the last weights, none are chosen; leave it out."
+            f"--validate-every: with size {size} the last weights are kept, so there are no validations; remove it."
         )
     if options:
-        recipe = replace(recipe, options={**recipe.options, **dict(_option(option) for option in options)})
+        recipe = replace(recipe, options={**recipe.options, **dict(_parse_option(option) for option in options)})
     if eval_lengths is not None:
-        recipe = replace(recipe, eval_lengths=_lengths(eval_lengths))
+        recipe = replace(recipe, eval_lengths=_parse_lengths(eval_lengths))
     if budget is not None:
-        recipe = replace(recipe, seconds=_seconds(budget))
+        recipe = replace(recipe, seconds=_parse_seconds(budget))
     held_out = make_task(recipe.task, **recipe.options).held_out()
     for length in (recipe.shortest, recipe.train_length, *recipe.lengths):
-        held_out.sample(1, length, torch.Generator().manual_seed(0))  # a length the task cannot have shows now, not at the end
+        held_out.sample(1, length, torch.Generator().manual_seed(0))  # an impossible length fails before training
     return recipe
 
 
-def _specs(recipe: Recipe, methods: str, positions: str, seeds: str) -> list[RunSpec]:
-    """All of them, seeds outermost, so that a sweep stopped early has compared something."""
-    names, places = _names(methods, "--methods"), _names(positions, "--positions")
-    for place in places:
-        positions_of(place)
+def _make_specs(recipe: Recipe, methods: str, positions: str, seeds: str) -> "list[RunSpec]":
+    """Returns all runs, seeds outermost, so that a sweep stopped early can compare methods."""
+    from entformer.longcontext.methods import positions_of
+    from entformer.longcontext.train import RunSpec, build
+
+    names, encodings = _parse_names(methods, "--methods"), _parse_names(positions, "--positions")
+    for encoding in encodings:
+        positions_of(encoding)
     if recipe.task == "max-retrieval":
-        places = ["nope"]  # a set has no positions
+        encodings = ["nope"]  # a set has no positions
     for name in names:
-        build(replace(recipe, layers=1, width=recipe.heads * 2, hidden=2), RunSpec(name, places[0], 0))  # or say why not
-    return [RunSpec(name, place, seed) for seed in _seeds(seeds) for place in places for name in names]
+        build(
+            replace(recipe, layers=1, width=recipe.heads * 2, hidden=2), RunSpec(name, encodings[0], 0)
+        )  # raises if it cannot be built
+    return [RunSpec(name, encoding, seed) for seed in _parse_seeds(seeds) for encoding in encodings for name in names]
 
 
-def _names(text: str, option: str) -> list[str]:
+def _parse_names(text: str, option: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise ArgumentError(f"{option} is empty; give names separated by commas.")
     return names
 
 
-def _precision(name: str) -> Literal["auto", "float32", "bfloat16"]:
+def _parse_precision(name: str) -> Literal["auto", "float32", "bfloat16"]:
     if name not in ("auto", "float32", "bfloat16"):
         raise ArgumentError(f"--precision {name!r}: choose auto, float32 or bfloat16.")
     return cast(Literal["auto", "float32", "bfloat16"], name)
 
 
-def _seeds(text: str) -> list[int]:
+def _parse_seeds(text: str) -> list[int]:
     if not re.fullmatch(r"\d+(,\d+)*,?", text) or text == "0":
-        raise ArgumentError(f"--seeds {text!r}: give a number of seeds, as 3, or which, as 0,1,5.")
+        raise ArgumentError(f"--seeds {text!r}: give a number of seeds, such as 3, or a list, such as 0,1,5.")
     return list(range(int(text))) if "," not in text else sorted({int(seed) for seed in text.split(",") if seed})
 
 
-def _lengths(text: str) -> tuple[int, ...]:
-    """ "64..4096" by doubling, "64,96,128" as they are, or both mixed."""
+def _parse_lengths(text: str) -> tuple[int, ...]:
+    """Parses "64..4096" (doubling) and "64,96,128"; both forms can be mixed."""
     lengths: set[int] = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
         if not found or int(found[1]) < 1 or int(found[2] or found[1]) < int(found[1]):
-            raise ArgumentError(f"--eval-lengths {text!r}: give 64..4096, which doubles, or 64,96,128.")
+            raise ArgumentError(
+                f"--eval-lengths {text!r}: give a range that doubles, such as 64..4096, or a list, such as 64,96,128."
+            )
         length, last = int(found[1]), int(found[2] or found[1])
         while length <= last:
             lengths.add(length)
@@ -174,14 +263,14 @@ def _lengths(text: str) -> tuple[int, ...]:
     return tuple(sorted(lengths))
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", text)
     if not found or float(found[1]) <= 0.0:
-        raise ArgumentError(f"--budget {text!r}: give a time, as 90s, 10m or 2h.")
+        raise ArgumentError(f"--budget {text!r}: give a time, such as 90s, 10m or 2h.")
     return float(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
-def _option(text: str) -> tuple[str, int | float]:
+def _parse_option(text: str) -> tuple[str, int | float]:
     name, equals, value = text.partition("=")
     try:
         return name.strip(), int(value) if re.fullmatch(r"\s*\d+\s*", value) else float(value)
@@ -189,7 +278,9 @@ def _option(text: str) -> tuple[str, int | float]:
         raise ArgumentError(f"--option {text!r}: give NAME=NUMBER{'' if equals else ', with ='}.") from None
 
 
-def _print(records: list[dict[str, Any]]) -> None:
+def _print_tables(records: list[dict[str, Any]]) -> None:
+    from entformer.longcontext.results import METRICS, table
+
     console = Console(highlight=False)
     one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
     lengths = sorted({record["length"] for record in records})
@@ -197,12 +288,12 @@ def _print(records: list[dict[str, Any]]) -> None:
         if one_answer and metric == "exact_match":
             continue
         shown = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}, %, mean ± deviation over seeds", title_justify="left"
+            box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}, %, mean ± standard deviation over seeds", title_justify="left"
         )
         shown.add_column("method")
         shown.add_column("positions")
         for length in lengths:
             shown.add_column(str(length), justify="right")
-        for (method, place), row in table(records, metric).items():
-            shown.add_row(method, place, *(str(row[length]) if length in row else "" for length in lengths))
+        for (method, encoding), row in table(records, metric).items():
+            shown.add_row(method, encoding, *(str(row[length]) if length in row else "" for length in lengths))
         console.print(shown)

@@ -1,49 +1,67 @@
-"""Places the command line writes to. In: a path the user gave. Out: the same path, known to be writable, or one clear error.
-
-Also the lines that tell how far a long measurement has come.
-"""
+"""What commands share when they write: checks of output paths before long work, and one progress display."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from entformer.errors import ArgumentError
 
 
+class ShowProgress(Protocol):
+    def __call__(self, description: str, done: int = 0, total: int | None = None, text: str = "", /) -> None: ...
+
+
 @contextmanager
-def progress_lines() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is going on, on stderr: in one moving line at a terminal, else a line each."""
-    notes = Console(stderr=True)
-    with notes.status("getting ready") as status:
+def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
+    """Yields a function that shows progress: a bar per description on a terminal, otherwise a line per description.
 
-        def progress(what: str) -> None:
-            if notes.is_terminal:
-                status.update(what)
-            else:
-                notes.print(what, highlight=False)
+    A bar without a total disappears when the next one begins; all disappear at the end. A quiet console shows nothing.
+    """
+    columns = (
+        TextColumn(f"{indent}{{task.description}}", markup=False),
+        BarColumn(24),
+        TextColumn("{task.fields[text]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    disabled = console.quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disabled, redirect_stdout=False) as bar:
+        tasks: dict[str, TaskID] = {}
 
-        yield progress
+        def show(description: str, done: int = 0, total: int | None = None, text: str = "", /) -> None:
+            if description not in tasks:
+                for task in bar.tasks:
+                    task.visible = task.total is not None
+                tasks[description] = bar.add_task(description, total=total, text="")
+                if not console.is_terminal:
+                    count = "" if total is None else f" ({total:,})"
+                    console.print(f"{indent}{description}{count} ...", markup=False, highlight=False, soft_wrap=True)
+            shown = text or (f"{done:,}/{total:,}" if total is not None else "")
+            bar.update(tasks[description], completed=done, total=total, text=shown)
+
+        yield show
 
 
-def writable_folder(folder: Path) -> Path:
-    """Make `folder` if it is missing and check that files can be made in it."""
+def writable_directory(path: Path) -> Path:
+    """Creates a directory if it is missing and checks that files can be created in it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ArgumentError(f"the folder {folder} cannot be made ({problem.strerror}); give another one.") from problem
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ArgumentError(f"the folder {folder} cannot be written to; give another one.")
-    return folder
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise ArgumentError(f"cannot create the directory {path} ({err.strerror}); choose another one.") from err
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ArgumentError(f"the directory {path} is not writable; choose another one.")
+    return path
 
 
 def writable_file(path: Path) -> Path:
-    """Check that `path` can be written, making its folder if it is missing, so that a long run does not end in vain."""
-    writable_folder(path.parent)
+    """Checks that a file can be written, creating its directory if it is missing, so that long work is not lost."""
+    writable_directory(path.parent)
     if path.is_dir():
-        raise ArgumentError(f"{path} is a folder; give the name of a file.")
+        raise ArgumentError(f"{path} is a directory; give a file name.")
     if path.exists() and not os.access(path, os.W_OK):
-        raise ArgumentError(f"the file {path} cannot be written to; give another one.")
+        raise ArgumentError(f"the file {path} is not writable; choose another one.")
     return path

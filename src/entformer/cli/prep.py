@@ -1,4 +1,4 @@
-"""`entformer prep`: text files or a named corpus in, a prepared folder out, and a report of what was found.
+"""`entformer prep`: prepares parallel text for training and reports what it found.
 
 A text is named in one of three ways: `data/train` stands for data/train.en and data/train.de (plain or .gz, by --languages),
 `a.txt,b.txt` names the two files, `pairs.tsv` holds both sides in its columns.
@@ -9,60 +9,97 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from entformer.data import datasets
-from entformer.data.corpus import Corpus
-from entformer.data.filters import REASONS
-from entformer.data.prep import prepare
-from entformer.data.prep_report import PrepReport, TextReport
-from entformer.data.texts import find_text, is_tsv
+from entformer.cli.options import Json
+from entformer.cli.output import progress_bar
 from entformer.errors import ArgumentError
-from entformer.text.lines import LineCounter, TextIssues
-from entformer.text.tokenizer import SubwordTokenizer
-from entformer.training.corpora import builtin_text, check_sides, named_corpus
+
+if TYPE_CHECKING:
+    from entformer.data.corpus import Corpus
+    from entformer.data.prep_report import PrepReport, TextReport
+    from entformer.text.lines import LineCounter, TextIssues
 
 USUAL_VOCABULARY = 32000
 
 
-def run(
-    out: Path,
-    *,
-    corpus: str | None = None,
-    from_: str | None = None,
-    layout: str | None = None,
-    languages: str | None = None,
-    train: Sequence[str] = (),
-    valid: str | None = None,
-    test: str | None = None,
-    columns: str | None = None,
-    vocab_size: int | None = None,
-    subwords: Path | None = None,
-    max_length: int = 256,
-    max_ratio: float = 4.0,
-    dedup: bool = False,
-    clean: bool = False,
-    lowercase: bool = False,
-    tokenized: bool | None = None,
-    keep_identical: bool = False,
-    allow_truncate: bool = False,
-    sample: int = 2_000_000,
-    seed: int = 1,
-    batch_tokens: int = 8192,
-    overwrite: bool = False,
-    as_json: bool = False,
+def prep(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to create.")],
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Named corpus: builtin, multi30k, iwslt17-de-en, kftt-ja-en, wmt16-ro-en or wmt14-en-de."
+        ),
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DIR|URL", help="Local copy or mirror of the named corpus.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="Form of the named corpus, e.g. raw or tok.")] = None,
+    languages: Annotated[
+        str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="Languages of your files, e.g. en-de.")
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Training text: a prefix (data/train for data/train.en and data/train.de, plain or .gz), SOURCE,TARGET, or a "
+            ".tsv file. Repeatable.",
+        ),
+    ] = None,
+    valid: Annotated[str | None, typer.Option(metavar="TEXT", help="Validation text, named like --train.")] = None,
+    test: Annotated[str | None, typer.Option(metavar="TEXT", help="Test text, named like --train.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Columns of source and target in .tsv files, from 1.", show_default="1,2")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=276, help="Size of the joint subword vocabulary.", show_default="32000, or that of the named corpus"),
+    ] = None,
+    subwords: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use this vocabulary (subwords.model of a run) instead of a new one.")
+    ] = None,
+    max_length: Annotated[int, typer.Option(min=1, help="Drop training pairs with more subwords on either side.")] = 256,
+    max_ratio: Annotated[
+        float, typer.Option(min=1, help="Drop training pairs in which one side is this many times as long as the other.")
+    ] = 4.0,
+    dedup: Annotated[
+        bool, typer.Option("--dedup", help="Drop repeated training pairs and pairs of the validation and test text.")
+    ] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove control characters, collapse whitespace and skip malformed TSV rows.")
+    ] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
+    tokenized: Annotated[
+        bool | None,
+        typer.Option("--tokenized/--not-tokenized", help="Whether the text is tokenized.", show_default="detected"),
+    ] = None,
+    keep_identical: Annotated[bool, typer.Option("--keep-identical", help="Keep pairs whose two sides are equal.")] = False,
+    allow_truncate: Annotated[
+        bool, typer.Option("--allow-truncate", help="Ignore the extra lines of the longer training file.")
+    ] = False,
+    sample: Annotated[int, typer.Option(min=1, help="Number of lines from which the vocabulary is learned.")] = 2_000_000,
+    seed: Annotated[int, typer.Option(help="Seed of that sample.")] = 1,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Batch size for which the report states the padding.")] = 8192,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared directory.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Prepare, then print the report: tables, or one JSON object on standard output."""
+    """Prepare parallel text for training: check and filter it, learn a subword vocabulary and write token ids."""
+    from entformer.data.prep import prepare
+    from entformer.data.texts import is_tsv
+    from entformer.text.tokenizer import SubwordTokenizer
+
+    train = train or []
     given = {"--languages": languages, "--train": train, "--valid": valid, "--test": test}
     if corpus is not None and any(given.values()):
-        which = ", ".join(option for option, value in given.items() if value)
-        raise ArgumentError(f"--corpus {corpus} brings its own languages and files; leave out {which}.")
+        unused = ", ".join(option for option, value in given.items() if value)
+        raise ArgumentError(f"--corpus {corpus} has its own languages and files; remove {unused}.")
     if corpus is None and (from_ is not None or layout is not None):
-        raise ArgumentError("--from and --layout belong to a named corpus; add --corpus NAME.")
+        raise ArgumentError("--from and --layout require a named corpus; add --corpus NAME.")
     if corpus is None and (not train or languages is None):
         raise ArgumentError("give --languages en-de and --train, or a named corpus with --corpus.")
     if subwords is not None and vocab_size is not None:
@@ -70,28 +107,7 @@ def run(
     names = [*train, *(name for name in (valid, test) if name)]
     if columns is not None and not any(map(is_tsv, names)):
         raise ArgumentError(f"--columns {columns} has no effect: no text is a .tsv file.")
-    notes = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=notes,
-        transient=True,
-        disable=not notes.is_terminal,
-    )
-    with bar, TemporaryDirectory() as work:
-        task = bar.add_task("reading", total=None)
-        last = ""
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            nonlocal last
-            bar.update(task, description=what, completed=done, total=total)
-            if not notes.is_terminal and what != last:
-                notes.print(f"{what} ...", highlight=False)
-            last = what
-
+    with progress_bar(Console(stderr=True)) as show, TemporaryDirectory() as work:
         if corpus is not None:
             texts, usual = _named_corpus(corpus, from_, layout, Path(work))
         else:
@@ -112,7 +128,7 @@ def run(
             seed=seed,
             batch_tokens=batch_tokens,
             overwrite=overwrite,
-            progress=progress,
+            progress=show,
         )
     if as_json:
         print(json.dumps(report.as_dict(), indent=1, ensure_ascii=False))
@@ -120,7 +136,11 @@ def run(
         print_report(report, Console(highlight=False, soft_wrap=True))
 
 
-def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> Corpus:
+def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "Corpus":
+    from entformer.data.corpus import Corpus
+    from entformer.data.texts import find_text
+    from entformer.training.corpora import check_sides
+
     source_language, target_language = parse_languages(languages)
     both = parse_columns(columns)
     texts = [find_text(name, source_language, target_language, both) for name in train]
@@ -130,18 +150,20 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
     return corpus
 
 
-def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> tuple[Corpus, int]:
-    """A corpus of the catalog and the vocabulary that suits it; the built-in one is written to `work`."""
+def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[Corpus, int]":
+    """Returns a named corpus and its vocabulary size; the built-in corpus is written to `work`."""
+    from entformer.data import datasets
+    from entformer.training.corpora import builtin_text, named_corpus
+
     if name == "builtin":
         if source is not None or layout is not None:
-            raise ArgumentError("the built-in corpus is made here and has one layout; leave out --from and --layout.")
+            raise ArgumentError("the built-in corpus needs no download and has one layout; remove --from and --layout.")
         return builtin_text(work), USUAL_VOCABULARY
-    known = datasets.corpus(name)
-    return named_corpus(name, source=source, layout=layout), known.vocab_size
+    return named_corpus(name, source=source, layout=layout), datasets.corpus(name).vocab_size
 
 
 def parse_languages(text: str) -> tuple[str, str]:
-    """ "en-de" as ("en", "de")."""
+    """Parses "en-de" into ("en", "de")."""
     parts = text.split("-")
     if len(parts) != 2 or not all(parts):
         raise ArgumentError(f"--languages {text!r} is not of the form en-de: source, hyphen, target.")
@@ -149,20 +171,20 @@ def parse_languages(text: str) -> tuple[str, str]:
 
 
 def parse_columns(text: str) -> tuple[int, int]:
-    """ "1,2" as (1, 2)."""
+    """Parses "1,2" into (1, 2)."""
     try:
         first, second = (int(part) for part in text.split(","))
-    except ValueError as problem:
-        raise ArgumentError(f"--columns {text!r} is not of the form 1,2: two columns, counted from 1.") from problem
+    except ValueError as err:
+        raise ArgumentError(f"--columns {text!r} is not of the form 1,2: two columns, counted from 1.") from err
     return first, second
 
 
-# ---- what people see ---------------------------------------------------------------------------------------------------
+# ---- the report ----------------------------------------------------------------------------------------------------------
 
 
-def print_report(report: PrepReport, console: Console) -> None:
-    """Counts, what was left out and where, held-out text found in the training text, lengths, vocabulary, padding."""
-    table = _table("", "pairs", "kept", "left out")
+def print_report(report: "PrepReport", console: Console) -> None:
+    """Prints counts, dropped lines, overlap with the training text, lengths, vocabulary and padding."""
+    table = _table("", "pairs", "kept", "dropped")
     for label, text in [*_named(report.train), *report.held_out.items()]:
         table.add_row(label, *_counts(text))
     console.print(table)
@@ -176,18 +198,20 @@ def print_report(report: PrepReport, console: Console) -> None:
     console.print(lengths)
     console.print(f"vocabulary: {report.vocabulary:,} subwords for both languages ({report.subwords_fingerprint})")
     console.print(
-        f"batches of {report.batch_tokens} tokens: {report.batches:,} an epoch, {100 * report.padding_share:.1f}% padding"
+        f"batches of {report.batch_tokens} tokens: {report.batches:,} per epoch, {100 * report.padding_share:.1f}% padding"
     )
     console.print(f"prepared in {report.seconds:.1f} s: {report.folder} ({report.fingerprint})", markup=False)
 
 
-def _print_dropped(report: PrepReport, console: Console) -> None:
+def _print_dropped(report: "PrepReport", console: Console) -> None:
+    from entformer.data.filters import REASONS
+
     rows = [(label, reason, counter) for label, text in _named(report.train) for reason, counter in text.dropped.items()]
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("left out", justify="right")
-    table.add_column("why")
+    table.add_column("dropped", justify="right")
+    table.add_column("reason")
     table.add_column("first lines")
     for label, reason, counter in rows:
         where = _lines(counter) + (f" of {label}" if len(report.train) > 1 else "")
@@ -195,14 +219,14 @@ def _print_dropped(report: PrepReport, console: Console) -> None:
     console.print(table)
 
 
-def remarks(report: PrepReport) -> list[str]:
-    """Everything odd that is no reason to stop, a sentence each."""
+def remarks(report: "PrepReport") -> list[str]:
+    """Returns notes on everything unusual that does not stop the preparation."""
     found = list(report.notes)
     for split, overlap in report.overlap.items():
         if overlap.sources:
             where = f" (training {_lines(overlap.train_lines, True)}; --dedup drops them)" if overlap.pairs else ""
             found.append(
-                f"sources of the {split} text that are in the training text too: {overlap.sources} of "
+                f"sources of the {split} text that are also in the training text: {overlap.sources} of "
                 f"{report.held_out[split].pairs:,}, with the same translation: {overlap.pairs}{where}."
             )
     for text in report.train:
@@ -218,7 +242,7 @@ def remarks(report: PrepReport) -> list[str]:
     return found
 
 
-def _text_issues(odd: TextIssues) -> list[str]:
+def _text_issues(odd: "TextIssues") -> list[str]:
     found = []
     if odd.byte_order_mark:
         found.append("a byte-order mark was removed.")
@@ -228,22 +252,22 @@ def _text_issues(odd: TextIssues) -> list[str]:
         found.append("the last line has no newline; it was read as a line.")
     if odd.separators.count:
         found.append(
-            f"{odd.separators.count:,} lines hold characters that other programs take for the end of a line, such as U+2028 "
-            f"({_lines(odd.separators, True)}); they are kept as text (--clean makes them spaces)."
+            f"{odd.separators.count:,} lines contain characters that other programs treat as line ends, such as U+2028 "
+            f"({_lines(odd.separators, True)}); they are kept (--clean replaces them by spaces)."
         )
     return found
 
 
-def _named(texts: list[TextReport]) -> list[tuple[str, TextReport]]:
-    """The training texts with the names the tables give them."""
+def _named(texts: "list[TextReport]") -> "list[tuple[str, TextReport]]":
+    """Returns the training texts with their names in the tables."""
     return [("train" if len(texts) == 1 else f"train {i}", text) for i, text in enumerate(texts, start=1)]
 
 
-def _counts(text: TextReport) -> list[str]:
+def _counts(text: "TextReport") -> list[str]:
     return [f"{text.pairs:,}", f"{text.kept:,}", f"{text.pairs - text.kept:,}"]
 
 
-def _lines(counter: LineCounter, word: bool = False) -> str:
+def _lines(counter: "LineCounter", word: bool = False) -> str:
     more = ", ..." if counter.count > len(counter.lines) else ""
     numbers = ", ".join(map(str, counter.lines)) + more
     return f"{'line' if counter.count == 1 else 'lines'} {numbers}" if word else numbers

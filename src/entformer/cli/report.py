@@ -1,95 +1,150 @@
-"""`entformer report`: look at the heads of trained runs. In: run folders and text. Out: report.html, report.json, figures.
+"""`entformer report`: writes an HTML report on the heads of trained runs, its numbers as JSON, and figures.
 
-Text is the test part of a run's own data, a prepared folder, or text files named as for `entformer prep`: a prefix, two files
-SOURCE,TARGET or a .tsv. Two files whose endings are the run's languages in the other order are turned round, gold links too.
+The text is the test set of a run's own data, a prepared directory, or text files named as for `entformer prep`. Two files in
+the opposite order of the run's languages are swapped, gold alignments included.
 """
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
-import torch
+import typer
 from rich.console import Console
 
-from entformer.analysis.alphas import correlation_text
-from entformer.analysis.data import RunToReport, report_data
-from entformer.analysis.gold import Gold, read_gold
-from entformer.analysis.html_report import ReportFiles, write_report
-from entformer.analysis.roles import positional_text
-from entformer.checkpoint import LoadedRun, RunFolder, load_run
-from entformer.cli.output import writable_file, writable_folder
-from entformer.cli.report_progress import report_progress
-from entformer.cli.test_sets import prepared_of_run
-from entformer.data.prepared import Prepared
-from entformer.data.store import TokenStore
-from entformer.data.texts import TSV_ENDS, find_text
+from entformer.cli.options import Checkpoint, Threads
+from entformer.cli.output import progress_bar, writable_directory, writable_file
 from entformer.errors import ArgumentError, DataError
-from entformer.text.numbers import format_alpha, format_number, format_percent, printable
+
+if TYPE_CHECKING:
+    from entformer.analysis.data import RunToReport
+    from entformer.analysis.html_report import ReportFiles
+    from entformer.checkpoint import LoadedRun
+    from entformer.data.store import TokenStore
 
 AVERAGES = {
     "best_head": "best head",
-    "best_layer": "best layer, mean of shares",
+    "best_layer": "best layer, mean of normalized weights",
     "best_layer_raw": "best layer, raw mean",
-    "averaged": "all heads, mean of shares",
+    "averaged": "all heads, mean of normalized weights",
     "averaged_raw": "all heads, raw mean",
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command line asks for; see `cli/commands_analysis.py` for the words of each."""
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run directories of `entformer train` to compare, or of `entformer longctx`."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|TEXT",
+            help="Prepared directory, or text: a prefix (test for test.en and test.de), SOURCE,TARGET or a .tsv file.",
+            show_default="the run's own data",
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Part of the prepared data: test, valid or train.")] = "test",
+    sentences: Annotated[int, typer.Option(min=1, help="Maximum number of sentences; larger sets are sampled.")] = 1000,
+    examples: Annotated[int, typer.Option(min=1, help="Number of sentences shown one by one.")] = 12,
+    gold: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Gold word alignments in Pharaoh format (0-0 1-2 2?1), for error rates.")
+    ] = None,
+    gold_text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="The text of --gold, if it is not --data; links go from its first file to its second."
+        ),
+    ] = None,
+    gold_first: Annotated[int, typer.Option(min=0, max=1, help="Index of the first word in --gold.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; a .json file is written next to it.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory for PNG, SVG and PDF figures.", show_default="figures, next to the page"),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    checkpoint: Checkpoint = "best",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with files and main numbers.")] = False,
+    threads: Threads = None,
+) -> None:
+    """Analyze the heads of trained models: one HTML page, all numbers as JSON, and figures for papers.
 
-    data: str | None = None
-    split: str = "test"
-    sentences: int = 1000
-    examples: int = 12
-    gold: Path | None = None
-    gold_text: str | None = None
-    gold_first: int = 0
-    out: Path = Path("report.html")
-    figures: Path | None = None
-    title: str | None = None
-    which: str = "best"
-    as_json: bool = False
-    threads: int | None = None
+    For directories of `entformer longctx`: accuracy, attention and learned scales against sequence length.
+    """
+    if out.suffix.lower() == ".json":
+        raise ArgumentError(
+            f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
+        )
+    page = writable_file(out)
+    figures = writable_directory(figures or page.parent / "figures")
+    sweeps = [path for path in runs if any(path.glob("results.jsonl")) or any(path.glob("*/results.jsonl"))]
+    if sweeps:
+        if others := [path for path in runs if path not in sweeps]:
+            raise ArgumentError(f"{others[0]} is not a directory of `entformer longctx`; report on it separately.")
+        options = {"--data": data, "--gold": gold, "--gold-text": gold_text}
+        if unused := [option for option, value in options.items() if value]:
+            raise ArgumentError(f"{', '.join(unused)} long-context results have no text; remove it.")
+        _report_lengths(runs, page, figures, title, as_json=as_json)
+        return
+    import torch
 
+    from entformer.analysis.data import report_data
+    from entformer.analysis.html_report import write_report
 
-@dataclass(frozen=True)
-class _Text:
-    """Lines of both sides in the run's direction."""
-
-    sources: list[str]
-    targets: list[str]
-    name: str
-    turned: bool = False  # the files were given in the other order
-
-
-def run(runs: Sequence[Path], options: Options) -> None:
-    """Collect, write, and say where and what."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    page = writable_file(options.out)
-    figures = writable_folder(options.figures or page.parent / "figures")
-    if page.suffix.lower() == ".json":
-        raise ArgumentError(f"{page}: report.json is written beside the page; give --out a name that ends in .html.")
+    if threads is not None:
+        torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
-    prepared = [prepare_run(path, name, options) for path, name in zip(runs, _names(runs), strict=True)]
-    with report_progress(notes) as progress:
-        data = report_data(prepared, examples=options.examples, title=options.title, progress=progress)
-    with notes.status("drawing the figures"):
-        files = write_report(data, page, figures)
-    if options.as_json:
-        print(json.dumps(_summary(data, files), indent=1, ensure_ascii=False))
+    prepared = [
+        prepare_run(
+            path,
+            name,
+            data=data,
+            split=split,
+            sentences=sentences,
+            checkpoint=checkpoint,
+            gold=gold,
+            gold_text=gold_text,
+            gold_first=gold_first,
+        )
+        for path, name in zip(runs, _names(runs), strict=True)
+    ]
+    with progress_bar(notes) as show:
+        content = report_data(prepared, examples=examples, title=title, progress=show)
+        show("drawing the figures")
+        files = write_report(content, page, figures)
+    if as_json:
+        summary = {**_as_dict(files), "runs": [_main_numbers(run) for run in content["runs"]]}
+        print(json.dumps(summary, indent=1, ensure_ascii=False))
     else:
-        _print(data, files)
+        _print(content, files)
+
+
+def _report_lengths(runs: Sequence[Path], page: Path, figures: Path, title: str | None, *, as_json: bool) -> None:
+    from entformer.analysis.lengths import find_sweeps, lengths_data
+    from entformer.analysis.lengths_report import write_lengths_report
+    from entformer.longcontext.results import markdown, read_results
+
+    sweeps = find_sweeps(runs)
+    content = lengths_data(sweeps, title)
+    records = {sweep.resolve().name: read_results(sweep / "results.jsonl") for sweep in sweeps}
+    files = write_lengths_report(content, records, page, figures)
+    if as_json:
+        names = ("name", "task", "seeds", "command")
+        summary = {**_as_dict(files), "sweeps": [{name: sweep[name] for name in names} for sweep in content["sweeps"]]}
+        print(json.dumps(summary, indent=1, ensure_ascii=False))
+        return
+    for sweep in records.values():
+        print(markdown(sweep))
+    _print_files(files)
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The name of each folder; with its parent's where two are alike."""
+    """Returns the name of each directory, with its parent's where two are equal."""
+    from entformer.text.numbers import printable
+
     plain = [printable(path.resolve().name) for path in runs]
     names = [
         name if plain.count(name) == 1 else f"{printable(path.resolve().parent.name)}/{name}"
@@ -100,57 +155,86 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def prepare_run(path: Path, name: str, options: Options) -> RunToReport:
-    """A run and the text to look at it with."""
-    loaded = load_run(path, options.which)
-    text = _text_of(options.data, options.split, path, loaded)
+# ---- the text ------------------------------------------------------------------------------------------------------------
+
+
+class _Text(NamedTuple):
+    """Lines of both sides, in the run's direction."""
+
+    sources: list[str]
+    targets: list[str]
+    name: str
+    swapped: bool = False  # the files were given in the other order
+
+
+def prepare_run(
+    path: Path,
+    name: str,
+    *,
+    data: str | None = None,
+    split: str = "test",
+    sentences: int = 1000,
+    checkpoint: str = "best",
+    gold: Path | None = None,
+    gold_text: str | None = None,
+    gold_first: int = 0,
+) -> "RunToReport":
+    """Loads a run and the text to analyze it on; see the options of `report`."""
+    import numpy as np
+
+    from entformer.analysis.data import RunToReport
+    from entformer.analysis.gold import read_gold
+    from entformer.checkpoint import RunFolder, load_run
+
+    if gold is None and gold_text is not None:
+        raise ArgumentError("--gold-text is the text of gold alignments; give those with --gold FILE.")
+    loaded = load_run(path, checkpoint)
+    text = _find_text(data, split, path, loaded)
     chosen = [i for i, both in enumerate(zip(text.sources, text.targets, strict=True)) if all(line.strip() for line in both)]
     if not chosen:
-        raise DataError(f"{text.name} has no pair of lines with text on both sides; there is nothing to look at.")
-    if len(chosen) > options.sentences:
-        picked = np.random.default_rng(1).choice(len(chosen), options.sentences, replace=False)
+        raise DataError(f"{text.name} has no pair of lines with text on both sides.")
+    if len(chosen) > sentences:
+        picked = np.random.default_rng(1).choice(len(chosen), sentences, replace=False)
         chosen = [chosen[i] for i in sorted(picked.tolist())]
     sources, targets = ([side[i] for i in chosen] for side in (text.sources, text.targets))
-    gold, gold_store = _gold(options, text, path, loaded)
+    links, gold_store = None, None
+    if gold is not None:
+        about = text if gold_text is None else _find_text(gold_text, split, path, loaded)
+        as_given = (about.targets, about.sources) if about.swapped else (about.sources, about.targets)
+        links = read_gold(gold, *as_given, first=gold_first)
+        links = links.turned() if about.swapped else links
+        gold_store = _encode(about.sources, about.targets, loaded, about.name)
     return RunToReport(
         name=name,
         folder=RunFolder(path),
         loaded=loaded,
-        which=options.which,
-        store=_store(sources, targets, loaded, text.name),
+        which=checkpoint,
+        store=_encode(sources, targets, loaded, text.name),
         numbers=[i + 1 for i in chosen],
         data_name=text.name,
         text_key=hashlib.sha256("\n".join([*sources, *targets]).encode()).hexdigest(),
         tokenized=bool(loaded.info.get("tokenized")),
-        gold=gold,
+        gold=links,
         gold_store=gold_store,
     )
 
 
-def _store(sources: Sequence[str], targets: Sequence[str], loaded: LoadedRun, name: str) -> TokenStore:
+def _encode(sources: Sequence[str], targets: Sequence[str], loaded: "LoadedRun", name: str) -> "TokenStore":
+    from entformer.data.store import TokenStore
+
     lower = bool(loaded.info.get("lowercase"))
-    sides = [
-        loaded.subwords.encode_lines([line.lower() for line in side] if lower else list(side)) for side in (sources, targets)
-    ]
+    sides = [loaded.subwords.encode_lines([line.lower() if lower else line for line in side]) for side in (sources, targets)]
     return TokenStore.from_examples(zip(*sides, strict=True), name=name)
 
 
-def _gold(options: Options, text: _Text, run: Path, loaded: LoadedRun) -> tuple[Gold | None, TokenStore | None]:
-    """Links and the text they are about, in the run's direction."""
-    if options.gold is None:
-        if options.gold_text is not None:
-            raise ArgumentError("--gold-text is the text of gold links; give those with --gold FILE.")
-        return None, None
-    about = text if options.gold_text is None else _text_of(options.gold_text, options.split, run, loaded)
-    given = (about.targets, about.sources) if about.turned else (about.sources, about.targets)
-    gold = read_gold(options.gold, *given, first=options.gold_first)
-    return gold.turned() if about.turned else gold, _store(about.sources, about.targets, loaded, about.name)
+def _find_text(data: str | None, split: str, run: Path, loaded: "LoadedRun") -> _Text:
+    """Returns lines of a prepared directory (the run's own if `data` is None) or of text files."""
+    from entformer.cli.test_sets import prepared_of_run
+    from entformer.data.prepared import Prepared
+    from entformer.data.texts import find_text, is_tsv
 
-
-def _text_of(data: str | None, split: str, run: Path, loaded: LoadedRun) -> _Text:
-    """The lines to look at: of a prepared folder (the run's own if `data` is None) or of text files."""
     languages = loaded.source_language, loaded.target_language
-    if data is None or (Path(data) / "prep.json").is_file() or Path(data).is_dir():
+    if data is None or Path(data).is_dir():
         prepared = prepared_of_run(run) if data is None else Prepared.open(Path(data))
         if split == "train":
             pairs = [prepared.store("train")[i] for i in range(len(prepared.store("train")))]
@@ -159,7 +243,7 @@ def _text_of(data: str | None, split: str, run: Path, loaded: LoadedRun) -> _Tex
             both = list(prepared.text(split))
         own = prepared.source_language, prepared.target_language
         if own == languages[::-1]:
-            return _Text(both[1], both[0], split, turned=True)
+            return _Text(both[1], both[0], split, swapped=True)
         if own != languages:
             raise ArgumentError(
                 f"{run} translates {languages[0]} -> {languages[1]}, and {prepared.folder} is {own[0]} -> {own[1]}."
@@ -168,33 +252,22 @@ def _text_of(data: str | None, split: str, run: Path, loaded: LoadedRun) -> _Tex
     text = find_text(data, *languages)
     pairs_of_text = list(text.pairs(nul="keep"))
     sources, targets = [pair.source for pair in pairs_of_text], [pair.target for pair in pairs_of_text]
-    turned = text.target is not None and not data.endswith(TSV_ENDS) and tuple(map(_language, text.files)) == languages[::-1]
-    name = text.source.name if text.target is None else f"{text.source.name}, {text.target.name}"
-    return _Text(targets, sources, name, turned=True) if turned else _Text(sources, targets, name)
+    if text.target is None:
+        return _Text(sources, targets, text.source.name)
+    endings = tuple(path.name.removesuffix(".gz").rpartition(".")[2] for path in text.files)
+    swapped = not is_tsv(data) and endings == languages[::-1]
+    name = f"{text.source.name}, {text.target.name}"
+    return _Text(targets, sources, name, swapped=True) if swapped else _Text(sources, targets, name)
 
 
-def _language(path: Path) -> str:
-    """The ending of a file, .gz aside: "test.de.gz" -> "de"."""
-    return path.name.removesuffix(".gz").rpartition(".")[2]
+# ---- the summary -----------------------------------------------------------------------------------------------------------
 
 
-# ---- what is said at the end -----------------------------------------------------------------------------------------------
-
-
-def _summary(data: dict[str, Any], files: ReportFiles) -> dict[str, Any]:
-    return {
-        "page": str(files.page),
-        "data": str(files.data),
-        "figures": [str(path) for path in files.figures],
-        "runs": [_facts(run) for run in data["runs"]],
-    }
-
-
-def _facts(run: dict[str, Any]) -> dict[str, Any]:
-    """The numbers a reader asks for first, per kind of attention, and the best head of every role."""
+def _main_numbers(run: dict[str, Any]) -> dict[str, Any]:
+    """Returns the main numbers per attention type, and the best head of every role."""
     kinds = {}
-    for kind in dict.fromkeys(head["kind"] for head in run["heads"]):
-        heads = [head for head in run["heads"] if head["kind"] == kind]
+    for kind in dict.fromkeys(head["attn_type"] for head in run["heads"]):
+        heads = [head for head in run["heads"] if head["attn_type"] == kind]
         alphas = [head["alpha"] for head in heads if head["alpha"] is not None]
         kinds[kind] = {
             "normalizer": run["normalizers"].get(kind),
@@ -218,13 +291,17 @@ def _facts(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer_mean(run: dict[str, Any], kind: str, name: str) -> float | None:
-    known = [layer[name] for layer in run["layers"] if layer["kind"] == kind and layer[name] is not None]
+    known = [layer[name] for layer in run["layers"] if layer["attn_type"] == kind and layer[name] is not None]
     return sum(known) / len(known) if known else None
 
 
-def _print(data: dict[str, Any], files: ReportFiles) -> None:
+def _print(data: dict[str, Any], files: "ReportFiles") -> None:
+    from entformer.analysis.alphas import correlation_text
+    from entformer.analysis.roles import positional_text
+    from entformer.text.numbers import format_alpha, format_number, format_percent
+
     for run in data["runs"]:
-        facts = _facts(run)
+        facts = _main_numbers(run)
         scores = ", ".join(f"{score['name']} {score['value']:.2f}" for score in facts["scores"])
         looked = f"{facts['data']['sentences']:,} sentences of {facts['data']['name']}"
         print("; ".join(filter(None, (f"{facts['name']}: {looked}", scores))))
@@ -248,5 +325,13 @@ def _print(data: dict[str, Any], files: ReportFiles) -> None:
             print(
                 f"  AER {AVERAGES[name]}: {format_number(best['aer'], 3)} ({best['rows']} rows{', ' + where if where else ''})"
             )
+    _print_files(files)
+
+
+def _as_dict(files: "ReportFiles") -> dict[str, Any]:
+    return {"page": str(files.page), "data": str(files.data), "figures": [str(path) for path in files.figures]}
+
+
+def _print_files(files: "ReportFiles") -> None:
     print(f"{files.page}  ({files.page.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     print(f"{files.data}\n{len(files.figures)} figures in {files.figures[0].parent if files.figures else '-'}")

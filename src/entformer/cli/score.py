@@ -1,226 +1,232 @@
-"""`entformer score`: how good translations are. In: a file of them, or a run that makes them. Out: signed scores.
+"""`entformer score`: scores translations with sacreBLEU.
 
-References come from files, from the test set that was prepared with the training data of a run, or from a corpus by name.
+Translations come from a file or from a run; references from files, from the test set that was prepared with the training data
+of a run, or from a named corpus.
 """
 
 import json
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+import typer
 from rich.console import Console
 
-from entformer.checkpoint.device import usable_device
-from entformer.cli.test_sets import PARTS, TestSet, named_test_set, prepared_test_set, run_facts, text_test_set
-from entformer.cli.translate import Options as Decoding
-from entformer.cli.translate import lines_to, make_translator, weights_shown
-from entformer.decoding.scoring import MEANINGS, Comparison, Scores, compare, corpus_scores, scoring_warnings, title
+from entformer.cli.options import Beam, Checkpoint, Device, LengthPenalty, LengthPenaltyAlpha, Threads
+from entformer.cli.output import progress_bar
+from entformer.cli.translate import describe_weights, write_lines
 from entformer.errors import ArgumentError, DataError
-from entformer.text.lines import decode_lines, read_lines
+
+if TYPE_CHECKING:
+    from entformer.cli.test_sets import TestSet
+    from entformer.decoding.scoring import Comparison, Scores
+    from entformer.decoding.translate import Translator
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command line asks for; see `cli/main.py` for the words of each."""
+def score(
+    hypotheses: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input; or use --run.")
+    ] = None,
+    references: Annotated[
+        list[Path] | None, typer.Option("--ref", metavar="FILE", help="Reference translations, line by line. Repeatable.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Translate the test set with this run and score that.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Prepared directory with the test set.", show_default="the run's own")
+    ] = None,
+    test_set: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Test set: test or valid of the prepared data, or a corpus such as builtin, multi30k, multi30k/tok or "
+            "multi30k:valid.",
+            show_default="test",
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Your own test set: a prefix, SOURCE,REFERENCE or a .tsv file, as for `prep`."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="DIR|URL", help="Local copy or mirror of the corpus of --test-set.")
+    ] = None,
+    tokenized: Annotated[
+        bool | None,
+        typer.Option(
+            "--tokenized/--no-tokenized", help="The text is tokenized: add BLEU of the tokens.", show_default="as in the data"
+        ),
+    ] = None,
+    lowercase: Annotated[
+        bool | None, typer.Option("--lowercase/--no-lowercase", help="Ignore case.", show_default="as in the data")
+    ] = None,
+    moses: Annotated[
+        bool, typer.Option("--moses", help="Add BLEU after the Moses tokenizer, as many papers report it for raw text.")
+    ] = False,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language of the references of --ref, for --moses; e.g. en.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE|RUN", help="Baseline translations or run; adds a paired bootstrap test.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples.")] = 1000,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the translations of --run to a file.")
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    length_penalty_alpha: LengthPenaltyAlpha = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; every score has its signature.")] = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Score translations with sacreBLEU: BLEU and chrF with signatures, and a paired bootstrap test against a baseline."""
+    import torch
 
-    hypotheses: Path | None = None
-    references: tuple[Path, ...] = ()
-    run: Path | None = None
-    data: Path | None = None
-    test_set: str | None = None  # of the prepared data, or the name of a corpus; "test" if not given
-    test: str | None = None  # files with sources and references, named as in `entformer prep`
-    source: str | None = None  # folder or mirror of a named corpus
-    tokenized: bool | None = None
-    lowercase: bool | None = None
-    moses: bool = False
-    language: str | None = None  # of the references, for --moses
-    compare: Path | None = None
-    resamples: int = 1000
-    output: Path | None = None
-    as_json: bool = False
+    from entformer.checkpoint.device import usable_device
+    from entformer.cli.test_sets import PARTS, TestSet, find_test_set
+    from entformer.decoding.scoring import compare as bootstrap
+    from entformer.decoding.scoring import corpus_scores, scoring_warnings
+    from entformer.decoding.translate import Translator
 
-
-@dataclass(frozen=True)
-class _Task:
-    """What is to be scored against what."""
-
-    sources: Sequence[str]  # empty where references were given as files
-    references: list[list[str]]
-    shown: str  # what the references are called
-    tokenized: bool
-    lowercase: bool
-    moses: str | None  # the language of the references, if they are to be tokenized
-
-
-def run(options: Options, decoding: Decoding) -> None:
-    """Score, and print numbers with their signatures."""
-    _check(options)
-    usable_device(decoding.device)
-    if decoding.threads is not None:
-        torch.set_num_threads(decoding.threads)
-    task = _task(options)
-    notes = Console(stderr=True, highlight=False, soft_wrap=True)
-    name, hypotheses = _translations(options.hypotheses or options.run, task, decoding, notes)
-    if options.output is not None:
-        with lines_to(options.output) as write:
-            for line in hypotheses:
-                write(line)
-    _same_length(name, hypotheses, task)
-    language_warnings = scoring_warnings(hypotheses, task.references[0], tokenized=task.tokenized, lowercase=task.lowercase)
-    for language_warning in language_warnings:
-        warnings.warn(language_warning, stacklevel=2)
-    kind: dict[str, Any] = {"tokenized": task.tokenized, "lowercase": task.lowercase, "moses": task.moses}
-    scores = corpus_scores(hypotheses, task.references, **kind)
-    comparisons: tuple[Comparison, ...] = ()
-    other = ""
-    if options.compare is not None:
-        other, baseline = _translations(options.compare, task, decoding, notes)
-        _same_length(other, baseline, task)
-        comparisons = compare(baseline, hypotheses, task.references, **kind, resamples=options.resamples)
-    if options.as_json:
-        print(json.dumps(_as_json(name, task, scores, other, comparisons, language_warnings), indent=1, ensure_ascii=False))
-    else:
-        _print(name, task, scores, other, comparisons, options.resamples)
-
-
-def _check(options: Options) -> None:
-    if options.hypotheses is None and options.run is None:
-        raise ArgumentError("say what to score: a file of translations, or --run RUN to translate a test set with.")
-    named = options.test_set is not None and options.test_set not in PARTS
-    given = {"--ref": options.references, "--data": options.data, "--test": options.test, "--test-set": options.test_set}
+    usable_device(device)
+    is_corpus = test_set is not None and test_set not in PARTS
+    given = {"--ref": references, "--data": data, "--test": test, "--test-set": test_set}
     used = [option for option, value in given.items() if value]
+    origin = hypotheses or run
+    if origin is None:
+        raise ArgumentError("nothing to score: give a file of translations, or --run RUN to translate a test set.")
     if len(used) > 1 and set(used) != {"--data", "--test-set"}:
         raise ArgumentError(f"{' and '.join(used)} each name the references; give one of them, not both.")
-    if options.hypotheses is not None and not (options.references or options.run or options.data or named or options.test):
+    if hypotheses is not None and not (references or run or data or is_corpus or test):
         raise ArgumentError(
-            "say what to score against: --ref FILE, --test SOURCE,REFERENCE, --test-set NAME (such as multi30k), or --run RUN "
-            "or --data FOLDER for a prepared test set."
+            "no references: give --ref FILE, --test SOURCE,REFERENCE, --test-set NAME (such as multi30k), or --run RUN or "
+            "--data DIR for a prepared test set."
         )
-    if options.hypotheses is None and options.references:
-        raise ArgumentError("--ref goes with a file of translations; a run takes --test SOURCE,REFERENCE.")
-    if options.source is not None and not named:
+    if hypotheses is None and references:
+        raise ArgumentError("--ref needs a file of translations; with --run, use --test SOURCE,REFERENCE.")
+    if source is not None and not is_corpus:
         raise ArgumentError("--from has no effect without a named corpus; add --test-set NAME.")
-    if options.language is not None and not options.moses:
-        raise ArgumentError(f"--language {options.language} has no effect without --moses.")
-    if options.output is not None and options.hypotheses is not None:
-        raise ArgumentError("--output keeps the translations that --run makes; there are none to make here.")
-
-
-def _task(options: Options) -> _Task:
-    if options.references:
-        references = [list(_lines_of(path)) for path in options.references]
-        shown = ", ".join(str(path) for path in options.references)
-        return _Task((), references, shown, bool(options.tokenized), bool(options.lowercase), _moses(options, ""))
-    if options.test is not None:
-        found = text_test_set(options.test, options.run)
-    elif options.test_set in (None, *PARTS) or options.data is not None:
-        found = prepared_test_set(options.test_set or "test", options.data, options.run)
+    if language is not None and not moses:
+        raise ArgumentError(f"--language {language} has no effect without --moses.")
+    if output is not None and hypotheses is not None:
+        raise ArgumentError("--output writes the translations of --run; it has no effect for a file of translations.")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if references:
+        name = ", ".join(str(path) for path in references)
+        against = TestSet([], [], name, "", "", bool(tokenized), bool(lowercase))
+        reference_lines = [_read_lines(path) for path in references]
     else:
-        found = named_test_set(str(options.test_set), options.source)
-        if options.run is not None:
-            found = _as_run_translates(found, options.run)
-    tokenized = found.tokenized if options.tokenized is None else options.tokenized
-    lowercase = found.lowercase if options.lowercase is None else options.lowercase
-    moses = _moses(options, found.target_language)
-    return _Task(found.sources, [found.references], found.shown, tokenized, lowercase, moses)
-
-
-def _moses(options: Options, language: str) -> str | None:
-    """The language whose rules tokenize the text, if that is asked for."""
-    if not options.moses:
-        return None
-    if not (options.language or language):
+        against = find_test_set(test_set, test=test, data=data, run=run, source=source)
+        reference_lines = [against.references]
+    language = language or against.target_language or None
+    if moses and language is None:
         raise ArgumentError("--moses needs the language of the references; add --language, such as --language en.")
-    return options.language or language
+    options: dict[str, Any] = {
+        "tokenized": against.tokenized if tokenized is None else tokenized,
+        "lowercase": against.lowercase if lowercase is None else lowercase,
+        "moses": language if moses else None,
+    }
+
+    def translations(path: Path) -> tuple[str, list[str]]:
+        """Returns the name and the lines of a file of translations, or of a run's translations of the test set."""
+        if not path.is_dir():
+            name, lines = str(path), _read_lines(path)
+        elif not against.sources:
+            raise ArgumentError(f"{path} is a directory; with --ref, give files of translations.")
+        else:
+            translator = Translator(
+                path,
+                which=checkpoint,
+                beam=beam,
+                length_penalty=length_penalty,
+                length_penalty_alpha=length_penalty_alpha,
+                device=device,
+            )
+            weights = describe_weights(path, checkpoint, translator.run.step)
+            name = f"{path}, {weights}, beam {translator.decoding.beam}"
+            lines = _translate(translator, against, name)
+        for one in reference_lines:
+            if len(one) != len(lines):
+                raise DataError(
+                    f"{name} has {len(lines)} lines and the references ({against.shown}) have {len(one)}; "
+                    "they must correspond line by line."
+                )
+        return name, lines
+
+    name, lines = translations(origin)
+    if output is not None:
+        with write_lines(output) as write:
+            for line in lines:
+                write(line)
+    found_warnings = scoring_warnings(lines, reference_lines[0], tokenized=options["tokenized"], lowercase=options["lowercase"])
+    for warning in found_warnings:
+        warnings.warn(warning, stacklevel=2)
+    scores = corpus_scores(lines, reference_lines, **options)
+    comparisons: tuple[Comparison, ...] = ()
+    baseline = ""
+    if compare is not None:
+        baseline, baseline_lines = translations(compare)
+        comparisons = bootstrap(baseline_lines, lines, reference_lines, **options, resamples=resamples)
+    if as_json:
+        content: dict[str, Any] = {"translations": name, "references": against.shown, **scores.as_dict()}
+        content["warnings"] = list(found_warnings)
+        if comparisons:
+            content["comparison"] = {
+                "baseline": baseline,
+                "system": name,
+                "test": "paired bootstrap",
+                "scores": {comparison.name: comparison.as_dict() for comparison in comparisons},
+            }
+        print(json.dumps(content, indent=1, ensure_ascii=False))
+        return
+    _print_scores(f"{name}, {scores.lines:,} lines, against {against.shown}", scores)
+    if comparisons:
+        _print_comparisons(f"against {baseline} (paired bootstrap, {resamples} resamples):", comparisons)
 
 
-def _as_run_translates(test_set: TestSet, run: Path) -> TestSet:
-    """A test set has two directions; take the run's."""
-    facts = run_facts(run)
-    direction = facts["source_language"], facts["target_language"]
-    for way in (test_set, test_set.turned()):
-        if (way.source_language, way.target_language) == direction:
-            return way
-    raise ArgumentError(
-        f"{run} translates {direction[0]} -> {direction[1]}, {test_set.shown} is "
-        f"{test_set.source_language} -> {test_set.target_language}; choose a test set of its languages."
-    )
+def _read_lines(path: Path) -> list[str]:
+    from entformer.text.lines import decode_lines, read_lines
 
-
-def _translations(origin: Path | None, task: _Task, decoding: Decoding, notes: Console) -> tuple[str, list[str]]:
-    """Name and lines of a file of translations, or of what a run makes of the sources."""
-    if origin is None:
-        raise ArgumentError("there is nothing to score.")
-    if not origin.is_dir():
-        return str(origin), list(_lines_of(origin))
-    if not task.sources:
-        raise ArgumentError(f"{origin} is a folder; with --ref, give files of translations.")
-    translator = make_translator(origin, decoding)
-    loaded = translator.run
-    shown = weights_shown(origin, decoding.which, loaded.step)
-    notes.print(
-        f"translating {len(task.sources):,} lines, {loaded.source_language} -> {loaded.target_language}, with {origin}, "
-        f"{shown}, beam {translator.decoding.beam}",
-        markup=False,
-    )
-    lines = []
-    with notes.status("") as status:
-        for translation in translator.translate(task.sources):
-            lines.append(translation.text)
-            status.update(f"{translation.line:,} of {len(task.sources):,} lines")
-    return f"{origin}, {shown}, beam {translator.decoding.beam}", lines
-
-
-def _lines_of(path: Path) -> Sequence[str]:
     if str(path) == "-":
         return list(decode_lines(sys.stdin.buffer, "standard input", nul="keep"))
     return list(read_lines(path, nul="keep"))
 
 
-def _same_length(name: str, hypotheses: Sequence[str], task: _Task) -> None:
-    for references in task.references:
-        if len(references) != len(hypotheses):
-            raise DataError(
-                f"{name} has {len(hypotheses)} lines and the references ({task.shown}) have {len(references)}; "
-                "they must be the same lines, one for one."
-            )
+def _translate(translator: "Translator", test_set: "TestSet", name: str) -> list[str]:
+    notes = Console(stderr=True, highlight=False, soft_wrap=True)
+    languages = f"{translator.run.source_language} -> {translator.run.target_language}"
+    lines = []
+    with progress_bar(notes) as show:
+        for translation in translator.translate(test_set.sources):
+            lines.append(translation.text)
+            show(f"translating {languages} with {name}", len(lines), len(test_set.sources))
+    return lines
 
 
-def _as_json(
-    name: str, task: _Task, scores: Scores, other: str, comparisons: Sequence[Comparison], language_warnings: Sequence[str]
-) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "translations": name,
-        "references": task.shown,
-        **scores.as_dict(),
-        "warnings": list(language_warnings),
-    }
-    if comparisons:
-        content["comparison"] = {
-            "baseline": other,
-            "system": name,
-            "test": "paired bootstrap",
-            "scores": {comparison.name: comparison.as_dict() for comparison in comparisons},
-        }
-    return content
+def _print_scores(title: str, scores: "Scores") -> None:
+    from entformer.decoding.scoring import MEANINGS
 
-
-def _print(name: str, task: _Task, scores: Scores, other: str, comparisons: Sequence[Comparison], resamples: int) -> None:
-    print(f"{name}, {scores.lines:,} lines, against {task.shown}")
+    print(title)
     for score in scores.scores:
-        quote = "   <- the one to quote for these data" if score is scores.main and len(scores.scores) > 2 else ""
+        quote = "   <- the score to report for this data" if score is scores.main and len(scores.scores) > 2 else ""
         print(f"\n{score}{quote}\n  {MEANINGS[score.name]}\n  {score.signature}")
         if score.detail:
             print(f"  {score.detail}")
-    if comparisons:
-        print(f"\nagainst {other} (paired bootstrap, {resamples} resamples):")
-    for comparison in comparisons:
-        verdict = "significant at 0.05" if comparison.p_value < 0.05 else "may be rng"
+
+
+def _print_comparisons(title: str, comparisons: "Sequence[Comparison]") -> None:
+    from entformer.decoding.scoring import title as score_title
+
+    print(f"\n{title}")
+    for one in comparisons:
+        verdict = "significant at 0.05" if one.p_value < 0.05 else "not significant"
         print(
-            f"  {title(comparison.name, comparison.signature)}: {comparison.baseline:.2f} -> {comparison.system:.2f} "
-            f"({comparison.difference:+.2f}), p = {comparison.p_value:.4f}, {verdict}\n    {comparison.signature}"
+            f"  {score_title(one.name, one.signature)}: {one.baseline:.2f} -> {one.system:.2f} ({one.difference:+.2f}), "
+            f"p = {one.p_value:.4f}, {verdict}\n    {one.signature}"
         )

@@ -1,7 +1,7 @@
-"""The two-second check behind `entformer doctor`. In: the instruction sets to try. Out: a `SelfTest` with the largest errors.
+"""The self-test of `entformer doctor`. Takes about two seconds.
 
-Every instruction set runs rows of odd lengths, partly masked, and is held against the readable reference in float64:
-weights, gradient to the scores, gradient to alpha. Where there are no C++ kernels the reference is held against torch.softmax.
+Compares the kernels of every instruction set with the reference implementation in float64 on partly masked rows: weights,
+gradient to the scores, gradient to alpha. Without C++ kernels, compares the reference with torch.softmax.
 """
 
 import math
@@ -26,7 +26,7 @@ QUANTITIES = ("weights", "gradient to scores", "gradient to alpha")
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTest:
-    """What was compared, and the largest errors, each relative to the largest number compared where that is above 1."""
+    """What was compared, and the largest errors, relative to the largest expected value where that exceeds 1."""
 
     compared: str
     instruction_sets: tuple[str, ...]
@@ -38,12 +38,12 @@ class SelfTest:
 
 
 def self_test(instruction_sets: Sequence[str]) -> SelfTest:
-    """Run the check; with no instruction sets, the check of the reference."""
+    """Tests the kernels of the given instruction sets; without any, tests the reference."""
     start = time.perf_counter()
     cases = list(_kernels_against_reference(instruction_sets) if instruction_sets else _reference_against_softmax())
     largest = {what: _worst([case[index] for case in cases]) for index, what in enumerate(QUANTITIES)}
     return SelfTest(
-        compared="cpu kernels against the reference" if instruction_sets else "the reference against torch.softmax",
+        compared="cpu kernels against the reference" if instruction_sets else "reference against torch.softmax",
         instruction_sets=tuple(instruction_sets),
         cases=len(cases),
         largest_error=largest,
@@ -81,7 +81,7 @@ def _reference_against_softmax() -> Iterator[list[float]]:
 
 
 def _rows(n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (ROWS, n), a mask with one row masked throughout, and a gradient of the weights."""
+    """Returns scores (ROWS, n), a mask with one fully masked row, and a gradient of the weights."""
     generator = torch.Generator().manual_seed(n)
     scores = 2.0 * torch.randn(ROWS, n, generator=generator)
     mask = torch.rand(ROWS, n, generator=generator) > 0.2
@@ -90,7 +90,7 @@ def _rows(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _outcome(scores: Tensor, mask: Tensor, grad: Tensor, alpha: float, impl: Impl) -> tuple[Tensor, ...]:
-    """Weights, gradient to the scores and gradient to alpha, one alpha a row."""
+    """Returns weights, gradient to the scores and gradient to alpha, with one alpha per row."""
     scores = scores.clone().requires_grad_()
     alphas = torch.full((ROWS, 1), alpha, dtype=torch.float64, requires_grad=True)
     weights = entmax(scores, alphas, mask=mask, impl=impl)

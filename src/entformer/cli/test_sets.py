@@ -1,4 +1,4 @@
-"""Texts to score on. In: a name such as "multi30k" or "multi30k/tok:valid", or a part of a prepared folder. Out: `TestSet`."""
+"""Test sets: of a named corpus ("multi30k/tok:valid"), of a prepared directory or of text files."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ PARTS = ("test", "valid")
 class TestSet:
     """Sources and one set of references, line by line."""
 
-    __test__ = False  # not a class of tests, whatever pytest thinks of its name
+    __test__ = False  # pytest would collect it by its name
 
     sources: list[str]
     references: list[str]
@@ -34,8 +34,8 @@ class TestSet:
     tokenized: bool
     lowercase: bool
 
-    def turned(self) -> "TestSet":
-        """The other direction."""
+    def reversed(self) -> "TestSet":
+        """Returns the test set of the other direction."""
         return replace(
             self,
             sources=self.references,
@@ -45,8 +45,31 @@ class TestSet:
         )
 
 
+def find_test_set(name: str | None, *, test: str | None, data: Path | None, run: Path | None, source: str | None) -> TestSet:
+    """Returns the test set that the options of `entformer score` name."""
+    if test is not None:
+        return text_test_set(test, run)
+    if name in (None, *PARTS) or data is not None:
+        return prepared_test_set(name or "test", data, run)
+    found = named_test_set(str(name), source)
+    return found if run is None else in_direction_of(found, run)
+
+
+def in_direction_of(test_set: TestSet, run: Path) -> TestSet:
+    """Returns the test set, reversed if the run translates the other way."""
+    facts = run_facts(run)
+    direction = facts["source_language"], facts["target_language"]
+    for one in (test_set, test_set.reversed()):
+        if (one.source_language, one.target_language) == direction:
+            return one
+    raise ArgumentError(
+        f"{run} translates {direction[0]} -> {direction[1]}, {test_set.shown} is "
+        f"{test_set.source_language} -> {test_set.target_language}; choose a test set of the run's languages."
+    )
+
+
 def named_test_set(name: str, source: str | None = None) -> TestSet:
-    """A test set of a corpus known by name: NAME, NAME:valid, NAME/LAYOUT, NAME/LAYOUT:valid. `source`: a folder or mirror."""
+    """Returns a test set of a named corpus: NAME, NAME:valid, NAME/LAYOUT or NAME/LAYOUT:valid."""
     corpus, _, part = name.partition(":")
     corpus, _, layout = corpus.partition("/")
     part = part or "test"
@@ -70,12 +93,12 @@ def named_test_set(name: str, source: str | None = None) -> TestSet:
 
 
 def text_test_set(name: str, run: Path | None) -> TestSet:
-    """A test set in files, named as `entformer prep` takes them; the run's model.json gives languages and kind of text."""
+    """Returns a test set of files named as for `entformer prep`; languages come from the run."""
     facts = {} if run is None else run_facts(run)
     source_language, target_language = str(facts.get("source_language", "")), str(facts.get("target_language", ""))
     if not facts and not (is_tsv(name) or is_pair(name)):
         raise ArgumentError(
-            f"--test {name} is a prefix, which needs the languages of a run; add --run RUN, or name SOURCE,REFERENCE."
+            f"--test {name} is a prefix, which needs the languages of a run; add --run RUN, or give SOURCE,REFERENCE."
         )
     text = find_text(name, source_language, target_language)
     if facts:
@@ -93,7 +116,7 @@ def text_test_set(name: str, run: Path | None) -> TestSet:
 
 
 def run_facts(run: Path) -> dict[str, Any]:
-    """model.json of a run."""
+    """Returns model.json of a run."""
     folder = RunFolder(run)
     if not folder.model.is_file():
         raise DataError(f"{run} is not a run of entformer: it has no model.json.")
@@ -101,7 +124,7 @@ def run_facts(run: Path) -> dict[str, Any]:
 
 
 def prepared_test_set(part: str, data: Path | None, run: Path | None) -> TestSet:
-    """ "test" or "valid" of a prepared folder: the one given, or the one the run was trained from."""
+    """Returns "test" or "valid" of a prepared directory, by default the one the run was trained on."""
     prepared = Prepared.open(data) if data is not None else prepared_of_run(run)
     sources, references = prepared.text(part)
     languages = prepared.source_language, prepared.target_language
@@ -109,25 +132,25 @@ def prepared_test_set(part: str, data: Path | None, run: Path | None) -> TestSet
 
 
 def prepared_of_run(run: Path | None) -> Prepared:
-    """The prepared data a run was trained on, wherever its recipe says they are; a warning if they have changed since."""
+    """Returns the prepared data a run was trained on; warns if it has changed since."""
     if run is None:
         raise ArgumentError("a prepared test set needs --run or --data.")
     facts = run_facts(run)
     folder = RunFolder(run)
-    places = [folder.prepared]
+    candidates = [folder.prepared]
     if folder.recipe.is_file():
         try:
             recipe = yaml.safe_load(folder.recipe.read_text(encoding="utf-8"))
             stored = (recipe["data"] or {}).get("prepared")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as err:
-            raise DataError(f"{folder.recipe} is damaged; restore it, or give the data with --data FOLDER.") from err
+            raise DataError(f"{folder.recipe} is damaged; restore it, or give the data with --data DIR.") from err
         if stored:
-            places.insert(0, Path(stored))
-    found = next((place for place in places if (place / "prep.json").is_file()), None)
+            candidates.insert(0, Path(stored))
+    found = next((path for path in candidates if (path / "prep.json").is_file()), None)
     if found is None:
-        looked = " and ".join(str(place) for place in places)
-        raise DataError(f"the prepared data of {run} are not there (looked in {looked}); give them with --data FOLDER.")
+        looked = " and ".join(str(path) for path in candidates)
+        raise DataError(f"the prepared data of {run} was not found (looked in {looked}); give it with --data DIR.")
     prepared = Prepared.open(found)
     if prepared.fingerprint != facts.get("data_fingerprint"):
-        warnings.warn(f"the data in {found} have changed since {run} was trained.", stacklevel=3)
+        warnings.warn(f"the data in {found} has changed since {run} was trained.", stacklevel=3)
     return prepared

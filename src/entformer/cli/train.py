@@ -1,62 +1,75 @@
-"""`entformer train`: a recipe in, a run folder out. Exit code 0; 130 after Ctrl-C, 143 after SIGTERM, with everything saved."""
+"""`entformer train`: trains the translation model of a recipe."""
 
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
-from entformer.training.console import time_text
-from entformer.training.setup import train
-from entformer.training.summary import RunSummary
+from entformer.cli.options import Json, Recipe, Settings, Threads
+
+if TYPE_CHECKING:
+    from entformer.training.summary import RunSummary
 
 
-def run(
-    recipe: str,
-    *,
-    out: Path | None,
-    settings: Sequence[str],
-    resume_with_new_data: bool,
-    threads: int | None,
-    stop_after_minutes: float | None,
-    as_json: bool,
-) -> int:
-    """Train, say how it went and what to do next, and return the exit code."""
-    summary = train(
+def train(
+    recipe: Recipe,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run directory.", show_default="runs/NAME")] = None,
+    settings: Settings = None,
+    resume_with_new_data: Annotated[
+        bool, typer.Option("--resume-with-new-data", help="Resume even if the training data has changed; starts a new epoch.")
+    ] = False,
+    threads: Threads = None,
+    stop_after_minutes: Annotated[
+        float | None, typer.Option(metavar="M", help="Save and stop after M minutes; rerun the same command to resume.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a translation model. Rerun the same command to resume from the last checkpoint.
+
+    Exit codes: 0 when training is complete or stopped by --stop-after-minutes; 130 after Ctrl-C and 143 after SIGTERM (a
+    checkpoint is saved in both cases); 1 if training failed (NaN, disk full; the last checkpoint is intact); 2 for an invalid
+    command or recipe.
+    """
+    from entformer.training.setup import train as train_recipe
+
+    summary = train_recipe(
         recipe,
         out,
-        settings=settings,
+        settings=settings or [],
         resume_with_new_data=resume_with_new_data,
         threads=threads,
         stop_after_minutes=stop_after_minutes,
     )
-    if summary.rank > 0:
-        return summary.exit_code
-    if as_json:
-        print(json.dumps(summary.as_json(), indent=1))
-    else:
-        _print(summary, Console(stderr=True, highlight=False, soft_wrap=True))
-    return summary.exit_code
+    if summary.rank == 0:
+        if as_json:
+            print(json.dumps(summary.as_json(), indent=1))
+        else:
+            _print_summary(summary)
+    if summary.exit_code:
+        raise typer.Exit(summary.exit_code)
 
 
-def _print(summary: RunSummary, console: Console) -> None:
-    spent = f"{summary.target_tokens:,} target tokens in {time_text(summary.seconds)}"
-    console.print(f"stopped at step {summary.step} ({summary.stopped}); {spent}", markup=False)
+def _print_summary(summary: "RunSummary") -> None:
+    from entformer.training.console import time_text
+
+    lines = [
+        f"stopped at step {summary.step} ({summary.stopped}); {summary.target_tokens:,} target tokens in "
+        f"{time_text(summary.seconds)}"
+    ]
     if summary.best is not None:
-        console.print(f"best validation: {summary.metric} {summary.best:.4g} at step {summary.best_step}", markup=False)
-    choice = summary.choice
-    if choice is not None:
+        lines.append(f"best validation: {summary.metric} {summary.best:.4g} at step {summary.best_step}")
+    if (choice := summary.choice) is not None:
         beam = f" with beam {choice.beam}" if choice.metric in ("bleu", "chrf") else ""
-        console.print(
+        lines.append(
             f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:.4g}, average of "
             f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:.4g}; best is now the "
-            f"{'average' if choice.better == 'averaged' else 'checkpoint'}",
-            markup=False,
+            f"{'average' if choice.better == 'averaged' else 'checkpoint'}"
         )
     if summary.complete:
-        console.print(f"translate with: entformer translate {shlex.quote(str(summary.run))}", markup=False)
+        lines.append(f"translate with: entformer translate {shlex.quote(str(summary.run))}")
     else:
-        again = shlex.join(["entformer", *sys.argv[1:]])
-        console.print(f"everything is saved in {summary.run}; go on with: {again}", markup=False)
+        lines.append(f"everything is saved in {summary.run}; resume with: {shlex.join(['entformer', *sys.argv[1:]])}")
+    print("\n".join(lines), file=sys.stderr)

@@ -1,68 +1,38 @@
 """The names of `entmax.losses`."""
 
-from typing import Any
+from entformer import losses
+from entformer.losses import *
 
-from torch import Tensor
-
-from entformer.losses import (
-    Entmax15Loss,
-    EntmaxBisectLoss,
-    NormmaxBisectLoss,
-    SparsemaxBisectLoss,
-    SparsemaxLoss,
-    entmax15_loss,
-    entmax_bisect_loss,
-    normmax_bisect_loss,
-    sparsemax_bisect_loss,
-    sparsemax_loss,
-)
-
-__all__ = ["Entmax15Loss", "EntmaxBisectLoss", "NormmaxBisectLoss", "SparsemaxBisectLoss", "SparsemaxLoss"]
+__all__ = [name for name in losses.__all__ if name not in ("EntmaxLoss", "entmax_loss")]
 __all__ += ["Entmax15LossFunction", "EntmaxBisectLossFunction", "NormmaxBisectLossFunction"]
 __all__ += ["SparsemaxBisectLossFunction", "SparsemaxLossFunction"]
-__all__ += ["entmax15_loss", "entmax_bisect_loss", "normmax_bisect_loss", "sparsemax_bisect_loss", "sparsemax_loss"]
 
 
 class SparsemaxLossFunction:
-    """`sparsemax_loss` for callers of `SparsemaxLossFunction.apply`."""
+    """`SparsemaxLossFunction.apply` is `sparsemax_loss`."""
 
-    @staticmethod
-    def apply(X: Tensor, target: Tensor, k: int | None = None) -> Any:
-        """Computes `sparsemax_loss(X, target)`, with its gradient."""
-        return sparsemax_loss(X, target, k)
+    apply = staticmethod(losses.sparsemax_loss)
 
 
 class SparsemaxBisectLossFunction:
-    """`sparsemax_bisect_loss` for callers of `SparsemaxBisectLossFunction.apply`."""
+    """`SparsemaxBisectLossFunction.apply` is `sparsemax_bisect_loss`."""
 
-    @staticmethod
-    def apply(X: Tensor, target: Tensor, n_iter: int = 50) -> Tensor:
-        """Computes `sparsemax_bisect_loss(X, target)`, with its gradient."""
-        return sparsemax_bisect_loss(X, target, n_iter)
+    apply = staticmethod(losses.sparsemax_bisect_loss)
 
 
 class Entmax15LossFunction:
-    """`entmax15_loss` for callers of `Entmax15LossFunction.apply`."""
+    """`Entmax15LossFunction.apply` is `entmax15_loss`."""
 
-    @staticmethod
-    def apply(X: Tensor, target: Tensor, k: int | None = None) -> Any:
-        """Computes `entmax15_loss(X, target)`, with its gradient."""
-        return entmax15_loss(X, target, k)
+    apply = staticmethod(losses.entmax15_loss)
 
 
 class EntmaxBisectLossFunction:
-    """`entmax_bisect_loss` for callers of `EntmaxBisectLossFunction.apply`."""
+    """`EntmaxBisectLossFunction.apply` is `entmax_bisect_loss`."""
 
-    @staticmethod
-    def apply(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
-        """Computes `entmax_bisect_loss(X, target, alpha)`, with its gradients."""
-        return entmax_bisect_loss(X, target, alpha, n_iter)
+    apply = staticmethod(losses.entmax_bisect_loss)
 
 
 class NormmaxBisectLossFunction:
-    """`normmax_bisect_loss` for callers of `NormmaxBisectLossFunction.apply`."""
+    """`NormmaxBisectLossFunction.apply` is `normmax_bisect_loss`."""
 
-    @staticmethod
-    def apply(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
-        """Computes `normmax_bisect_loss(X, target, alpha)`, with its gradients."""
-        return normmax_bisect_loss(X, target, alpha, n_iter)
+    apply = staticmethod(losses.normmax_bisect_loss)

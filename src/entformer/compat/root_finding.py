@@ -1,46 +1,94 @@
-"""The names of `entmax.root_finding`."""
+"""The names of `entmax.root_finding`, and `Entmax`. `n_iter` is stored as an attribute and has no effect."""
 
 from torch import Tensor
 
-from entformer.functional import budget_bisect, entmax_bisect, normmax_bisect, sparsemax_bisect
-from entformer.nn.mappings import BudgetBisect, EntmaxBisect, NormmaxBisect, SparsemaxBisect
+from entformer.compat.activations import NormalizerModule
+from entformer.functional import budget_bisect, entmax, entmax_bisect, normmax_bisect, sparsemax_bisect
 
-__all__ = ["BudgetBisect", "BudgetBisectFunction", "EntmaxBisect", "EntmaxBisectFunction"]
+__all__ = ["BudgetBisect", "BudgetBisectFunction", "Entmax", "EntmaxBisect", "EntmaxBisectFunction"]
 __all__ += ["NormmaxBisect", "NormmaxBisectFunction", "SparsemaxBisect", "SparsemaxBisectFunction"]
 __all__ += ["budget_bisect", "entmax_bisect", "normmax_bisect", "sparsemax_bisect"]
 
 
-class EntmaxBisectFunction:
-    """`entmax_bisect` for callers of `EntmaxBisectFunction.apply`."""
+class SparsemaxBisect(NormalizerModule):
+    """The same as `Sparsemax`."""
 
-    @staticmethod
-    def apply(X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True) -> Tensor:
-        """Computes `entmax_bisect(X, alpha, dim)`, with its gradients."""
-        return entmax_bisect(X, alpha, dim, n_iter, ensure_sum_one)
+    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
+        super().__init__(dim)
+        self.n_iter = n_iter
+
+    def forward(self, X: Tensor) -> Tensor:
+        return sparsemax_bisect(X, self.dim, self.n_iter)
+
+
+class Entmax(NormalizerModule):
+    """alpha-entmax of scores and an optional mask: `Entmax(1.5)(scores, mask)`, True = may have weight."""
+
+    parameter = "alpha"
+    alpha: float | Tensor
+
+    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1) -> None:
+        super().__init__(dim, alpha)
+
+    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
+        return entmax(X, self.alpha, self.dim, mask)
+
+
+class EntmaxBisect(Entmax):
+    """The same as `Entmax`, with the arguments of the `entmax` package."""
+
+    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(alpha, dim)
+        self.n_iter = n_iter
+
+
+class NormmaxBisect(NormalizerModule):
+    """alpha-normmax, see `entformer.functional.normmax_bisect`."""
+
+    parameter = "alpha"
+    alpha: float | Tensor
+
+    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(dim, alpha)
+        self.n_iter = n_iter
+
+    def forward(self, X: Tensor) -> Tensor:
+        return normmax_bisect(X, self.alpha, self.dim, self.n_iter)
+
+
+class BudgetBisect(NormalizerModule):
+    """Weights between 0 and 1 that sum to the budget, see `entformer.functional.budget_bisect`."""
+
+    parameter = "budget"
+    budget: float | Tensor
+
+    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(dim, budget)
+        self.n_iter = n_iter
+
+    def forward(self, X: Tensor) -> Tensor:
+        return budget_bisect(X, self.budget, self.dim, self.n_iter)
+
+
+class EntmaxBisectFunction:
+    """`EntmaxBisectFunction.apply` is `entmax_bisect`."""
+
+    apply = staticmethod(entmax_bisect)
 
 
 class SparsemaxBisectFunction:
-    """`sparsemax_bisect` for callers of `SparsemaxBisectFunction.apply`."""
+    """`SparsemaxBisectFunction.apply` is `sparsemax_bisect`."""
 
-    @staticmethod
-    def apply(X: Tensor, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True) -> Tensor:
-        """Computes `sparsemax_bisect(X, dim)`, with its gradient."""
-        return sparsemax_bisect(X, dim, n_iter, ensure_sum_one)
+    apply = staticmethod(sparsemax_bisect)
 
 
 class NormmaxBisectFunction:
-    """`normmax_bisect` for callers of `NormmaxBisectFunction.apply`."""
+    """`NormmaxBisectFunction.apply` is `normmax_bisect`."""
 
-    @staticmethod
-    def apply(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-        """Computes `normmax_bisect(X, alpha, dim)`, with its gradients."""
-        return normmax_bisect(X, alpha, dim, n_iter)
+    apply = staticmethod(normmax_bisect)
 
 
 class BudgetBisectFunction:
-    """`budget_bisect` for callers of `BudgetBisectFunction.apply`."""
+    """`BudgetBisectFunction.apply` is `budget_bisect`."""
 
-    @staticmethod
-    def apply(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-        """Computes `budget_bisect(X, budget, dim)`, with its gradients."""
-        return budget_bisect(X, budget, dim, n_iter)
+    apply = staticmethod(budget_bisect)

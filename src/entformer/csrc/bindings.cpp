@@ -72,7 +72,7 @@ template <class Args>
 void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t elements) {
   if (args.n == 0) return;
   const int64_t grain = 16384 / args.n + 1;  // about 16k scores a task, below which a thread costs more than it brings
-  run(kernel, args, elements / args.n, grain, "entmax: not enough memory to work on rows of " + std::to_string(args.n) + " scores; free some, or use shorter rows.");
+  run(kernel, args, elements / args.n, grain, "entmax: there is not enough memory to work on rows of " + std::to_string(args.n) + " scores; free some, or use shorter rows.");
 }
 
 // Rows in the last dimension of `rows`, one alpha for each.
@@ -114,7 +114,7 @@ std::tuple<Tensor, Tensor> entmax_backward(const Tensor& grad_output, const Tens
 
 // ---- attention ---------------------------------------------------------------------------------------------------------
 
-constexpr const char* kNoMemory = "attention: not enough memory for the scratch space of this many keys; free some, or attend to fewer.";
+constexpr const char* kNoMemory = "attention: there is not enough memory for the scratch space of this many keys; free some, or attend to fewer.";
 constexpr const char* kUnlikeSupport =
     "attention_support: crow_indices does not count the support of these scores, or there is not enough memory; pass the sums of support_size.";
 constexpr int64_t kMaxPositions = 1 << 29;     // columns are 32-bit numbers

@@ -1,7 +1,7 @@
-"""Batches of about equally many tokens. In: a token store. Out: `Batch` after `Batch`, the same for equal (seed, epoch).
+"""Batches of about equally many tokens, deterministic in (seed, epoch).
 
-Pairs alike in both lengths are grouped (`buckets.py`) into batches of at most `tokens` padded tokens, and the batches are
-shuffled. Pairs of equal lengths change places from epoch to epoch.
+Pairs of similar lengths are grouped (`buckets.py`) into batches of at most `tokens` padded tokens, and the batches
+are shuffled. Pairs of equal lengths are permuted in each epoch.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,20 @@ from entformer.errors import ArgumentError, DataError
 from entformer.text.tokenizer import BOS, EOS, PAD
 
 Count = Literal["max", "source", "target"]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class TokenBatches:
-    """Cuts a store into batches.
+    """Splits a store into batches.
 
-    `tokens` bounds the padded tokens of a batch, EOS counted: of its larger side with count="max", of one side with "source" or
-    "target". A sentence longer than that is a batch of its own. With `world_size` processes each gets equally many batches.
+    Args:
+        store: The token ids.
+        tokens: Padded tokens of a batch at most, EOS included. A longer sentence is a batch of its own.
+        seed: Seed of the shuffling.
+        shuffle: Whether to shuffle.
+        count: Which side `tokens` applies to: "source", "target", or "max" for the larger one.
+        max_sentences: Sentences of a batch at most.
+        rank, world_size: This process and the number of processes; each gets the same number of batches.
     """
 
     def __init__(
@@ -41,56 +47,51 @@ class TokenBatches:
         world_size: int = 1,
     ) -> None:
         if tokens < 1:
-            raise ArgumentError(f"a batch of {tokens} tokens is empty; give 1 or more.")
+            raise ArgumentError(f"tokens must be at least 1, got {tokens}.")
         if max_sentences is not None and max_sentences < 1:
-            raise ArgumentError(f"a batch of {max_sentences} sentences is empty; give 1 or more.")
+            raise ArgumentError(f"max_sentences must be at least 1, got {max_sentences}.")
         if count not in ("max", "source", "target"):
-            raise ArgumentError(f"count is {count!r}; it is 'max', 'source' or 'target'.")
+            raise ArgumentError(f"count must be 'max', 'source' or 'target', got {count!r}.")
         if not 0 <= rank < world_size:
-            raise ArgumentError(f"rank {rank} is not one of {world_size} processes; ranks are counted from 0.")
+            raise ArgumentError(f"rank must be between 0 and {world_size - 1}, got {rank}.")
         if len(store) == 0:
-            raise DataError(f"{store.name} is empty: there is not one pair to make a batch of.")
+            raise DataError(f"{store.name} is empty; training needs at least one pair.")
         if len(store) < world_size:
             raise DataError(f"{store.name} has {len(store)} pairs, too few for {world_size} processes.")
         self.store, self.tokens, self.seed, self.shuffle = store, tokens, seed, shuffle
         self.count, self.max_sentences, self.rank, self.world_size = count, max_sentences, rank, world_size
         self._source = store.source_lengths + 1  # (N,) with EOS
         self._target = store.target_lengths + 1
-        self._planned: tuple[int, list[Places]] | None = None
+        self._planned: tuple[int, list[Indices]] | None = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch for this process, without the first `start`, which cost nothing to skip."""
+        """Yields the batches of an epoch for this process, skipping the first `start`."""
         if start < 0:
-            raise ArgumentError(f"start is {start}; it is how many batches of the epoch are already done.")
-        for places in self._plan(epoch)[self.rank :: self.world_size][start:]:
-            yield collate(self.store, places)
+            raise ArgumentError(f"start must be at least 0, got {start}.")
+        for indices in self._plan(epoch)[self.rank :: self.world_size][start:]:
+            yield collate(self.store, indices)
 
     def batches_in(self, epoch: int) -> int:
-        """How many batches an epoch has for this process; the same for all processes."""
+        """Returns the number of batches of an epoch for this process; the same for all processes."""
         return len(self._plan(epoch)) // self.world_size
 
     def padding_share(self, epoch: int = 0) -> float:
-        """The share of padding among all places of all batches, both sides together."""
+        """Returns the fraction of padding in all batches, both sides together."""
         padded = real = 0
-        for places in self._plan(epoch):
-            for lengths in (self._source[places], self._target[places]):
-                padded += len(places) * int(lengths.max())
+        for indices in self._plan(epoch):
+            for lengths in (self._source[indices], self._target[indices]):
+                padded += len(indices) * int(lengths.max())
                 real += int(lengths.sum())
         return 1 - real / padded
 
-    @property
-    def oversized(self) -> int:
-        """Pairs that are longer than `tokens` and so make a batch of their own."""
-        return int((self._cost() > self.tokens).sum())
-
     def _cost(self) -> NDArray[np.int32]:
-        """What a sentence adds to its batch before padding. (N,)"""
+        """Returns the lengths (N,) that count toward `tokens`."""
         if self.count == "max":
             return np.maximum(self._source, self._target)
         return self._source if self.count == "source" else self._target
 
-    def _plan(self, epoch: int) -> list[Places]:
-        """The examples of every batch of the epoch, for all processes. Kept until another epoch is asked for."""
+    def _plan(self, epoch: int) -> list[Indices]:
+        """Returns the examples of every batch of the epoch for all processes, cached for one epoch."""
         if self._planned is None or self._planned[0] != epoch:
             rng = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
             start = rng.permutation(len(self.store)) if rng is not None else np.arange(len(self.store))
@@ -103,8 +104,8 @@ class TokenBatches:
         return self._planned[1]
 
 
-def _even(batches: list[Places], world_size: int) -> list[Places]:
-    """As many batches as the processes can share evenly: those with most sentences are halved, none is left out."""
+def _even(batches: list[Indices], world_size: int) -> list[Indices]:
+    """Splits the batches with most sentences until their number is a multiple of `world_size`."""
     batches = list(batches)
     while len(batches) % world_size:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
@@ -113,25 +114,25 @@ def _even(batches: list[Places], world_size: int) -> list[Places]:
     return batches
 
 
-def collate(store: TokenStore, places: Places) -> Batch:
-    """The examples at `places` as one padded batch."""
-    source, source_lengths = _padded(store.source, places, begin=None)
-    target, target_lengths = _padded(store.target, places, begin=BOS)
-    return Batch(source, target, source_lengths, target_lengths, tuple(places.tolist()))
+def collate(store: TokenStore, indices: Indices) -> Batch:
+    """Returns the examples at `indices` as one padded batch."""
+    source, source_lengths = _padded(store.source, indices, begin=None)
+    target, target_lengths = _padded(store.target, indices, begin=BOS)
+    return Batch(source, target, source_lengths, target_lengths, tuple(indices.tolist()))
 
 
-def _padded(side: Side, places: Places, begin: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sentences with EOS behind and, if given, `begin` in front: (B, L) int64, and their lengths without `begin`."""
-    starts = side.index[places]  # (B,)
-    lengths = side.index[places + 1] - starts
+def _padded(side: Side, indices: Indices, begin: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns sentences with EOS and, if given, `begin` in front: (B, L) int64, and their lengths without `begin`."""
+    starts = side.index[indices]  # (B,)
+    lengths = side.index[indices + 1] - starts
     shift = 0 if begin is None else 1
-    padded = np.full((len(places), int(lengths.max()) + 1 + shift), PAD, dtype=np.int64)
+    padded = np.full((len(indices), int(lengths.max()) + 1 + shift), PAD, dtype=np.int64)
     if begin is not None:
         padded[:, 0] = begin
-    # Token j of all tokens of the batch comes from starts[row] + (j - tokens before the row): one gather, no loop over rows.
+    # Token j of the batch comes from starts[row] + (j - tokens before the row): one gather, no loop over rows.
     before = np.cumsum(lengths) - lengths
     where = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
     inside = np.arange(padded.shape[1] - shift) < lengths[:, None]  # (B, L)
     padded[:, shift:][inside] = side.ids[where]
-    padded[np.arange(len(places)), lengths + shift] = EOS
+    padded[np.arange(len(indices)), lengths + shift] = EOS
     return torch.from_numpy(padded), torch.from_numpy(lengths + 1)

@@ -1,32 +1,38 @@
-"""Groups of sentence pairs that waste little padding. In: the lengths of both sides. Out: the members of every batch.
+"""Grouping of sentence pairs into batches with little padding.
 
-A pair is a point (source length, target length). The set is halved again and again, each time across the side where the two
-halves then need less padding, until a part fits into a batch: (how many) x (the longest) <= tokens. Compared with sorting by
-one length this needs about 40% less padding at equal batch size, since a cell is short on both sides.
+A pair is a point (source length, target length). The set is split in two recursively, each time along the side that then needs
+less padding, until a group fits into a batch: count x longest <= tokens. This needs about 40% less padding than sorting by one
+length, since a group is short on both sides.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 Lengths = NDArray[np.int32]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
-SLAB = 1 << 16  # larger sets are first sorted by target length and cut into slabs, which bounds the time for huge corpora
-SLACK = 1.08  # batches are planned for this much padding; with less, many parts end just too large and are halved in vain
-OFFSETS = (0, -1, 1, -2, 2)  # halves may differ by a few batches when that saves padding
+SLAB = 1 << 16  # larger sets are first sorted by target length and cut into slabs, which bounds the time
+SLACK = 1.08  # batches are planned for this much padding; with less, many groups end just too large and are split again
+OFFSETS = (0, -1, 1, -2, 2)  # halves may differ by a few batches if that saves padding
 
 
-def group(source: Lengths, target: Lengths, cost: Lengths, tokens: int, largest: int | None) -> list[Places]:
-    """Members of each batch, from lengths (N,) with EOS. `cost` is the length that counts, `largest` bounds the sentences.
+def group(source: Lengths, target: Lengths, cost: Lengths, tokens: int, largest: int | None) -> list[Indices]:
+    """Returns the indices of each batch.
 
-    Equal lengths keep their order, so a shuffled input gives other batches of the same shape.
+    Args:
+        source, target: Lengths (N,), EOS included.
+        cost: Lengths (N,) that count toward `tokens`.
+        tokens: Padded tokens of a batch at most.
+        largest: Sentences of a batch at most, or None.
+
+    Equal lengths keep their order, so a shuffled input gives different batches of the same shapes.
     """
     order = np.argsort(target, kind="stable")
     slabs = np.array_split(order, -(-len(order) // SLAB))
-    rank = np.stack((source.astype(np.int64) << 32 | target, target.astype(np.int64) << 32 | source))  # (2, N) sorting keys
-    # A bound on sentences is a least cost per sentence.
+    rank = np.stack((source.astype(np.int64) << 32 | target, target.astype(np.int64) << 32 | source))  # (2, N) sort keys
+    # A maximum of sentences is a minimum cost per sentence.
     planned = cost if largest is None else np.maximum(cost, -(-tokens // largest))
-    done: list[Places] = []
+    done: list[Indices] = []
     for slab in slabs:
         waiting = [(slab, int(np.ceil(int(planned[slab].sum()) * SLACK / tokens)))]
         while waiting:
@@ -39,11 +45,11 @@ def group(source: Lengths, target: Lengths, cost: Lengths, tokens: int, largest:
 
 
 def _halve(
-    part: Places, batches: int, source: Lengths, target: Lengths, cost: Lengths, rank: NDArray[np.int64]
-) -> list[tuple[Places, int]]:
-    """The two halves that need the fewest padded tokens, and how many batches each should give."""
+    part: Indices, batches: int, source: Lengths, target: Lengths, cost: Lengths, rank: NDArray[np.int64]
+) -> list[tuple[Indices, int]]:
+    """Returns the two halves with the fewest padded tokens, and the number of batches planned for each."""
     firsts = sorted({min(max(batches // 2 + offset, 1), batches - 1) for offset in OFFSETS})
-    choices: list[tuple[int, Places, int, int]] = []  # padded tokens, order, where to cut, batches of the first half
+    choices: list[tuple[int, Indices, int, int]] = []  # padded tokens, order, cut, batches of the first half
     for keys in rank:
         order = part[np.argsort(keys[part], kind="stable")]
         total = np.cumsum(cost[order])

@@ -1,6 +1,6 @@
-"""Parallel text as users have it: two files line by line, or one TSV. In: paths. Out: `SentencePair` after `SentencePair`.
+"""Parallel text: two files aligned line by line, or one TSV file, read as a stream of `SentencePair`.
 
-Files that do not belong together are refused, with the line where they seem to fall out of step. Nothing is kept in memory.
+Files of different lengths are an error, with an estimate of the line where they get out of step.
 """
 
 from array import array
@@ -18,17 +18,17 @@ from entformer.text.lines import LineCounter, Nul, TextIssues, read_lines
 
 @dataclass
 class Found:
-    """What reading a text brought to light."""
+    """Irregularities found while reading a parallel text."""
 
     source: TextIssues = field(default_factory=TextIssues)
     target: TextIssues = field(default_factory=TextIssues)
-    malformed_rows: LineCounter = field(default_factory=LineCounter)  # TSV rows with too few or too many columns, left out
-    left_over: int = 0  # lines of the longer file that have no partner, left out
+    malformed_rows: LineCounter = field(default_factory=LineCounter)  # skipped TSV rows with too few or too many columns
+    left_over: int = 0  # skipped lines at the end of the longer file
 
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Two files with a sentence per line, or, with `target` None, one TSV; `columns` (counted from 1) hold its two sides."""
+    """Two files with a sentence per line, or one TSV (`target` is None) with the two sides in `columns`, counted from 1."""
 
     source: Path
     target: Path | None = None
@@ -39,7 +39,7 @@ class ParallelText:
         if self.target is not None:
             object.__setattr__(self, "target", Path(self.target))
         if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
-            raise ArgumentError(f"columns are {self.columns}; give two different ones, counted from 1.")
+            raise ArgumentError(f"columns must be two different numbers of at least 1, got {self.columns}.")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -47,22 +47,25 @@ class ParallelText:
 
     @property
     def name(self) -> str:
-        """How messages call this text."""
+        """Name of the text in messages."""
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
     def pairs(
         self, *, nul: Nul = "refuse", allow_truncate: bool = False, drop_malformed: bool = False, found: Found | None = None
     ) -> Iterator[SentencePair]:
-        """Every pair in order.
+        """Yields every pair in order.
 
-        `allow_truncate` stops at the end of the shorter file, `drop_malformed` skips TSV rows with a wrong number of columns;
-        both are errors otherwise.
+        Args:
+            nul: Whether a NUL character is an error ("refuse") or kept.
+            allow_truncate: Stop at the end of the shorter file instead of raising an error.
+            drop_malformed: Skip TSV rows with a wrong number of columns instead of raising an error.
+            found: Receives the irregularities found.
         """
         found = found if found is not None else Found()
         if self.target is None:
             return self._rows(nul, drop_malformed, found)
         if self.target.exists() and self.source.exists() and self.source.samefile(self.target):
-            raise ArgumentError(f"{self.source} is given for both sides; name the source file and the target file.")
+            raise ArgumentError(f"{self.source} is given for both sides; pass a source file and a target file.")
         return self._zipped(self.target, nul, allow_truncate, found)
 
     def _zipped(self, other: Path, nul: Nul, allow_truncate: bool, found: Found) -> Iterator[SentencePair]:
@@ -82,7 +85,7 @@ class ParallelText:
     def _mismatch(self, other: Path, both: int, target_longer: bool, more: int) -> str:
         counts = (both, both + more) if target_longer else (both + more, both)
         where = _out_of_step(self.source, other)
-        hint = f"; they seem to fall out of step near line {where}" if where else ""
+        hint = f"; they get out of step near line {where}" if where else ""
         return (
             f"{self.source} has {counts[0]} lines and {other} has {counts[1]}{hint}. Each line must be the translation of the "
             "same line of the other file (never delete empty lines from one file alone)."
@@ -90,37 +93,38 @@ class ParallelText:
 
     def _rows(self, nul: Nul, drop_malformed: bool, found: Found) -> Iterator[SentencePair]:
         first, second = self.columns[0] - 1, self.columns[1] - 1
-        width = 0  # columns of the first row, which the others must have too
+        width = 0  # columns of the first row
         for line, row in enumerate(read_lines(self.source, nul=nul, text_issues=found.source), start=1):
             cells = row.split("\t")
             if line == 1:
                 width = len(cells)
                 if width <= max(first, second):
                     raise DataError(
-                        f"{self.source}:1: the row has {_columns(width)}, and columns {self.columns[0]} and {self.columns[1]} "
-                        "are asked for; a TSV has a tab between the two sides. Two plain files are given as source and target."
+                        f"{self.source}:1: expected tab-separated columns {self.columns[0]} and {self.columns[1]}, got "
+                        f"{_columns(width)}. "
+                        "Choose other columns, or pass two plain files as source and target."
                     )
             if len(cells) != width:
                 if drop_malformed:
                     found.malformed_rows.add(line)
                     continue
                 raise DataError(
-                    f"{self.source}:{line}: the row has {_columns(len(cells))} and the first row has {width}; a tab is missing "
-                    "or stray. Mend it, or leave such rows out of the training text with --clean."
+                    f"{self.source}:{line}: expected {width} tab-separated columns, got {len(cells)}. Fix the row, "
+                    "or pass --clean to skip malformed rows."
                 )
             yield SentencePair(cells[first], cells[second], line)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `prepare` works on: the languages, and the text of each split. Several training texts are read one after another."""
+    """Input of `prepare`: the languages and the text of each split. Several training texts are concatenated."""
 
     source_language: str
     target_language: str
     train: tuple[ParallelText, ...]
     valid: ParallelText | None = None
     test: ParallelText | None = None
-    tokenized: bool | None = None  # None: guessed from the text
+    tokenized: bool | None = None  # None: detected from the text
     name: str = "files"
 
     def __post_init__(self) -> None:
@@ -133,10 +137,10 @@ def _columns(count: int) -> str:
 
 
 def _out_of_step(source: Path, target: Path) -> int | None:
-    """The line from which the two files no longer fit each other, by their lengths; None if there is too little text to tell.
+    """Estimates the line from which two files no longer match, from line lengths; None if there is too little text.
 
-    Translations are long where the source is long: |log length ratio| is small for true pairs. If a block of lines is missing
-    on one side, true pairs are (i, i) before it and (i + surplus, i) behind it; the break is where both parts sum to least.
+    |log length ratio| is small for true pairs. If a block of lines is missing on one side, true pairs are (i, i) before it and
+    (i + surplus, i) after it; the break minimizes the sum over both parts.
     """
     sizes = array("I"), array("I")
     for lengths, path in zip(sizes, (source, target), strict=True):
@@ -146,8 +150,8 @@ def _out_of_step(source: Path, target: Path) -> int | None:
     if shared < 10:
         return None
     usual = np.median(longer[:shared] - shorter)
-    in_step = np.abs(longer[:shared] - shorter - usual)
+    aligned = np.abs(longer[:shared] - shorter - usual)
     shifted = np.abs(longer[surplus:] - shorter - usual)
-    # cost[k]: the first k lines in step, the others shifted
-    cost = np.concatenate(([0.0], np.cumsum(in_step))) + np.concatenate((np.cumsum(shifted[::-1])[::-1], [0.0]))
+    # cost[k]: the first k lines aligned, the others shifted
+    cost = np.concatenate(([0.0], np.cumsum(aligned))) + np.concatenate((np.cumsum(shifted[::-1])[::-1], [0.0]))
     return int(cost.argmin()) + 1

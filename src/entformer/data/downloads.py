@@ -1,17 +1,15 @@
-"""A named corpus on this machine. In: its name, a cache folder, perhaps a mirror or a copy. Out: two text files per split.
+"""Named datasets on disk: download, verify and unpack them into two text files per split.
 
-    files = fetch("multi30k", cache)                       # from the network
-    files = fetch("multi30k", cache, source="some/folder")  # a local copy: the downloads, or what is in them
-    files = fetch("multi30k", cache, source="https://mirror.example/multi30k")
+    files = fetch("multi30k", cache)                                            # from the network
+    files = fetch("multi30k", cache, source="some/directory")                   # a local copy: the downloads or their content
+    files = fetch("multi30k", cache, source="https://mirror.example/multi30k")  # a mirror
 
-The cache holds NAME/downloads/ (files as they are on the network; a file put there by hand is taken too), NAME/LAYOUT/ (plain
-text of each split) and NAME/checksums.json. A file whose checksum nobody publishes is read to its end, split into the corpus
-and compared with its other language first; only then its checksum is recorded there, and if it ever comes differently, that
-is an error. A local copy is taken as it is: its owner answers for it.
+CACHE/NAME holds downloads/ (a file put there manually is used too), LAYOUT/ (plain text of each split) and checksums.json.
+A download without a published checksum is read to its end and its splits are compared before its checksum is recorded there;
+from then on it must not change. A local copy is used as it is.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import html
 import json
@@ -21,20 +19,22 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from entformer.data.archives import Budget, check_download, members
-from entformer.data.datasets import SPLITS, Corpus, Download, Layout, Piece, corpus
-from entformer.data.http_download import Progress, download, file_sha256
+from entformer.data.archives import check_download, unpack
+from entformer.data.datasets import SPLITS, DatasetInfo, Download, Layout, Part, corpus
 from entformer.errors import ArgumentError, DataError
+from entformer.files import directory_lock, file_sha256, read_json, staged_directory, sync_file, wrap_os_errors, write_json
 from entformer.text.lines import read_lines
 
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)
+_ATTEMPTS = 3
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """Where a corpus lies. `files[split]` = (source file, target file), plain text or .gz, equally many lines."""
+    """The files of a dataset: `files[split]` is (source file, target file), plain text or .gz with equal numbers of lines."""
 
     name: str
     layout: str
@@ -43,333 +43,270 @@ class CorpusFiles:
     files: dict[str, tuple[Path, Path]]
     tokenized: bool
     lowercase: bool
-    vocab_size: int  # of the joint BPE that the published figures use
+    vocab_size: int  # of the joint vocabulary that published results use
 
 
-def fetch(
-    name: str, cache: Path, *, source: str | None = None, layout: str | None = None, progress: Progress | None = None
-) -> CorpusFiles:
-    """Make a corpus ready: from the cache, else from `source` (a folder or the URL of a mirror), else from its home.
+def fetch(name: str, cache: Path, *, source: str | None = None, layout: str | None = None) -> CorpusFiles:
+    """Returns the files of a dataset, downloading and unpacking what `cache` does not hold yet.
 
-    `layout` chooses between forms of the text (Multi30k: "raw" or "tok"); without it, the first that the local copy has.
+    Args:
+        name: Name of the dataset.
+        cache: Directory for downloads and unpacked text.
+        source: A directory with a local copy, or the URL of a mirror; by default the dataset's own URLs.
+        layout: Form of the text (Multi30k: "raw" or "tok"); by default the first one, or the first one in the local copy.
+
+    Raises:
+        ArgumentError: There is no such dataset or layout, or the cache cannot be created.
+        DataError: A file cannot be downloaded, is not the expected one, or is missing from the local copy.
     """
-    known = corpus(name)
-    choices = _layouts(known, layout)
-    cache = cache.expanduser()
+    info = corpus(name)
+    layouts = [entry for entry in info.layouts if layout in (None, entry.name)]
+    if not layouts:
+        names = ", ".join(entry.name for entry in info.layouts)
+        raise ArgumentError(f"the corpus {info.name} has no layout {layout!r}; it has {names}.")
+    directory = cache.expanduser() / name
     if source is not None and not source.lower().startswith(("http://", "https://")):
-        return _from_folder(known, choices, Path(source).expanduser(), cache / name, asked=layout)
-    chosen = choices[0]
-    texts = cache / name / chosen.name
-    with _held(cache / name):
-        if not _complete(known, texts):
-            _from_network(known, chosen, cache / name, texts, mirror=source, progress=progress)
-    return _answer(known, chosen, {split: _text_files(known, texts, split) for split in SPLITS})
-
-
-def _layouts(known: Corpus, name: str | None) -> list[Layout]:
-    choices = [layout for layout in known.layouts if name in (None, layout.name)]
-    if not choices:
-        names = ", ".join(layout.name for layout in known.layouts)
-        raise ArgumentError(f"The corpus {known.name} has no layout {name!r}; it has {names}.")
-    return choices
-
-
-def _answer(known: Corpus, layout: Layout, files: dict[str, tuple[Path, Path]]) -> CorpusFiles:
-    return CorpusFiles(
-        known.name,
-        layout.name,
-        known.source_language,
-        known.target_language,
-        files,
-        layout.tokenized,
-        layout.lowercase,
-        known.vocab_size,
-    )
+        return _from_local_copy(info, layouts, Path(source).expanduser(), directory)
+    texts = directory / layouts[0].name
+    with _locked(directory):
+        if not _is_complete(info, texts):
+            _from_network(info, layouts[0], directory, texts, mirror=source)
+    return _result(info, layouts[0], _split_files(info, texts))
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """One process at a time works in a corpus folder; the others wait and then find the work done."""
-    with _storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in folder.glob("*.part"):  # of a process that was killed; downloads/*.part are taken up instead
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+def _locked(directory: Path) -> Iterator[None]:
+    """Lets one process at a time work in a dataset's directory; the others wait and then find the work done."""
+    with wrap_os_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    with directory_lock(directory):
         yield
 
 
-# ---- the network ---------------------------------------------------------------------------------------------------------
+def _result(info: DatasetInfo, layout: Layout, files: dict[str, tuple[Path, Path]]) -> CorpusFiles:
+    languages = info.source_language, info.target_language
+    return CorpusFiles(info.name, layout.name, *languages, files, layout.tokenized, layout.lowercase, info.vocab_size)
 
 
-def _from_network(
-    known: Corpus, layout: Layout, folder: Path, texts: Path, *, mirror: str | None, progress: Progress | None
-) -> None:
-    """Download what is missing, make the splits of it, and record the checksums nobody publishes."""
-    record = folder / "checksums.json"
-    recorded = _read_record(record)
-    downloads = folder / "downloads"
-    with _storing(downloads):
+# ---- network -------------------------------------------------------------------------------------------------------------
+
+
+def _from_network(info: DatasetInfo, layout: Layout, directory: Path, texts: Path, *, mirror: str | None) -> None:
+    """Downloads what is missing, writes the splits, and records the checksums that are not published."""
+    record = directory / "checksums.json"
+    recorded = _read_checksums(record)
+    downloads = directory / "downloads"
+    with wrap_os_errors(downloads):
         downloads.mkdir(exist_ok=True)
-    found = {
-        entry.file: _download(entry, downloads / entry.file, recorded.get(entry.file), record, mirror, progress)
-        for entry in layout.downloads
-    }
-    unknown = {entry.file for entry in layout.downloads if entry.sha256 is None and entry.file not in recorded}
+    for entry in layout.downloads:
+        _ensure_download(entry, downloads / entry.file, recorded.get(entry.file), record, mirror)
+    unverified = [entry.file for entry in layout.downloads if entry.sha256 is None and entry.file not in recorded]
     try:
-        _write_splits(known, layout, {file: downloads / file for file in found}, texts)
-        if unknown:
-            _compare_counts(known, layout, texts, unknown)
-    except _WrongFiles as problem:
-        wrong = sorted(unknown & problem.files)
-        for file in wrong:
+        for file in unverified:
+            check_download(downloads / file)
+        expected = {
+            split: info.pairs[split]
+            for split, parts in layout.splits.items()
+            if split in info.pairs and any(part.downloads & set(unverified) for part in parts)
+        }
+        _write_splits(info, layout, downloads, texts, expected)
+    except DataError as err:
+        if not unverified:
+            raise
+        for file in unverified:
             (downloads / file).unlink(missing_ok=True)
-        shutil.rmtree(texts, ignore_errors=True)
-        removed = (
-            f" {' and '.join(wrong)} had no known checksum and {'are' if len(wrong) > 1 else 'is'} removed;" if wrong else ""
-        )
-        raise DataError(f"{problem}{removed} run the same command again, or give a local copy with --from DIR.") from problem
-    if unknown:
-        content = recorded | {file: found[file] for file in unknown}
-        _write_text(record, json.dumps(content, indent=2, sort_keys=True) + "\n")
+        raise DataError(
+            f"{err} Downloads without a known checksum were removed ({', '.join(unverified)}); run the same command again, "
+            "or pass a local copy with --from DIR."
+        ) from err
+    if unverified:
+        write_json(record, recorded | {file: file_sha256(downloads / file) for file in unverified})
 
 
-def _download(
-    entry: Download, path: Path, recorded: str | None, record: Path, mirror: str | None, progress: Progress | None
-) -> str:
-    """Have one file in the cache; its sha256."""
-    expected = entry.sha256 or recorded
-    check = None if expected else lambda file: check_download(file, entry.file)
-    if path.exists():
-        found = file_sha256(path)
-        if expected is not None and found != expected:
-            raise DataError(f"{path} is not the file we know: its sha256 is {found}, not {expected}; delete it.")
-        if check is not None:  # put there by hand, or by a process that ended before the splits were made
-            check(path)
-        return found
-    url = f"{mirror.rstrip('/')}/{entry.file}" if mirror else entry.url
-    try:
-        return download(url, path, sha256=expected, check=check, progress=progress)
-    except DataError as problem:
-        if recorded and not entry.sha256 and recorded in str(problem):
-            raise DataError(
-                f"{problem} The checksum was recorded at the first download in {record}; if the file was replaced on the "
-                "server, remove its line there."
-            ) from problem
-        raise
+def _ensure_download(entry: Download, path: Path, recorded: str | None, record: Path, mirror: str | None) -> None:
+    sha256 = entry.sha256 or recorded
+    is_new = not path.exists()
+    if is_new:
+        _download(f"{mirror.rstrip('/')}/{entry.file}" if mirror else entry.url, path, sha256)
+    if sha256 is None or (found := file_sha256(path)) == sha256:
+        return
+    if is_new:
+        path.unlink()
+    origin = "" if entry.sha256 else f" (recorded at the first download; if the file was replaced, remove it from {record})"
+    remedy = "It was removed" if is_new else "Delete it"
+    raise DataError(f"{path} has the SHA-256 {found}, expected {sha256}{origin}. {remedy}; then run the same command again.")
 
 
-def _read_record(path: Path) -> dict[str, str]:
-    """The checksums recorded so far."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+def _download(url: str, path: Path, sha256: str | None) -> None:
+    """Downloads a file; an interrupted transfer is retried, and resumed if a checksum will verify the result."""
+    import requests  # pooch's own dependency; slow to import
+
+    part = path.with_name(path.name + ".part")
+    advice = f"pass a local copy with --from DIR or a mirror with --from URL, or download the file yourself to {path}"
+    with wrap_os_errors(path):  # requests' own exceptions, which are OSErrors too, do not leave the loop
+        for attempt in range(1, _ATTEMPTS + 1):
+            start = part.stat().st_size if sha256 and part.exists() else 0
+            try:
+                if not (start and file_sha256(part) == sha256):
+                    _transfer(url, part, start)
+                break
+            except requests.HTTPError as err:
+                status, reason = getattr(err.response, "status_code", 0), getattr(err.response, "reason", "")
+                if status != 416 or attempt == _ATTEMPTS:
+                    raise DataError(f"{url} returned {status} {reason}; {advice}.") from err
+                part.unlink()  # 416: the partial file is longer than the file on the server
+            except requests.RequestException as err:
+                received = part.stat().st_size if part.exists() else 0
+                if attempt == _ATTEMPTS or received == start:
+                    kept = f" ({received:,} bytes are kept; the same command resumes)" if received and sha256 else ""
+                    raise DataError(f"{url} cannot be downloaded: {_innermost_reason(err)}{kept}; {advice}.") from err
+        sync_file(part)
+        os.replace(part, path)
+
+
+def _transfer(url: str, part: Path, start: int) -> None:
+    """Appends the bytes from `start` on to `part`, or replaces it if the server sends the whole file."""
+    import pooch
+
+    headers = {"User-Agent": "entformer", "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with part.open("r+b" if start else "wb") as file:
+        file.seek(start)
+
+        def restart(response: Any, **_: Any) -> None:
+            if response.status_code == 200:
+                file.seek(0)
+                file.truncate()
+
+        hooks = {"response": restart}
+        pooch.HTTPDownloader(chunk_size=1 << 16, headers=headers, hooks=hooks, timeout=_TIMEOUT_S)(url, file, None)
+
+
+def _innermost_reason(err: BaseException) -> str:
+    """Returns the system's own message, which requests wraps several times."""
+    while (inner := err.__cause__ or err.__context__) is not None:
+        err = inner
+    reason = getattr(err, "strerror", None) or str(err) or type(err).__name__
+    return " ".join(str(reason).split()).rstrip(".")
+
+
+def _read_checksums(path: Path) -> dict[str, str]:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{path} cannot be read ({problem}); delete it, and the checksums are recorded again.") from problem
-    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise DataError(f"{path} holds no checksums of files; delete it, and the checksums are recorded again.")
+    try:
+        content = read_json(path)
+    except DataError as err:
+        raise DataError(f"{str(err).rstrip('.')}; delete it, and the checksums are recorded again.") from err
+    if not all(isinstance(value, str) for value in content.values()):
+        raise DataError(f"{path} does not hold checksums of files; delete it, and the checksums are recorded again.")
     return content
 
 
-def _compare_counts(known: Corpus, layout: Layout, texts: Path, unknown: set[str]) -> None:
-    """The splits made of files without a checksum must have as many pairs as the corpus is known to have."""
-    for split, pieces in layout.splits.items():
-        files = {file for piece in pieces for file in _downloads_of(piece)}
-        if split not in known.pairs or not files & unknown:
-            continue
-        with _text_files(known, texts, split)[0].open("rb") as lines:
-            count = sum(1 for _ in lines)
-        if count != known.pairs[split]:
-            raise _WrongFiles(f"the {split} text has {count:,} lines, and {known.name} has {known.pairs[split]:,};", files)
+# ---- local copy ----------------------------------------------------------------------------------------------------------
 
 
-def _downloads_of(piece: Piece) -> set[str]:
-    return {piece.archive} if piece.archive else {piece.source, piece.target}
-
-
-class _WrongFiles(DataError):
-    """These downloads are not what the corpus is made of."""
-
-    def __init__(self, why: str, files: set[str]) -> None:
-        super().__init__(why)
-        self.files = files
-
-
-@contextlib.contextmanager
-def _storing(folder: Path) -> Iterator[None]:
-    """Turn a failure to write into one sentence."""
-    try:
-        yield
-    except OSError as problem:
-        raise DataError(f"The cache folder {folder} cannot be written: {problem.strerror or problem}.") from problem
-
-
-# ---- a local copy --------------------------------------------------------------------------------------------------------
-
-
-def _from_folder(known: Corpus, choices: list[Layout], folder: Path, cache: Path, *, asked: str | None) -> CorpusFiles:
-    if not folder.is_dir():
-        raise DataError(f"--from {folder} is not a folder; give a folder that holds {known.name}, or a URL.")
-    problems = []
-    for layout in choices:
-        found, missing = _find(layout, folder)
+def _from_local_copy(info: DatasetInfo, layouts: list[Layout], copy: Path, directory: Path) -> CorpusFiles:
+    if not copy.is_dir():
+        raise DataError(f"--from {copy} is not a directory; pass a directory that contains {info.name}, or a URL.")
+    missing_by_layout = []
+    for layout in layouts:
+        found, missing = _find_files(layout, copy)
         if missing:
-            problems.append(f"{layout.name} lacks {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            missing_by_layout.append(f"{layout.name} lacks {missing[0]}{more}")
             continue
-        if all(len(pieces) == 1 and pieces[0].archive is None for pieces in layout.splits.values()):
-            files = {split: (found[pieces[0].source], found[pieces[0].target]) for split, pieces in layout.splits.items()}
-            return _answer(known, layout, files)
-        texts = cache / f"{layout.name}-{_fingerprint(found.values())}"
-        with _held(cache):
-            if not _complete(known, texts):
-                _write_splits(known, layout, found, texts)
-        return _answer(known, layout, {split: _text_files(known, texts, split) for split in SPLITS})
-    which = f" in the layout {asked}" if asked else ""
-    raise DataError(f"{folder} does not hold {known.name}{which}: {'; '.join(problems)}.")
+        if all(len(parts) == 1 and parts[0].archive is None for parts in layout.splits.values()):
+            files = {split: (found[parts[0].source], found[parts[0].target]) for split, parts in layout.splits.items()}
+            return _result(info, layout, files)
+        states = sorted((str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.values())
+        fingerprint = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:8]  # changes with the copy
+        texts = directory / f"{layout.name}-{fingerprint}"
+        with _locked(directory):
+            if not _is_complete(info, texts):
+                _write_splits(info, layout, copy, texts)
+        return _result(info, layout, _split_files(info, texts))
+    raise DataError(f"{copy} does not contain {info.name}: {'; '.join(missing_by_layout)}.")
 
 
-def _find(layout: Layout, folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Where each needed file is: the archive if it is there, else what it holds; compressed or not. And what is missing."""
-    there: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            there.setdefault(path.name, path)
-            there[path.relative_to(folder).as_posix()] = path
+def _find_files(layout: Layout, directory: Path) -> tuple[dict[str, Path], list[str]]:
+    """Returns where each file of a layout is, and the names of missing ones.
+
+    An archive is preferred to its content. A file is found by its path or its bare name, compressed or not.
+    """
+    present: dict[str, Path] = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        present.setdefault(path.name, path)
+        present[path.relative_to(directory).as_posix()] = path
     found: dict[str, Path] = {}
-    missing: list[str] = []
-    for pieces in layout.splits.values():
-        for piece in pieces:
-            if piece.archive and piece.archive in there:
-                found[piece.archive] = there[piece.archive]
-                continue
-            for name in (piece.source, piece.target):
-                copy = _named(name, there)
-                if copy is None:
-                    missing.append(piece.archive or name)
-                else:
-                    found[name] = copy
-    return found, list(dict.fromkeys(missing))
+    missing: dict[str, None] = {}
+    for part in (part for parts in layout.splits.values() for part in parts):
+        if part.archive and part.archive in present:
+            found[part.archive] = present[part.archive]
+            continue
+        for name in (part.source, part.target):
+            plain = name.removesuffix(".gz")
+            spellings = [stem + suffix for stem in (plain, plain.rpartition("/")[2]) for suffix in (".gz", "")]
+            match = next((spelling for spelling in spellings if spelling in present), None)
+            if match is None:
+                missing[part.archive or name] = None
+            else:
+                found[name] = present[match]
+    return found, list(missing)
 
 
-def _named(name: str, there: dict[str, Path]) -> Path | None:
-    plain = name.removesuffix(".gz")
-    for candidate in (plain, plain.rpartition("/")[2]):
-        for ending in (".gz", ""):
-            if candidate + ending in there:
-                return there[candidate + ending]
-    return None
+# ---- splits --------------------------------------------------------------------------------------------------------------
 
 
-def _fingerprint(paths: Iterable[Path]) -> str:
-    """Eight letters that change when a file of the local copy does."""
-    states = sorted((str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return hashlib.sha256(json.dumps(states).encode()).hexdigest()[:8]
+def _split_files(info: DatasetInfo, texts: Path) -> dict[str, tuple[Path, Path]]:
+    return {split: (texts / f"{split}.{info.source_language}", texts / f"{split}.{info.target_language}") for split in SPLITS}
 
 
-# ---- from pieces to splits -----------------------------------------------------------------------------------------------
+def _is_complete(info: DatasetInfo, texts: Path) -> bool:
+    return all(path.exists() for files in _split_files(info, texts).values() for path in files)
 
 
-def _text_files(known: Corpus, texts: Path, split: str) -> tuple[Path, Path]:
-    return texts / f"{split}.{known.source_language}", texts / f"{split}.{known.target_language}"
+def _write_splits(
+    info: DatasetInfo, layout: Layout, directory: Path, texts: Path, expected: dict[str, int] | None = None
+) -> None:
+    """Unpacks archives and concatenates the parts of every split into plain text; `expected` are their numbers of lines."""
+    found, _ = _find_files(layout, directory)
+    parts = [part for parts in layout.splits.values() for part in parts]
+    with staged_directory(texts) as staged:
+        unpacked = staged / "unpacked"
+        for archive in dict.fromkeys(part.archive for part in parts if part.archive and part.archive in found):
+            members = [(part.source, part.target) for part in parts if part.archive == archive]
+            unpack(found[archive], [name for pair in members for name in pair], unpacked / archive)
+            inside, missing = _find_files(
+                Layout(archive, (), {"all": tuple(Part(*pair) for pair in members)}), unpacked / archive
+            )
+            if missing:
+                raise DataError(f"{found[archive]} has no file {', '.join(missing)}; it is not the expected archive.")
+            found |= inside
+        for split, files in _split_files(info, staged).items():
+            with files[0].open("w", encoding="utf-8") as source, files[1].open("w", encoding="utf-8") as target:
+                total = sum(_append(part, found, source, target) for part in layout.splits[split])
+            if expected and total != expected.get(split, total):
+                raise DataError(f"the {split} split has {total:,} pairs, expected {expected[split]:,} in {info.name}.")
+        shutil.rmtree(unpacked, ignore_errors=True)
 
 
-def _complete(known: Corpus, texts: Path) -> bool:
-    # The folder gets its name only once all is in it; a file may still have been deleted by hand.
-    return all(path.exists() for split in SPLITS for path in _text_files(known, texts, split))
+def _append(part: Part, found: dict[str, Path], source: IO[str], target: IO[str]) -> int:
+    """Writes the text of a part and returns its number of pairs."""
+    counts = []
+    for name, out in ((part.source, source), (part.target, target)):
+        count = 0
+        for line in _plain_lines(found[name], part.markup):
+            out.write(line + "\n")
+            count += 1
+        counts.append(count)
+    if counts[0] != counts[1]:
+        raise DataError(f"{part.source} has {counts[0]:,} lines and {part.target} has {counts[1]:,}; they must be equal.")
+    return counts[0]
 
 
-def _write_splits(known: Corpus, layout: Layout, have: dict[str, Path], texts: Path) -> None:
-    """Join the pieces of every split into plain text, in a temporary folder that then takes the final name."""
-    work = texts.with_name(texts.name + ".part")
-    try:
-        with _storing(work):
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir(parents=True)
-            plain = _unpack(layout, have, work)
-            for split, pieces in layout.splits.items():
-                _write_split(pieces, plain, _text_files(known, work, split))
-            for path in work.glob("member-*"):
-                path.unlink()
-            shutil.rmtree(texts, ignore_errors=True)
-            os.replace(work, texts)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _unpack(layout: Layout, have: dict[str, Path], work: Path) -> dict[str, Path]:
-    """Where each text is, those inside archives copied to `work`."""
-    plain = dict(have)
-    inside: dict[str, list[str]] = {}
-    for piece in (piece for pieces in layout.splits.values() for piece in pieces):
-        if piece.archive and piece.source not in plain:
-            inside.setdefault(piece.archive, []).extend((piece.source, piece.target))
-    for archive, names in inside.items():
-        with _blaming({archive}):
-            for name, stream in members(have[archive], names):
-                plain[name] = work / f"member-{len(plain)}"
-                with plain[name].open("wb") as file:
-                    shutil.copyfileobj(stream, file, 1 << 20)
-    return plain
-
-
-def _write_split(pieces: tuple[Piece, ...], plain: dict[str, Path], targets: tuple[Path, Path]) -> None:
-    """Join the pieces; each must have as many lines in one language as in the other."""
-    with (
-        targets[0].open("w", encoding="utf-8", newline="\n") as one,
-        targets[1].open("w", encoding="utf-8", newline="\n") as two,
-    ):
-        for piece in pieces:
-            with _blaming(_downloads_of(piece)):
-                counts = [_append(plain[name], piece, out) for name, out in ((piece.source, one), (piece.target, two))]
-                if counts[0] != counts[1]:
-                    raise DataError(
-                        f"{piece.source} has {counts[0]:,} lines and {piece.target} has {counts[1]:,}, which must be equal."
-                    )
-        for out in (one, two):
-            out.flush()
-            os.fsync(out.fileno())
-
-
-@contextlib.contextmanager
-def _blaming(files: set[str]) -> Iterator[None]:
-    """Name the downloads that an error comes from."""
-    try:
-        yield
-    except DataError as problem:
-        raise _WrongFiles(str(problem), files) from problem
-
-
-def _append(path: Path, piece: Piece, out: IO[str]) -> int:
-    """Write the text of one file of a piece; how many lines."""
-    if piece.markup == "segments":
-        text = "\n".join(_bounded_lines(path))
-        lines: Iterable[str] = (" ".join(html.unescape(segment).split()) for segment in _SEGMENT.findall(text))
-    elif piece.markup == "tagged":
-        lines = (line.strip() for line in _bounded_lines(path) if not line.lstrip().startswith("<"))
-    else:
-        lines = _bounded_lines(path)
-    count = 0
-    for line in lines:
-        out.write(line + "\n")
-        count += 1
-    return count
-
-
-def _bounded_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, plain or gzip, no more of them than a file of its size can hold."""
-    budget = Budget(path)
-    for line in read_lines(path):
-        budget.take(len(line) + 1)
-        yield line
-
-
-def _write_text(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with _storing(path.parent):
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+def _plain_lines(path: Path, markup: str) -> Iterable[str]:
+    if markup == "segments":
+        text = "\n".join(read_lines(path))
+        return (" ".join(html.unescape(segment).split()) for segment in _SEGMENT.findall(text))
+    if markup == "tagged":
+        return (line.strip() for line in read_lines(path) if not line.lstrip().startswith("<"))
+    return read_lines(path)

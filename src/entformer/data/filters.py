@@ -1,19 +1,19 @@
-"""Which training pairs are left out, and why. In: a pair. Out: the pair as it will be used, or the reason it is not.
+"""Options of `entformer prep`: how text is cleaned and which training pairs are dropped.
 
-Reasons come in two rounds: those seen in the text, before there is a vocabulary, and those seen in the ids.
-Validation and test text never passes through here: every line of it is kept.
+A pair can be dropped for its text, before there is a vocabulary, or for its token ids. Validation and test text is cleaned but
+never dropped.
 """
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entformer.data.batch import SentencePair
 from entformer.errors import ArgumentError
-from entformer.text.lines import EXOTIC
+from entformer.text.lines import LINE_SEPARATORS
 
 REASONS = {
     "empty": "a side is empty",
@@ -25,44 +25,59 @@ REASONS = {
     "ratio": "one side is more than --max-ratio times as long as the other",
     "malformed row": "a TSV row with a wrong number of columns",
 }
-SHORT = 10  # subwords; below this one side may be much longer than the other ("danke" / "thank you very much")
-CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f\ufeff]")
-SPACES = re.compile("[ \u00a0]{2,}")
+_RATIO_MIN_LENGTH = 10  # subwords; shorter pairs may differ more ("danke" / "thank you very much")
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f\ufeff]")
+_SPACES = re.compile("[ \u00a0]{2,}")
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What `prepare` may change in the text and what it leaves out."""
+class PreprocessConfig:
+    """Options of `prepare`.
 
-    max_length: int = 256  # subwords on either side
-    max_ratio: float = 4.0  # of subwords, longer side / shorter side
-    dedup: bool = False  # leave out repeated pairs, and pairs that are in the validation or test text
-    clean: bool = False  # remove control characters, turn exotic line separators and runs of spaces into one space
+    Args:
+        vocab_size: Subwords of the joint vocabulary.
+        max_length: Subwords that either side of a training pair may have.
+        max_ratio: How many times as many subwords one side may have as the other.
+        dedup: Drop repeated training pairs, and those in the validation or test text.
+        clean: Remove control characters, collapse whitespace and skip malformed TSV rows.
+        lowercase: Lowercase the text.
+        keep_identical: Keep training pairs whose two sides are equal.
+        allow_truncate: Stop at the end of the shorter file instead of raising an error.
+        sample: Training lines the vocabulary is learned from.
+        seed: Seed of that sample.
+    """
+
+    vocab_size: int = 32000
+    max_length: int = 256
+    max_ratio: float = 4.0
+    dedup: bool = False
+    clean: bool = False
     lowercase: bool = False
     keep_identical: bool = False
+    allow_truncate: bool = False
+    sample: int = 2_000_000
+    seed: int = 1
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
-            raise ArgumentError(f"max_length is {self.max_length}; give how many subwords a sentence may have, 1 or more.")
+            raise ArgumentError(f"max_length must be at least 1, got {self.max_length}.")
         if self.max_ratio < 1:
-            raise ArgumentError(f"max_ratio is {self.max_ratio}; give how many times as long one side may be, 1 or more.")
+            raise ArgumentError(f"max_ratio must be at least 1, got {self.max_ratio}.")
 
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    def mend(self, text: str) -> str:
-        """The text as it is used, of any split."""
+    def clean_text(self, text: str) -> str:
+        """Returns the text as it is used in any split."""
         if self.clean:
-            text = SPACES.sub(" ", EXOTIC.sub(" ", CONTROL.sub("", text))).strip()
+            text = _SPACES.sub(" ", LINE_SEPARATORS.sub(" ", _CONTROL.sub("", text))).strip()
         return text.lower() if self.lowercase else text
 
     def clean_pair(self, pair: SentencePair) -> SentencePair:
+        """Returns the pair with both sides cleaned."""
         if not (self.clean or self.lowercase):
             return pair
-        return SentencePair(self.mend(pair.source), self.mend(pair.target), pair.line)
+        return SentencePair(self.clean_text(pair.source), self.clean_text(pair.target), pair.line)
 
-    def refuse_text(self, pair: SentencePair) -> str | None:
-        """Why this pair is left out, evaluated by its text; None if it is not."""
+    def reject_text(self, pair: SentencePair) -> str | None:
+        """Returns why a training pair is dropped for its text (a key of `REASONS`), or None."""
         if not pair.source.strip() or not pair.target.strip():
             return "empty"
         if "\0" in pair.source or "\0" in pair.target:
@@ -71,24 +86,24 @@ class Rules:
             return "identical"
         return None
 
-    def refuse_ids(self, source: int, target: int) -> str | None:
-        """Why a pair of so many ids is left out; None if it is not."""
+    def reject_lengths(self, source: int, target: int) -> str | None:
+        """Returns why a training pair of these numbers of subwords is dropped (a key of `REASONS`), or None."""
         longer, shorter = max(source, target), min(source, target)
         if longer > self.max_length:
             return "too long"
-        if longer > SHORT and longer > self.max_ratio * shorter:
+        if longer > _RATIO_MIN_LENGTH and longer > self.max_ratio * shorter:
             return "ratio"
         return None
 
 
 def digest(*texts: str) -> int:
-    """64 bits that stand for the texts: among five million pairs two share them by chance once in a million corpora."""
+    """Returns a 64-bit hash of the texts; among five million pairs the probability of a collision is one in a million."""
     joined = "\n".join(texts).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "little")
 
 
-def repeats(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """True where a value has come before. (N,)"""
+def find_repeats(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Returns a mask (N,), True where a value occurred before."""
     repeated = np.ones(len(digests), dtype=bool)
     repeated[np.unique(digests, return_index=True)[1]] = False
     return repeated

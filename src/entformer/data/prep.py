@@ -1,22 +1,25 @@
-"""From text files to a prepared folder. In: a `Corpus`. Out: ids, vocabulary, held-out text and a report, all in one folder.
+"""Preprocessing: from text files to a directory with token ids, vocabulary, held-out text and a report.
 
     prep.json                            languages, options, counts, fingerprints, the report
     subwords.model                       the joint vocabulary
-    {train,valid,test}.*.bin, .json      the ids (`store.py`)
-    {valid,test}.{source,target}.txt     held-out text, one line for every line of the file, as the model's text is
+    {train,valid,test}.*.bin, .json      token ids (`store.py`)
+    {valid,test}.{source,target}.txt     cleaned held-out text, line by line
+    checksums.json                       size and SHA-256 of each file above, except prep.json
 
-The training text is streamed twice: once to check it, count it and sample it for the vocabulary, once to write its ids.
-The folder appears whole or not at all.
+The training text is streamed twice: to check, count and sample it for the vocabulary, then to write its ids.
 """
 
 import hashlib
-import json
 import shutil
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,70 +27,67 @@ from numpy.typing import NDArray
 from entformer.data.batch import SentencePair
 from entformer.data.batching import TokenBatches
 from entformer.data.corpus import Corpus, Found, ParallelText
-from entformer.data.filters import Rules, digest, repeats
-from entformer.data.prep_folder import FORMAT, publish, request, stored, work_folder
+from entformer.data.filters import PreprocessConfig, digest, find_repeats
+from entformer.data.prep_folder import FORMAT, make_request, write_checksums
 from entformer.data.prep_report import Overlap, PrepReport, SideReport, TextReport
 from entformer.data.store import StoreWriter, TokenStore
 from entformer.errors import ArgumentError, DataError
+from entformer.files import staged_directory, write_json
 from entformer.text.lines import open_file
 from entformer.text.tokenizer import SubwordTokenizer
 
 CHUNK = 4096  # pairs encoded at a time
-SHOWN = 50_000  # pairs between two calls of `progress`
+PROGRESS_EVERY = 50_000  # pairs
+SIDES = ("source", "target")
 
-Progress = Callable[[str, int, int | None], None]  # what is being done, pairs done, pairs in all if known
+Progress = Callable[[str, int, int | None], None]  # step, pairs done, pairs in total if known
 
 
 def prepare(
     corpus: Corpus,
     out: Path,
+    config: PreprocessConfig | None = None,
     *,
-    vocab_size: int = 32000,
-    max_length: int = 256,
-    max_ratio: float = 4.0,
-    dedup: bool = False,
-    clean: bool = False,
-    lowercase: bool = False,
-    keep_identical: bool = False,
-    allow_truncate: bool = False,
     subwords: SubwordTokenizer | None = None,
-    sample: int = 2_000_000,
-    seed: int = 1,
     batch_tokens: int = 8192,
     overwrite: bool = False,
-    reuse: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> PrepReport:
-    """Check, filter and encode a corpus into the folder `out`.
+    """Checks, filters and encodes a corpus into the directory `out`.
 
-    `subwords` uses a vocabulary that is there already (to go on training a model); `sample` is how many lines a new one is
-    learned from. `reuse` gives back what is in `out` if it was made from the same files with the same options; `overwrite`
-    makes it again. `batch_tokens` only tells for which batch size the report states the padding.
+    Args:
+        corpus: The text of each split.
+        out: The directory to create; it appears complete or not at all.
+        config: Options of preprocessing.
+        subwords: An existing vocabulary to use, instead of learning one.
+        batch_tokens: Batch size for which the report states the padding.
+        overwrite: Replace `out` if it is a prepared directory.
+        progress: Called with the current step, the pairs done and the pairs in total.
+        options: Fields of `PreprocessConfig` that override `config`.
+
+    Raises:
+        ArgumentError: An option is invalid, or `out` exists.
+        DataError: A text is invalid, or no training pair is left.
+        RunFailed: `out` cannot be written.
     """
     began = time.perf_counter()
-    rules = Rules(max_length, max_ratio, dedup, clean, lowercase, keep_identical)
+    config = replace(config or PreprocessConfig(), **options)
     out = Path(out)
-    for text in _texts(corpus):
-        for path in text.files:
-            open_file(path).close()  # a wrong name is told now, not after an hour
-    wanted = request(corpus, rules, vocab_size, allow_truncate, subwords, sample, seed)
-    if out.exists() and not overwrite:
-        before = stored(out) if reuse else None
-        if before is not None and before["request"] == wanted:
-            report = PrepReport.from_dict(before["report"])
-            report.reused = True
-            return report
-        if not out.is_dir() or any(out.iterdir()):
-            what = "holds other data" if reuse else "is there already"
-            raise ArgumentError(f"{out} {what}; give another folder, or --overwrite to make it again.")
-    ours = (out / "prep.json").is_file()  # also one that is damaged or of another version
-    if overwrite and out.exists() and not ours and any(out.iterdir() if out.is_dir() else [out]):
-        raise ArgumentError(f"{out} is no prepared folder and is not overwritten; give another folder.")
-    with work_folder(out) as work:
-        job = _Job(corpus, rules, work, allow_truncate, progress)
-        report = job.run(vocab_size, subwords, sample, seed, batch_tokens)
+    for text in (*corpus.train, corpus.valid, corpus.test):
+        for path in text.files if text is not None else ():
+            open_file(path).close()  # a missing file is an error now, not after an hour
+    request = make_request(corpus, config, subwords)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not overwrite:
+            raise ArgumentError(f"{out} exists; choose another directory, or pass --overwrite to replace it.")
+        if not (out / "prep.json").is_file():  # a damaged one may be replaced
+            raise ArgumentError(f"{out} is not a prepared directory and is not overwritten; choose another directory.")
+    with staged_directory(out) as staged:
+        report = _Job(corpus, config, staged, progress).run(subwords, batch_tokens)
         report.folder = str(out)
         report.seconds = round(time.perf_counter() - began, 2)
+        write_checksums(staged)
         facts = {
             "format": FORMAT,
             "corpus": corpus.name,
@@ -97,65 +97,69 @@ def prepare(
             "lowercase": report.lowercase,
             "splits": ["train", *report.held_out],
             "fingerprint": report.fingerprint,
-            "request": wanted,
+            "request": request,
             "report": report.as_dict(),
         }
-        (work / "prep.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        publish(work, out)
+        write_json(staged / "prep.json", facts)
     return report
 
 
 class _Job:
-    """One run of `prepare`, after its arguments are known to be good."""
+    """State of one call of `prepare`."""
 
-    def __init__(self, corpus: Corpus, rules: Rules, work: Path, allow_truncate: bool, progress: Progress | None) -> None:
-        self.corpus, self.rules, self.work, self.allow_truncate = corpus, rules, work, allow_truncate
-        self.progress: Progress = progress or (lambda what, done, total: None)
+    def __init__(self, corpus: Corpus, config: PreprocessConfig, directory: Path, progress: Progress | None) -> None:
+        self.corpus, self.config, self.directory = corpus, config, directory
+        self.progress: Progress = progress or (lambda step, done, total: None)
         self.texts = [TextReport(text.name) for text in corpus.train]
         self.held_out: dict[str, TextReport] = {}
         self.overlap: dict[str, Overlap] = {}
-        # digest -> how many held-out lines have it, of sources and of whole pairs
-        self._held_sources: dict[str, dict[int, int]] = {}
-        self._held_pairs: dict[str, dict[int, int]] = {}
-        self._digests = array("Q")  # of every training pair that passes the first round
+        # digest -> number of held-out lines, of sources and of whole pairs
+        self._held_sources: dict[str, Counter[int]] = {}
+        self._held_pairs: dict[str, Counter[int]] = {}
+        self._digests = array("Q")  # of every training pair that is not dropped for its text
         self._repeated: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._bytes = 0
-        self._capitals = False
+        self._characters = 0
+        self._has_capitals = False
         self._longest = 0
 
-    def run(self, vocab_size: int, given: SubwordTokenizer | None, sample: int, seed: int, batch_tokens: int) -> PrepReport:
-        held = {split: text for split, text in (("valid", self.corpus.valid), ("test", self.corpus.test)) if text is not None}
-        for split, text in held.items():
-            self._write_text(split, text)
+    def run(self, given: SubwordTokenizer | None, batch_tokens: int) -> PrepReport:
+        config = self.config
+        for split, text in (("valid", self.corpus.valid), ("test", self.corpus.test)):
+            if text is not None:
+                self._write_text(split, text)
         if given is None:
-            subwords = SubwordTokenizer.train(self._checked_lines(), vocab_size=vocab_size, sample=sample, seed=seed)
+            subwords = SubwordTokenizer.train(
+                self._checked_lines(), vocab_size=config.vocab_size, sample=config.sample, seed=config.seed
+            )
         else:
             subwords = given
             for _ in self._checked_lines():
                 pass
-        subwords.save(self.work / "subwords.model")
+        subwords.save(self.directory / "subwords.model")
         fingerprints = [subwords.fingerprint, self._write_train(subwords)]
-        fingerprints += [self._write_held_out(split, subwords) for split in held]
-        store = TokenStore.open(self.work, "train")
+        fingerprints += [self._write_held_out(split, subwords) for split in self.held_out]
+        store = TokenStore.open(self.directory, "train")
         batches = TokenBatches(store, tokens=batch_tokens)
         notes = [subwords.note] if given is None and subwords.note else []
-        found_lowercase = not self._capitals
-        if found_lowercase and not self.rules.lowercase:
-            notes.append("the text has no capital letter: text to translate will be lower-cased too.")
+        if not self._has_capitals and not config.lowercase:
+            notes.append("the text has no capital letter: text to translate will be lowercased too.")
         return PrepReport(
-            folder=str(self.work),
+            folder=str(self.directory),
             source_language=self.corpus.source_language,
             target_language=self.corpus.target_language,
             train=self.texts,
             held_out=self.held_out,
             overlap=self.overlap,
-            sides={"source": SideReport.of(store.source_lengths), "target": SideReport.of(store.target_lengths)},
+            sides={
+                "source": SideReport.from_lengths(store.source_lengths),
+                "target": SideReport.from_lengths(store.target_lengths),
+            },
             vocabulary=subwords.size,
-            vocabulary_asked=vocab_size if given is None else subwords.size,
+            vocabulary_asked=config.vocab_size if given is None else subwords.size,
             subwords_fingerprint=subwords.fingerprint,
             fingerprint=hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16],
-            tokenized=self._tokenized(),
-            lowercase=self.rules.lowercase or found_lowercase,
+            tokenized=self._is_tokenized(),
+            lowercase=config.lowercase or not self._has_capitals,
             longest_seen=self._longest,
             batch_tokens=batch_tokens,
             batches=batches.batches_in(0),
@@ -163,178 +167,168 @@ class _Job:
             notes=notes,
         )
 
-    # ---- first round: check, count, compare ------------------------------------------------------------------------
+    # ---- first pass: check, count, compare -------------------------------------------------------------------------
 
     def _write_text(self, split: str, text: ParallelText) -> None:
-        """Held-out text: every line is kept, and remembered to be looked for in the training text."""
+        """Writes held-out text, every line of it, and remembers it to find it in the training text."""
         report = self.held_out[split] = TextReport(text.name)
         self.overlap[split] = Overlap()
-        sources, pairs = self._held_sources.setdefault(split, {}), self._held_pairs.setdefault(split, {})
-        paths = [self.work / f"{split}.{side}.txt" for side in ("source", "target")]
-        with (
-            paths[0].open("w", encoding="utf-8", newline="\n") as source,
-            paths[1].open("w", encoding="utf-8", newline="\n") as target,
-        ):
-            for pair in text.pairs(nul="keep" if self.rules.clean else "refuse", found=report.found):
-                pair = self.rules.clean_pair(pair)
+        sources, pairs = self._held_sources.setdefault(split, Counter()), self._held_pairs.setdefault(split, Counter())
+        with ExitStack() as stack:
+            source, target = (
+                stack.enter_context((self.directory / f"{split}.{side}.txt").open("w", encoding="utf-8", newline="\n"))
+                for side in SIDES
+            )
+            for pair in text.pairs(nul="keep" if self.config.clean else "refuse", found=report.found):
+                pair = self.config.clean_pair(pair)
                 source.write(pair.source + "\n")
                 target.write(pair.target + "\n")
-                for known, key in ((sources, digest(pair.source)), (pairs, digest(pair.source, pair.target))):
-                    known[key] = known.get(key, 0) + 1
+                sources[digest(pair.source)] += 1
+                pairs[digest(pair.source, pair.target)] += 1
                 report.pairs += 1
         report.kept = report.pairs
         if report.pairs == 0:
             raise DataError(f"{text.name}: the {split} text is empty.")
 
     def _train_pairs(self, report: TextReport, text: ParallelText, found: Found) -> Iterator[SentencePair]:
-        """Pairs of a training text that pass the first round, their reasons counted if not."""
-        for pair in text.pairs(nul="keep", allow_truncate=self.allow_truncate, drop_malformed=self.rules.clean, found=found):
+        """Yields the pairs of a training text that are not dropped for their text; counts the others."""
+        config = self.config
+        for pair in text.pairs(nul="keep", allow_truncate=config.allow_truncate, drop_malformed=config.clean, found=found):
             report.pairs += 1
-            pair = self.rules.clean_pair(pair)
-            reason = self.rules.refuse_text(pair)
+            pair = config.clean_pair(pair)
+            reason = config.reject_text(pair)
             if reason is not None:
                 report.drop(reason, pair.line)
             else:
                 yield pair
 
     def _checked_lines(self) -> Iterator[str]:
-        """Both sides of every good training pair, for the vocabulary; on the way everything is counted and compared."""
-        done = 0
-        self.progress("reading", done, None)
-        met: dict[str, set[int]] = {split: set() for split in self._held_sources}
+        """Yields both sides of the training pairs for the vocabulary, and counts and compares them."""
+        self.progress("reading", 0, None)
+        seen: dict[str, set[int]] = {split: set() for split in self._held_sources}
         for report, text in zip(self.texts, self.corpus.train, strict=True):
             for pair in self._train_pairs(report, text, report.found):
                 both = digest(pair.source, pair.target)
                 self._digests.append(both)
-                self._compare(pair, both, met)
-                self._bytes += len(pair.source) + len(pair.target)
-                self._capitals = self._capitals or pair.source != pair.source.lower() or pair.target != pair.target.lower()
+                self._compare(pair, both, seen)
+                self._characters += len(pair.source) + len(pair.target)
+                self._has_capitals = self._has_capitals or (pair.source + pair.target) != (pair.source + pair.target).lower()
                 yield pair.source
                 yield pair.target
-                done += 1
-                if done % SHOWN == 0:
-                    self.progress("reading", done, None)
+                if len(self._digests) % PROGRESS_EVERY == 0:
+                    self.progress("reading", len(self._digests), None)
             report.pairs += report.found.malformed_rows.count
             if report.found.malformed_rows.count:
                 report.dropped["malformed row"] = report.found.malformed_rows
             if report.pairs == 0:
                 raise DataError(f"{text.name}: the training text is empty.")
-        self._evaluate_first_round()
-        self.progress("learning the vocabulary", done, None)
+        self._check_first_pass()
+        self.progress("learning the vocabulary", len(self._digests), None)
 
-    def _compare(self, pair: SentencePair, both: int, met: dict[str, set[int]]) -> None:
-        """Count the held-out lines that this training pair gives away, each once."""
+    def _compare(self, pair: SentencePair, both: int, seen: dict[str, set[int]]) -> None:
+        """Counts the held-out lines that occur in this training pair, each once."""
         source = digest(pair.source)
-        for split, seen in met.items():
+        for split, counted in seen.items():
             overlap = self.overlap[split]
-            if source in self._held_sources[split] and source not in seen:
-                seen.add(source)
+            if source in self._held_sources[split] and source not in counted:
+                counted.add(source)
                 overlap.sources += self._held_sources[split][source]
             if both in self._held_pairs[split]:
                 overlap.train_lines.add(pair.line)
-                if both not in seen:
-                    seen.add(both)
+                if both not in counted:
+                    counted.add(both)
                     overlap.pairs += self._held_pairs[split][both]
 
-    def _evaluate_first_round(self) -> None:
-        """Stop here if there is no sense in going on."""
+    def _check_first_pass(self) -> None:
+        """Raises if the training text is unusable or the disk too small."""
         pairs = sum(report.pairs for report in self.texts)
         identical = sum(report.dropped["identical"].count for report in self.texts if "identical" in report.dropped)
         if identical > pairs / 2:
             raise DataError(
-                f"{self.texts[0].name}: source and target are the same in {identical} of {pairs} lines; was one text given "
-                "twice? --keep-identical keeps such pairs."
+                f"{self.texts[0].name}: source and target are equal in {identical} of {pairs} lines; was one text given "
+                "twice? Pass --keep-identical to keep such pairs."
             )
         if not self._digests:
-            raise DataError(f"{self.texts[0].name}: {_nothing_left(self.texts)}")
-        self._repeated = repeats(np.frombuffer(self._digests, dtype=np.uint64))
-        need = 2 * self._bytes  # ids take less than the text, at most two bytes for each of its characters
-        free = shutil.disk_usage(self.work).free
-        if free < need:
+            raise self._nothing_left()
+        self._repeated = find_repeats(np.frombuffer(self._digests, dtype=np.uint64))
+        needed = 2 * self._characters  # ids take at most two bytes for each character of the text
+        free = shutil.disk_usage(self.directory).free
+        if free < needed:
             raise DataError(
-                f"the disk has {free >> 20} MB free and the ids may need {need >> 20} MB; make room or give another folder."
+                f"the disk has {free >> 20} MB free and the ids may need {needed >> 20} MB; free some space or choose "
+                "another directory."
             )
 
-    # ---- second round: write -----------------------------------------------------------------------------------------
+    def _nothing_left(self) -> DataError:
+        counts: Counter[str] = Counter()
+        for text in self.texts:
+            counts.update({reason: counter.count for reason, counter in text.dropped.items()})
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+        pairs = sum(text.pairs for text in self.texts)
+        return DataError(f"{self.texts[0].name}: all {pairs} training pairs were dropped by the filters ({reasons}).")
+
+    # ---- second pass: write ----------------------------------------------------------------------------------------
 
     def _write_train(self, subwords: SubwordTokenizer) -> str:
-        total, place = len(self._digests), 0
-        with StoreWriter(self.work, "train", vocab_size=subwords.size) as writer:
+        total, first = len(self._digests), 0
+        with StoreWriter(self.directory, "train", vocab_size=subwords.size) as writer:
             for report, text in zip(self.texts, self.corpus.train, strict=True):
-                again = self._train_pairs(TextReport(text.name), text, Found())  # its reasons are counted already
-                while chunk := list(islice(again, CHUNK)):
-                    if place + len(chunk) > total:
-                        raise DataError(f"{text.name}: the text changed while it was being read; run this again.")
-                    self._write_chunk(writer, report, subwords, chunk, place)
-                    place += len(chunk)
-                    self.progress("writing", place, total)
-        if place != total:
-            raise DataError(f"{self.texts[0].name}: the text changed while it was being read; run this again.")
+                pairs = self._train_pairs(TextReport(text.name), text, Found())  # dropped pairs are counted already
+                while chunk := list(islice(pairs, CHUNK)):
+                    if first + len(chunk) <= total:
+                        self._write_chunk(writer, report, subwords, chunk, first)
+                    first += len(chunk)
+                    self.progress("writing", first, total)
+        if first != total:
+            raise DataError(f"{self.texts[0].name}: the text changed while it was read; run the same command again.")
         if writer.examples == 0:
-            raise DataError(f"{self.texts[0].name}: {_nothing_left(self.texts)}")
+            raise self._nothing_left()
         return writer.fingerprint
 
     def _write_chunk(
-        self, writer: StoreWriter, report: TextReport, subwords: SubwordTokenizer, chunk: list[SentencePair], place: int
+        self, writer: StoreWriter, report: TextReport, subwords: SubwordTokenizer, chunk: list[SentencePair], first: int
     ) -> None:
-        sources = subwords.encode_lines([pair.source for pair in chunk])
-        targets = subwords.encode_lines([pair.target for pair in chunk])
-        good: list[tuple[list[int], list[int]]] = []
+        kept: list[tuple[list[int], list[int]]] = []
         lines: list[int] = []
-        for i, pair in enumerate(chunk):
-            self._longest = max(self._longest, len(sources[i]), len(targets[i]))
-            repeated = bool(self._repeated[place + i])
-            if repeated:
+        for index, (pair, source, target) in enumerate(_encode(subwords, chunk), start=first):
+            self._longest = max(self._longest, len(source), len(target))
+            reason = self.config.reject_lengths(len(source), len(target))
+            if self._repeated[index]:
                 report.duplicates.add(pair.line)
-            reason = self.rules.refuse_ids(len(sources[i]), len(targets[i]))
-            if self.rules.dedup and reason is None:
-                reason = "duplicate" if repeated else self._given_away(place + i)
+            if self.config.dedup and reason is None:
+                if self._repeated[index]:
+                    reason = "duplicate"
+                elif any(self._digests[index] in pairs for pairs in self._held_pairs.values()):
+                    reason = "held out"
             if reason is not None:
                 report.drop(reason, pair.line)
             else:
-                good.append((sources[i], targets[i]))
+                kept.append((source, target))
                 lines.append(pair.line)
-        writer.add(good, lines)
-        report.kept += len(good)
-
-    def _given_away(self, place: int) -> str | None:
-        key = self._digests[place]
-        return "held out" if any(key in known for known in self._held_pairs.values()) else None
+        writer.add(kept, lines)
+        report.kept += len(kept)
 
     def _write_held_out(self, split: str, subwords: SubwordTokenizer) -> str:
-        with StoreWriter(self.work, split, vocab_size=subwords.size) as writer:
-            both = [(self.work / f"{split}.{side}.txt").open(encoding="utf-8", newline="\n") for side in ("source", "target")]
-            with both[0], both[1]:
-                pairs = zip(both[0], both[1], strict=True)
-                while chunk := list(islice(pairs, CHUNK)):
-                    sources = subwords.encode_lines([source.removesuffix("\n") for source, _ in chunk])
-                    targets = subwords.encode_lines([target.removesuffix("\n") for _, target in chunk])
-                    first = writer.examples + 1
-                    writer.add(list(zip(sources, targets, strict=True)), range(first, first + len(chunk)))
+        paths = [self.directory / f"{split}.{side}.txt" for side in SIDES]
+        with StoreWriter(self.directory, split, vocab_size=subwords.size) as writer:
+            pairs = ParallelText(paths[0], paths[1]).pairs(nul="keep")
+            while chunk := list(islice(pairs, CHUNK)):
+                encoded = [(source, target) for _, source, target in _encode(subwords, chunk)]
+                writer.add(encoded, [pair.line for pair in chunk])
         return writer.fingerprint
 
-    def _tokenized(self) -> bool:
-        """Is punctuation parted from the words by spaces? As told, or seen in the first thousand pairs."""
+    def _is_tokenized(self) -> bool:
+        """Returns whether spaces separate punctuation from words: as given, or as found in the first thousand pairs."""
         if self.corpus.tokenized is not None:
             return self.corpus.tokenized
         pairs = islice(self.corpus.train[0].pairs(nul="keep", allow_truncate=True, drop_malformed=True), 1000)
-        ends = [
-            line.rstrip()[-2:]
-            for pair in pairs
-            for line in (pair.source, pair.target)
-            if line.rstrip().endswith((".", "?", "!"))
-        ]
+        lines = (line.rstrip() for pair in pairs for line in (pair.source, pair.target))
+        ends = [line[-2:] for line in lines if line.endswith((".", "?", "!"))]
         return len(ends) > 0 and sum(end.startswith(" ") for end in ends) > 0.8 * len(ends)
 
 
-def _texts(corpus: Corpus) -> list[ParallelText]:
-    return [*corpus.train, *(text for text in (corpus.valid, corpus.test) if text is not None)]
-
-
-def _nothing_left(texts: list[TextReport]) -> str:
-    counts: dict[str, int] = {}
-    for text in texts:
-        for reason, counter in text.dropped.items():
-            counts[reason] = counts.get(reason, 0) + counter.count
-    why = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-    return f"not one of {sum(text.pairs for text in texts)} training pairs is left after the filters ({why})."
+def _encode(subwords: SubwordTokenizer, chunk: Iterable[SentencePair]) -> Iterator[tuple[SentencePair, list[int], list[int]]]:
+    pairs = list(chunk)
+    sources = subwords.encode_lines([pair.source for pair in pairs])
+    targets = subwords.encode_lines([pair.target for pair in pairs])
+    return zip(pairs, sources, targets, strict=True)

@@ -1,6 +1,6 @@
-"""A prepared folder, opened. In: a folder written by `prepare`. Out: its languages, vocabulary, ids and held-out text.
+"""Reader of a prepared directory: languages, vocabulary, token ids and held-out text.
 
-Each file is compared with its checksum when it is first asked for.
+Each file is compared with its checksum on first use.
 """
 
 from functools import cached_property
@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from entformer.data.prep_folder import read_checksums, read_facts, verify
-from entformer.data.prep_report import PrepReport
-from entformer.data.store import TokenStore, store_files
+from entformer.data.store import AGAIN, TokenStore, store_files
 from entformer.errors import DataError
 from entformer.text.lines import read_lines
 from entformer.text.tokenizer import SubwordTokenizer
 
 
 class Prepared:
-    """What training and scoring need to know about their data."""
+    """A directory written by `prepare`."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
         self.corpus: str = facts["corpus"]
         self.source_language: str = facts["source_language"]
         self.target_language: str = facts["target_language"]
-        self.tokenized: bool = facts["tokenized"]  # punctuation is parted from the words: score the tokens as they are
-        self.lowercase: bool = facts["lowercase"]  # text to translate must be lower-cased first
+        self.tokenized: bool = facts["tokenized"]  # punctuation is separated by spaces: score the tokens as they are
+        self.lowercase: bool = facts["lowercase"]  # text to translate must be lowercased first
         self.splits: tuple[str, ...] = tuple(facts["splits"])
         self.fingerprint: str = facts["fingerprint"]
         self._facts = facts
@@ -33,10 +32,10 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        """Open a folder.
+        """Opens a prepared directory.
 
         Raises:
-            DataError: it is no prepared folder, or prep.json is damaged.
+            DataError: The directory is not a prepared one, or prep.json is damaged.
         """
         folder = Path(folder)
         return cls(folder, read_facts(folder))
@@ -49,31 +48,27 @@ class Prepared:
         if subwords.fingerprint != expected:
             raise DataError(
                 f"{self.folder / 'subwords.model'}: the vocabulary (fingerprint {subwords.fingerprint}) is not that of the ids "
-                f"({expected}); run `entformer prep` again."
+                f"({expected}); {AGAIN}."
             )
         return subwords
 
-    @property
-    def report(self) -> PrepReport:
-        return PrepReport.from_dict(self._facts["report"])
-
     def store(self, split: str) -> TokenStore:
-        """The ids of "train", "valid" or "test"."""
+        """Returns the token ids of "train", "valid" or "test"."""
         self._check(split)
         if split not in self._stores:
             files = store_files(split)
             self._verify(*files)
             store = TokenStore.open(self.folder, split)
-            if not self._checksums:  # of an older version: at least no id may lie outside the vocabulary
+            if not self._checksums:  # written by an older version: check at least the range of the ids
                 store.check_ids(self.subwords.size)
             self._stores[split] = store
         return self._stores[split]
 
     def text(self, split: str) -> tuple[list[str], list[str]]:
-        """Source and target lines of "valid" or "test", cleaned and lower-cased as the training text is."""
+        """Returns the source and target lines of "valid" or "test", cleaned and lowercased like the training text."""
         self._check(split)
         if split == "train":
-            raise DataError(f"{self.folder}: the training text is kept as ids only; use store('train').")
+            raise DataError(f"{self.folder}: the training text is stored as ids only; use store('train').")
         names = [f"{split}.{side}.txt" for side in ("source", "target")]
         self._verify(*names)
         both = [list(read_lines(self.folder / name, nul="keep")) for name in names]
@@ -81,8 +76,7 @@ class Prepared:
         for name, lines in zip(names, both, strict=True):
             if len(lines) != pairs:
                 raise DataError(
-                    f"{self.folder / name}: has {len(lines)} lines, and the ids of {split!r} are of {pairs}; "
-                    "run `entformer prep` again."
+                    f"{self.folder / name}: has {len(lines)} lines, and the ids of {split!r} are of {pairs}; {AGAIN}."
                 )
         return both[0], both[1]
 
@@ -94,5 +88,5 @@ class Prepared:
     def _check(self, split: str) -> None:
         if split not in self.splits:
             raise DataError(
-                f"{self.folder}: there is no {split!r} part, only {', '.join(self.splits)}; give the files to `entformer prep`."
+                f"{self.folder}: no {split!r} split, only {', '.join(self.splits)}: pass the files to `entformer prep`."
             )

@@ -1,14 +1,12 @@
-"""Token ids of a parallel corpus on disk, memory-mapped. In: pairs of id lists, one after another. Out: any pair, at once.
+"""Memory-mapped token ids of a parallel corpus.
 
-Files of a split, little-endian, beside each other in the prepared folder:
+Files of a split in the prepared directory, little-endian:
 
-    train.source.bin        ids of all sentences, one after another (uint16, or uint32 for large vocabularies)
-    train.source.index.bin  int64, N + 1 places: sentence i is ids[index[i] : index[i + 1]]
+    train.source.bin        ids of all sentences, concatenated (uint16, or uint32 for large vocabularies)
+    train.source.index.bin  int64, N + 1 offsets: sentence i is ids[index[i] : index[i + 1]]
     train.target.bin, train.target.index.bin
-    train.lines.bin         int64, the line of the corpus each pair came from
-    train.json              counts, the type of the ids, the fingerprint
-
-Nothing is read before it is used, so a corpus larger than the memory is no trouble.
+    train.lines.bin         int64, line number of each pair in the corpus
+    train.json              counts, dtype of the ids, fingerprint
 """
 
 import hashlib
@@ -23,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entformer.errors import DataError
+from entformer.files import read_json
 
 SIDES = ("source", "target")
 FORMAT = 1
+AGAIN = "run `entformer prep` again"
 _DTYPES = ("<u2", "<u4")
 
 Ids = NDArray[np.unsignedinteger[Any]]
@@ -33,7 +33,7 @@ Ids = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Side:
-    """All sentences of one language: ids one after another, and where each begins."""
+    """All sentences of one language, concatenated."""
 
     ids: Ids  # (tokens,)
     index: NDArray[np.int64]  # (N + 1,)
@@ -44,7 +44,7 @@ class Side:
 
 
 class TokenStore:
-    """Pairs of id arrays, without BOS and EOS. Behaves as a sequence; the arrays are views of the files."""
+    """A sequence of pairs of id arrays without BOS and EOS; the arrays are views of the files."""
 
     def __init__(self, source: Side, target: Side, lines: NDArray[np.int64], *, fingerprint: str, name: str) -> None:
         self.source = source
@@ -56,26 +56,25 @@ class TokenStore:
         self.target_lengths = target.lengths
 
     @classmethod
-    def open(cls, folder: Path, split: str) -> "TokenStore":
-        """The store of one split of a prepared folder."""
-        folder = Path(folder)
-        facts = _read_facts(folder / f"{split}.json")
-        sides = [_open_side(folder, split, side, facts) for side in SIDES]
-        lines = _map(folder / f"{split}.lines.bin", "<i8", facts["examples"])
-        return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{folder.name}/{split}")
+    def open(cls, directory: Path, split: str) -> "TokenStore":
+        """Opens one split of a prepared directory."""
+        directory = Path(directory)
+        facts = _read_facts(directory / f"{split}.json")
+        sides = [_open_side(directory, split, side, facts) for side in SIDES]
+        lines = _map(directory / f"{split}.lines.bin", "<i8", facts["examples"])
+        return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{directory.name}/{split}")
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raise `DataError` if an id lies outside the vocabulary. Reads every id."""
+        """Raises `DataError` if an id is outside the vocabulary. Reads every id."""
         for side, ids in zip(SIDES, (self.source.ids, self.target.ids), strict=True):
             if len(ids) and int(ids.max()) >= vocab_size:
                 raise DataError(
-                    f"{self.name}.{side}.bin: damaged, it has the id {int(ids.max())} in a vocabulary of {vocab_size}; "
-                    "run `entformer prep` again."
+                    f"{self.name}.{side}.bin: damaged, it has the id {int(ids.max())} in a vocabulary of {vocab_size}; {AGAIN}."
                 )
 
     @classmethod
     def from_examples(cls, examples: Iterable[tuple[Sequence[int], Sequence[int]]], *, name: str = "examples") -> "TokenStore":
-        """A store in memory, for made-up tasks and tests."""
+        """Returns an in-memory store, for synthetic tasks and tests."""
         pairs = list(examples)
         digest = hashlib.sha256()
         sides = []
@@ -101,10 +100,10 @@ class TokenStore:
 
 
 class StoreWriter:
-    """Writes a store, pair by pair. A context manager; the store can be opened once it has been left without an error."""
+    """Context manager that writes a store; the store is valid once the block ends without an error."""
 
-    def __init__(self, folder: Path, split: str, *, vocab_size: int) -> None:
-        self.folder, self.split = folder, split
+    def __init__(self, directory: Path, split: str, *, vocab_size: int) -> None:
+        self.directory, self.split = directory, split
         self.dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
         self.examples = 0
         self.tokens = [0, 0]
@@ -113,13 +112,13 @@ class StoreWriter:
         self.fingerprint = ""
 
     def __enter__(self) -> "StoreWriter":
-        self._files = [(self.folder / name).open("wb") for name in store_files(self.split)[:-1]]
+        self._files = [(self.directory / name).open("wb") for name in store_files(self.split)[:-1]]
         for file in (self._files[1], self._files[3]):
             file.write(np.zeros(1, dtype="<i8").tobytes())
         return self
 
     def add(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], lines: Sequence[int]) -> None:
-        """Append pairs of id lists and the lines they came from."""
+        """Appends pairs of id lists and their line numbers."""
         if not pairs:
             return
         for which in (0, 1):
@@ -133,7 +132,7 @@ class StoreWriter:
         self._files[4].write(np.asarray(lines, dtype="<i8").tobytes())
         self.examples += len(pairs)
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
         for file in self._files:
             file.close()
         if kind is not None:
@@ -147,57 +146,61 @@ class StoreWriter:
             "dtype": self.dtype.str,
             "fingerprint": self.fingerprint,
         }
-        (self.folder / f"{self.split}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (self.directory / f"{self.split}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def store_files(split: str) -> list[str]:
-    """The names of the files of a store."""
+    """Returns the file names of a store."""
     return [f"{split}.{side}{kind}.bin" for side in SIDES for kind in ("", ".index")] + [f"{split}.lines.bin", f"{split}.json"]
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file of a prepared directory."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise DataError(
-            f"{path}: no such part of the prepared data ({problem.strerror}); make it with `entformer prep`."
-        ) from problem
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path}: damaged ({problem}); run `entformer prep` again.") from problem
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise DataError(f"{path}: written by another version of entformer; run `entformer prep` again.")
+        return read_json(path)
+    except DataError as err:
+        raise DataError(f"{path}: damaged ({err}); {AGAIN}.") from err
+
+
+def check_size(path: Path, size: int) -> None:
+    """Raises `DataError` if a file is missing or has another size."""
+    try:
+        found = path.stat().st_size
+    except OSError as err:
+        raise DataError(f"{path}: missing ({err.strerror}); {AGAIN}.") from err
+    if found != size:
+        raise DataError(f"{path}: has {found} bytes, expected {size} (truncated copy or full disk); {AGAIN}.")
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DataError(f"{path}: there is no such split of the prepared data; create it with `entformer prep`.")
+    facts = read_object(path)
+    if facts.get("format") != FORMAT:
+        raise DataError(f"{path}: written by another version of entformer; {AGAIN}.")
     counts = [facts.get(key) for key in ("examples", "source_tokens", "target_tokens")]
-    whole = all(type(count) is int and 0 <= count < 1 << 48 for count in counts)
-    if not whole or facts.get("dtype") not in _DTYPES or not isinstance(facts.get("fingerprint"), str):
-        raise DataError(f"{path}: damaged (its counts, type of ids or fingerprint); run `entformer prep` again.")
+    valid = all(type(count) is int and 0 <= count < 1 << 48 for count in counts)
+    if not valid or facts.get("dtype") not in _DTYPES or not isinstance(facts.get("fingerprint"), str):
+        raise DataError(f"{path}: damaged (invalid counts, dtype or fingerprint); {AGAIN}.")
     return facts
 
 
-def _open_side(folder: Path, split: str, side: str, facts: dict[str, Any]) -> Side:
-    ids = _map(folder / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"])
-    path = folder / f"{split}.{side}.index.bin"
+def _open_side(directory: Path, split: str, side: str, facts: dict[str, Any]) -> Side:
+    ids = _map(directory / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"])
+    path = directory / f"{split}.{side}.index.bin"
     index = _map(path, "<i8", facts["examples"] + 1)
     if index[0] != 0 or index[-1] != len(ids) or (np.diff(index) < 0).any():
-        raise DataError(f"{path}: damaged, it does not divide the {len(ids)} ids of its side; run `entformer prep` again.")
+        raise DataError(f"{path}: damaged, it does not partition the {len(ids)} ids of its side; {AGAIN}.")
     return Side(ids, index)
 
 
 def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:
-    """The file as an array, after checking that it has the size it must have."""
-    kind = np.dtype(dtype)
-    try:
-        size = path.stat().st_size
-    except OSError as problem:
-        raise DataError(f"{path}: missing ({problem.strerror}); run `entformer prep` again.") from problem
-    if size != count * kind.itemsize:
-        raise DataError(
-            f"{path}: has {size} bytes and must have {count * kind.itemsize}; a copy was cut short, or the disk was full. "
-            "Run `entformer prep` again."
-        )
+    """Returns the file as a memory-mapped array, after checking its size."""
+    check_size(path, count * np.dtype(dtype).itemsize)
     if count == 0:  # an empty file cannot be mapped
-        return np.zeros(0, dtype=kind)
+        return np.zeros(0, dtype=dtype)
     try:
-        # asarray: a plain array over the map is several times quicker to index than numpy's memmap class.
-        return np.asarray(np.memmap(path, dtype=kind, mode="r", shape=(count,)))
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path}: cannot be read ({problem}).") from problem
+        # asarray: a plain array over the map is several times faster to index than numpy's memmap class.
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
+    except (OSError, ValueError) as err:
+        raise DataError(f"{path}: cannot be read ({err}).") from err

@@ -1,1 +1,1 @@
-"""From source ids to text: beam search, translation of lines, scores of translations, attention of a translation."""
+"""Beam search, translation, scoring and attention records."""

@@ -1,7 +1,6 @@
-"""What every head attended to in a translation. In: a model, source and target ids. Out: an `AttentionRecord`.
+"""Recording of the attention weights of a translation.
 
-The model reads the finished translation once more, teacher-forced: one pass gives the same weights as the steps of the search
-did, for all positions at once, and the search itself need not carry them along.
+The weights are computed in one teacher-forced pass over the finished translation; they equal those of the decoding steps.
 """
 
 import contextlib
@@ -22,21 +21,27 @@ from entformer.text.tokenizer import BOS, EOS, SubwordTokenizer
 def record_attention(
     model: Seq2Seq, source_ids: Sequence[int], target_ids: Sequence[int], *, subwords: SubwordTokenizer | None = None
 ) -> AttentionRecord:
-    """Record one sentence. Ids come without BOS and EOS; with `subwords` the record also holds the pieces as text."""
+    """Returns the attention weights of one sentence.
+
+    Args:
+        model: The model.
+        source_ids, target_ids: Ids without BOS and EOS.
+        subwords: Tokenizer that adds the pieces as text.
+    """
     source, target = (*source_ids, EOS), (BOS, *target_ids, EOS)
     for side, ids in (("source", source), ("target", target)):
         if any(not 0 <= i < model.config.vocab_size for i in ids):
-            raise ArgumentError(f"the {side} holds ids outside of the model's vocabulary, 0 to {model.config.vocab_size - 1}.")
+            raise ArgumentError(f"{side}_ids must be between 0 and {model.config.vocab_size - 1}, the model's vocabulary.")
     device = model.source_embedding.device
     heads: dict[HeadKey, SparseRows] = {}
 
-    def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+    def record(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
         heads.update(rows_per_head(kind, layer, trace))
 
     training = model.training
-    model.eval()  # dropout would make it another model than the one that translated
+    model.eval()  # without dropout, as in decoding
     try:
-        with torch.no_grad(), attention_hooks(model, watch):
+        with torch.no_grad(), attention_hooks(model, record):
             memory = model.encode(torch.tensor([source], device=device))
             model.decode(torch.tensor([target[:-1]], device=device), memory)
     finally:
@@ -60,22 +65,22 @@ def record_attention(
 
 @contextlib.contextmanager
 def attention_hooks(
-    model: Seq2Seq, watch: Callable[[str, int, MultiheadAttention, AttentionTrace], None], *, kinds: Sequence[str] = ()
+    model: Seq2Seq, hook: Callable[[str, int, MultiheadAttention, AttentionTrace], None], *, kinds: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Every attention layer (of `kinds`, if given) hands what it does to `watch`; hooks that were there before come back."""
+    """Calls `hook` for every attention layer (of `kinds`, if given); restores previous hooks afterwards."""
     layers = [found for found in model.attention_layers() if not kinds or found[0] in kinds]
     before = [module.hook for _, _, module in layers]
     for kind, layer, module in layers:
-        module.hook = partial(watch, kind, layer, module)
+        module.hook = partial(hook, kind, layer, module)
     try:
         yield
     finally:
-        for (_, _, module), hook in zip(layers, before, strict=True):
-            module.hook = hook
+        for (_, _, module), previous in zip(layers, before, strict=True):
+            module.hook = previous
 
 
 def rows_per_head(kind: str, layer: int, trace: AttentionTrace) -> Iterator[tuple[HeadKey, SparseRows]]:
-    """The rows of a batch of one, (1, H, Lq), head by head."""
+    """Yields the sparse weights of each head of a batch of one, (1, H, Lq)."""
     _, heads, queries, _ = trace.query.shape
     crow = trace.support.crow.cpu().numpy()
     col = trace.support.col.cpu().numpy().astype(np.int32)

@@ -1,16 +1,15 @@
-"""Beam search, many sentences at once. In: a model and source ids (B, S). Out: the best hypotheses of each sentence.
+"""Batched beam search.
 
-Every live hypothesis is one row of the model's state; a sentence owns `beam` rows next to each other. One step:
+Every live hypothesis is one row of the model's state; a sentence has `beam` adjacent rows. One step:
 
-    1. the model gives the log-probabilities of the next token for all rows;
-    2. the 2 * beam best continuations of each sentence are taken at once from its beam * V. At most `beam` of them are EOS (one
-       per row), so at least `beam` others remain to live on;
-    3. those that end, if among the `beam` best, join the finished ones, of which the n_best highest by score are kept;
+    1. compute the log-probabilities of the next token for all rows;
+    2. select the 2 * beam best of the beam * V continuations of each sentence. At most `beam` of them are EOS (one per row), so
+       at least `beam` others stay live;
+    3. add those that end, if among the `beam` best, to the finished ones, of which the n_best with the highest score are kept;
     4. a sentence is done when no live hypothesis can beat the worst kept one at any length it may still reach
-       (`lengths.py::bound` says why that is certain), when nothing lives, or at its length limit. It leaves the batch, and its
-       rows leave the model's caches.
+       (`LengthPenalty.bound`), when no hypothesis is live, or at its length limit. Its rows are removed from the batch.
 
-So the search never stops early: with a beam as wide as the number of sequences it is exhaustive search.
+The search never stops early: with a beam as wide as the number of sequences it is exhaustive search.
 """
 
 import math
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from entformer.decoding.candidates import Decodable, Rules, best_continuations
+from entformer.decoding.candidates import Decodable, DecodingConstraints, best_continuations
 from entformer.decoding.greedy import greedy_search
 from entformer.decoding.length_penalty import LengthPenalty, MaxLength
 from entformer.decoding.records import Hypothesis
@@ -31,15 +30,15 @@ from entformer.text.tokenizer import BOS, EOS, PAD
 
 @dataclass
 class _Sentence:
-    """What the search knows about one sentence beside its rows."""
+    """State of the search for one sentence."""
 
-    place: int  # in the batch that was given
-    limit: int  # tokens at most
+    index: int  # in the batch
+    limit: int  # maximum number of tokens
     prefix: Sequence[int]
     finished: list[tuple[float, int, Hypothesis]] = field(default_factory=list)  # (-score, when found, ...): best first
 
     def keep(self, hypothesis: Hypothesis, found: int, n_best: int) -> None:
-        """Of equal scores the one found first stays ahead, so results do not depend on luck."""
+        """Inserts a finished hypothesis; among equal scores the one found first ranks higher."""
         insort(self.finished, (-hypothesis.score, found, hypothesis), key=lambda entry: entry[:2])
         del self.finished[n_best:]
 
@@ -59,19 +58,24 @@ def beam_search(
     prefix: Sequence[Sequence[int]] | None = None,
     cut_loops: bool = False,
 ) -> list[list[Hypothesis]]:
-    """Translate ids. For each sentence at least one hypothesis, at most `n_best`, the best score first.
+    """Returns at least one and at most `n_best` hypotheses for each sentence, best score first.
 
     Args:
-        model: anything with `start`, `step` and `log_probs` (`candidates.py::Decodable`).
-        source: (B, S) ids, EOS at the end of each, padded with PAD.
-        source_mask: (B, S), True = a token. None: all that is not PAD.
-        beam: hypotheses kept alive; 1 is greedy search, which always takes the most probable token.
-        length_penalty, length_penalty_alpha: how scores depend on length, see `lengths.py`. None: 1.
-        max_length: tokens at most, EOS not counted: a `MaxLength`, or one number for all. None: 2 * source + 10.
-        min_length: tokens at least, EOS not counted.
-        prefix: for each sentence ids its translation must start with. They are given, so they cost nothing: `log_prob` and
-            the length penalty are of what follows.
-        cut_loops: with a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
+        model: A model with `start`, `step` and `log_probs` (`candidates.Decodable`).
+        source: Ids (B, S), each sentence ending in EOS, padded with PAD.
+        source_mask: Mask (B, S), True = token. Default: everything but PAD.
+        beam: Number of live hypotheses; 1 is greedy search.
+        length_penalty: "average", "gnmt" or "none", see `length_penalty.py`.
+        length_penalty_alpha: Exponent of the length penalty. Default: 1.
+        max_length: Maximum number of tokens without EOS: a `MaxLength`, or one number for all. Default: 2 * source + 10.
+        min_length: Minimum number of tokens without EOS.
+        n_best: Maximum number of hypotheses to return.
+        prefix: Ids that the translation of each sentence must start with. `log_prob` and the length penalty apply to what
+            follows.
+        cut_loops: With a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
+
+    Raises:
+        ArgumentError: An argument is invalid.
     """
     penalty = LengthPenalty.of(length_penalty, length_penalty_alpha)
     sentences, source_mask = _check(source, source_mask, beam, n_best, min_length, max_length, prefix)
@@ -86,7 +90,7 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     device = source.device
     state = model.start(source, source_mask)
-    # Until the first choice a sentence has one hypothesis, and what all prefixes share in length is read in one step.
+    # At first a sentence has one hypothesis; the common length of all prefixes is read in one step.
     start = min(len(s.prefix) for s in sentences)
     tokens = torch.tensor([[*s.prefix[:start]] for s in sentences], dtype=torch.int64, device=device).view(
         len(sentences), 1, start
@@ -98,18 +102,18 @@ def beam_search(
         width = so_far.shape[1]
         logits = model.step(feed, state)  # (B * width, V)
         vocabulary = logits.shape[-1]
-        rules = Rules.at(
+        constraints = DecodingConstraints.at(
             length,
             limits=[s.limit for s in sentences],
             prefixes=[s.prefix for s in sentences],
             min_length=min_length,
             device=device,
         )
-        rescue = torch.tensor([not s.finished for s in sentences], device=device)
-        values, places = best_continuations(model, logits, so_far, rules, rescue, 2 * beam)
-        rows = places // vocabulary  # (B, 2 * beam), the hypothesis that is continued
-        chosen = places - rows * vocabulary  # the token
-        # A log-softmax may round to just above zero; the bound needs sums that never rise.
+        renormalize = torch.tensor([not s.finished for s in sentences], device=device)
+        values, indices = best_continuations(model, logits, so_far, constraints, renormalize, 2 * beam)
+        rows = indices // vocabulary  # (B, 2 * beam), the continued hypothesis
+        chosen = indices - rows * vocabulary  # the token
+        # A log-softmax may round to just above zero; the bound requires sums that never increase.
         values = torch.minimum(values, so_far.gather(1, rows))
 
         ends = chosen == EOS
@@ -118,7 +122,7 @@ def beam_search(
             score = penalty.score(log_prob, length + 1 - len(sentence.prefix))
             text = tuple(tokens[b, int(rows[b, at])].tolist())
             sentence.keep(Hypothesis(text, score, log_prob), length * beam + at, n_best)
-        best_live = values.masked_fill(ends, -math.inf).amax(1).tolist()  # -inf: nothing lives on
+        best_live = values.masked_fill(ends, -math.inf).amax(1).tolist()  # -inf: none
         staying = []
         for b, sentence in enumerate(sentences):
             if not _done(sentence, best_live[b], length, penalty, n_best):
@@ -126,17 +130,17 @@ def beam_search(
                 continue
             if not sentence.finished:
                 sentence.keep(_cut(tokens[b], so_far[b], penalty, len(sentence.prefix)), 0, n_best)
-            results[sentence.place] = [hypothesis for _, _, hypothesis in sentence.finished]
+            results[sentence.index] = [hypothesis for _, _, hypothesis in sentence.finished]
         if not staying:
             break
 
-        # The `beam` best that live on: EOS goes to the back, the order of the others stays.
+        # The `beam` best live ones: EOS is moved to the end, the order of the others is kept.
         stay = torch.tensor(staying, dtype=torch.int64, device=device)
         order = ends[stay].to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
         sentences = [sentences[b] for b in staying]
         so_far = values[stay].gather(1, order).masked_fill(ends[stay].gather(1, order), -math.inf)
         rows, chosen = rows[stay].gather(1, order), chosen[stay].gather(1, order)  # (B', beam)
-        chosen = chosen.masked_fill(so_far == -math.inf, PAD)  # a row that holds nothing; whatever it is fed stays at -inf
+        chosen = chosen.masked_fill(so_far == -math.inf, PAD)  # an unused row stays at -inf
         parents = (stay[:, None] * width + rows).flatten()  # rows of the model's state
         if parents.shape[0] != logits.shape[0] or not torch.equal(parents, torch.arange(len(parents), device=device)):
             state.reorder(parents)
@@ -155,7 +159,7 @@ def _check(
     max_length: MaxLength | int | None,
     prefix: Sequence[Sequence[int]] | None,
 ) -> tuple[list[_Sentence], Tensor]:
-    """What the user asked for, as one record per sentence, and the mask."""
+    """Checks the arguments; returns one record per sentence, and the mask."""
     if source.dim() != 2:
         raise ArgumentError(f"source must have shape (B, S), not {tuple(source.shape)}.")
     mask = source != PAD if source_mask is None else source_mask
@@ -164,13 +168,13 @@ def _check(
     if beam < 1:
         raise ArgumentError(f"beam={beam} must be at least 1.")
     if not 1 <= n_best <= beam:
-        raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; raise the beam to see more.")
+        raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; increase the beam for more.")
     longest = MaxLength() if max_length is None else MaxLength(0.0, max_length) if isinstance(max_length, int) else max_length
     given: Sequence[Sequence[int]] = [()] * len(source) if prefix is None else prefix
     if len(given) != len(source):
-        raise ArgumentError(f"there are {len(given)} prefixes for {len(source)} sentences; give one each, empty for none.")
+        raise ArgumentError(f"prefix must have one entry per sentence ({len(source)}), got {len(given)}.")
     if any(token in (PAD, BOS, EOS) or token < 0 for tokens in given for token in tokens):
-        raise ArgumentError("a prefix may not hold PAD, BOS, EOS or a negative id.")
+        raise ArgumentError("prefix must not contain PAD, BOS, EOS or negative ids.")
     lengths = (mask.sum(1) - 1).clamp(min=0).tolist()  # EOS is not counted
     sentences = [_Sentence(b, max(longest(n), len(given[b])), given[b]) for b, n in enumerate(lengths)]
     if any(min_length > sentence.limit for sentence in sentences) or min_length < 0:
@@ -191,7 +195,7 @@ def _done(sentence: _Sentence, best_live: float, length: int, penalty: LengthPen
 
 
 def _cut(tokens: Tensor, so_far: Tensor, penalty: LengthPenalty, given: int) -> Hypothesis:
-    """Nothing could end: the best of what was alive, as it stands. tokens (width, length), so_far (width,)."""
+    """Returns the best unfinished hypothesis. tokens (width, length), so_far (width,)."""
     best = int(so_far.argmax())
     log_prob = float(so_far[best])
     text = tuple(tokens[best].tolist())

@@ -1,4 +1,4 @@
-"""How the translations of a run are decoded unless the user says otherwise: by the `decoding` section of its recipe."""
+"""Decoding defaults of a run, from the `decoding` section of its recipe."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ class DecodingDefaults:
     beam: int = 5
     length_penalty: str = "average"
     length_penalty_alpha: float | None = None
-    """None: 1, or nothing to set for "none"."""
+    """Default: 1; must be None for "none"."""
 
     def changed(
         self, beam: int | None = None, length_penalty: str | None = None, length_penalty_alpha: float | None = None
     ) -> "DecodingDefaults":
-        """Return these values with those replaced that are given. Another penalty does not inherit the exponent."""
+        """Returns these values with the given ones replaced. Another penalty does not inherit the exponent."""
         alpha = length_penalty_alpha
         if alpha is None and length_penalty in (None, self.length_penalty):
             alpha = self.length_penalty_alpha
@@ -26,12 +26,12 @@ class DecodingDefaults:
 
 
 def decoding_of_run(run: Path) -> DecodingDefaults:
-    """Return what RUN/recipe.yaml says; a recipe that is missing or damaged says nothing."""
+    """Returns the defaults in RUN/recipe.yaml; those of `DecodingDefaults` if it is missing or damaged."""
     try:
         recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
         given = recipe.get("decoding") or {}
         penalty = str(given.get("length_penalty", "average"))
-        alpha = given.get("length_penalty_alpha", given.get("alpha"))  # alpha: the name in earlier versions
+        alpha = given.get("length_penalty_alpha", given.get("alpha"))  # alpha: name in older versions
         return DecodingDefaults(
             int(given.get("beam", 5)), penalty, None if penalty == "none" or alpha is None else float(alpha)
         )

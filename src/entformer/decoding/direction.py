@@ -1,7 +1,6 @@
-"""Is this text in the language the model translates from? In: lines and two language codes. Out: a warning, or None.
+"""Detection of text that is clearly not in the source language, for a warning.
 
-Two looks, both cheap: the script of the letters, and, where both languages use one script, their commonest short words. It is
-a guess for a warning, made only when the signs are clear.
+Checks the script of the letters and, if both languages share a script, their most frequent short words.
 """
 
 import re
@@ -30,7 +29,7 @@ SCRIPTS = {
 }
 SCRIPT_OF = {language: script for script, languages in SCRIPTS.items() for language in languages}
 FITTING = {"KANA": {"KANA", "CJK"}, "HANGUL": {"HANGUL", "CJK"}, "CJK": {"CJK"}}  # scripts a language mixes
-MIXED = ("sr", "mn", "kk")  # written in two scripts; nothing can be said
+MIXED = ("sr", "mn", "kk")  # written in two scripts
 NAMES = {"CJK": "Chinese characters", "KANA": "Japanese kana"}
 
 COMMON_WORDS = {
@@ -54,13 +53,13 @@ def check_source_language(
     subject: str = "the input",
     direction: str | None = None,
 ) -> str | None:
-    """Return one sentence if the lines do not look like the source language, else None.
+    """Returns a warning if the lines do not look like the source language, else None.
 
     Args:
-        lines: Text to look at.
+        lines: The text.
         source_language, target_language: Codes such as "en".
-        subject: What the sentence calls the lines.
-        direction: What the sentence says the languages should be; by default, what a model translates.
+        subject: Name of the lines in the warning.
+        direction: Expected languages in the warning; by default those of a model.
     """
     source, target = (code.lower().replace("_", "-").split("-")[0] for code in (source_language, target_language))
     text = " ".join(lines)
@@ -81,7 +80,7 @@ def check_source_language(
 
 
 def _main_script(text: str) -> str | None:
-    """The script of more than half of the letters; None if there are too few letters, or no such script."""
+    """Returns the script of more than half of the letters; None if there is none, or too few letters."""
     scripts: Counter[str] = Counter()
     for character, count in Counter(text).items():
         if character.isalpha():

@@ -1,6 +1,6 @@
-"""Draws what heads attended to. In: sparse weights and tokens. Out: a matplotlib Figure.
+"""Heatmaps of attention weights with matplotlib.
 
-Exact zeros are white with a dot, the smallest weight is visibly blue, what a query may not see is grey: three different things.
+Exact zeros are white with a dot, the smallest weight is visibly blue, masked keys are grey.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["Figure", "HeadPicture", "add_legend", "draw_head", "draw_heads", "sh
 
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#cfe3f5", "#6aaed6", "#2070b4", "#08306b"])
 HIDDEN = "#e3e3e3"
-DOTS_UPTO = 45  # keys; in longer sentences dots would be a grey haze
+DOTS_UPTO = 45  # keys; more dots would be unreadable
 LABELS_UPTO = 60
 LONGEST_TOKEN = 24  # characters of a label
 
@@ -29,25 +29,25 @@ LONGEST_TOKEN = 24  # characters of a label
 class HeadPicture(NamedTuple):
     """One head of one sentence."""
 
-    title: str  # as matplotlib reads it; what users named goes through `plain_label`
+    title: str  # matplotlib markup; user text needs `plain_label`
     crow: NDArray[np.int64]  # (queries + 1,)
     col: NDArray[np.int32]  # (nnz,)
     weight: NDArray[np.float32]  # (nnz,)
     query_tokens: Sequence[str]  # as many as queries, or empty
     key_tokens: Sequence[str]
     keys: int
-    causal: bool = False  # query i sees keys j <= i
+    causal: bool = False  # query i attends to keys j <= i
 
 
 def shown_piece(piece: str) -> str:
-    """A piece as a label: "▁man" -> "man", "s" -> "~s" as it continues a word; control pieces stay."""
+    """Returns the label of a piece: "▁man" -> "man", "s" -> "~s" (continues a word); special tokens are unchanged."""
     if piece.startswith("<") and piece.endswith(">"):
         return piece
     return piece[1:] or "_" if piece.startswith("▁") else f"~{piece}"
 
 
 def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: float = 8.0) -> None:
-    """One head into given axes: a line per query, a column per key."""
+    """Draws one head: a row per query, a column per key."""
     queries, keys = len(picture.crow) - 1, picture.keys
     row = np.repeat(np.arange(queries), np.diff(picture.crow))
     cells = np.full((queries, keys), np.nan)
@@ -77,18 +77,18 @@ def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: fl
 
 
 def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -> Figure:
-    """Several heads side by side; the tokens are written when there are few of them."""
+    """Draws several heads side by side; up to four are labeled with tokens."""
     columns = columns or min(4, max(1, len(pictures)))
     lines = -(-len(pictures) // columns)
     labels = len(pictures) <= 4
     side = 4.2 if labels else 1.9
-    layout = ConstrainedLayoutEngine(h_pad=0.1, compress=True)  # pictures keep their shape
+    layout = ConstrainedLayoutEngine(h_pad=0.1, compress=True)  # keeps the aspect ratio
     figure = Figure(figsize=(side * columns + 0.4, side * lines + 0.9), layout=layout)
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, columns, squeeze=False)
-    for place, axes in enumerate(panels.flat):
-        if place < len(pictures):
-            draw_head(axes, pictures[place], labels=labels)
+    for index, axes in enumerate(panels.flat):
+        if index < len(pictures):
+            draw_head(axes, pictures[index], labels=labels)
         else:
             axes.set_axis_off()
     add_legend(figure, any(picture.causal for picture in pictures))
@@ -96,14 +96,14 @@ def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -
 
 
 def add_legend(figure: Figure, causal: bool) -> None:
-    """What the colors mean, under the figure."""
+    """Adds a legend of the colors below the figure."""
     handles = [
         Patch(facecolor=WEIGHTS(0.0), edgecolor="#999999", label="small weight"),
         Patch(facecolor=WEIGHTS(1.0), edgecolor="#999999", label="weight 1 or the largest"),
         Patch(facecolor="white", edgecolor="#999999", label="exactly 0 (dot)"),
     ]
     if causal:
-        handles.append(Patch(facecolor=HIDDEN, edgecolor="#999999", label="not visible"))
+        handles.append(Patch(facecolor=HIDDEN, edgecolor="#999999", label="masked"))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8)
 
 

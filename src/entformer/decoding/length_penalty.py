@@ -1,6 +1,6 @@
-"""How long translations may be and how length enters their score. In: log-probability and length. Out: a score.
+"""Length penalty and length limit of translations.
 
-score = log_prob / penalty(n),   n = number of generated tokens, EOS counted, a forced prefix not
+score = log_prob / penalty(n),   n = number of generated tokens, EOS included, a forced prefix excluded
 "average":  penalty(n) = n^alpha                 alpha = 1: the mean log-probability of a token
 "gnmt":     penalty(n) = ((5 + n) / 6)^alpha     Wu et al. 2016, Eq. 14
 "none":     penalty(n) = 1                       prefers short translations
@@ -16,16 +16,16 @@ PENALTIES = ("average", "gnmt", "none")
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """One of the three penalties, and its alpha."""
+    """A length penalty and its exponent."""
 
     kind: str
     alpha: float
 
     @classmethod
     def of(cls, kind: str, alpha: float | None) -> "LengthPenalty":
-        """Check what a user asked for. alpha None: 1, or nothing for "none"."""
+        """Validates the arguments; alpha defaults to 1."""
         if kind not in PENALTIES:
-            raise ArgumentError(f"length_penalty={kind!r} is not known; choose one of {', '.join(PENALTIES)}.")
+            raise ArgumentError(f"length_penalty must be one of {', '.join(PENALTIES)}, got {kind!r}.")
         if kind == "none":
             if alpha is not None:
                 raise ArgumentError(
@@ -42,11 +42,10 @@ class LengthPenalty:
         return log_prob / self._penalty(length)
 
     def bound(self, log_prob: float, longest: int) -> float:
-        """No continuation of a hypothesis with this log_prob, up to `longest` tokens, scores higher.
+        """Returns an upper bound on the score of every continuation of up to `longest` tokens.
 
-        Why: log-probabilities of further tokens are at most 0, so a continuation has log_prob' <= log_prob <= 0. The penalty
-        never falls as the length grows (alpha >= 0), so dividing a number <= 0 by it gives the most at the greatest length:
-        log_prob' / penalty(n) <= log_prob / penalty(n) <= log_prob / penalty(longest) for all n <= longest.
+        Log-probabilities of further tokens are at most 0, so log_prob' <= log_prob <= 0. The penalty does not decrease with
+        the length (alpha >= 0), hence log_prob' / penalty(n) <= log_prob / penalty(n) <= log_prob / penalty(longest).
         """
         return log_prob / self._penalty(longest)
 
@@ -57,7 +56,7 @@ class LengthPenalty:
 
 @dataclass(frozen=True)
 class MaxLength:
-    """At most floor(ratio * S + extra) tokens for a source of S tokens (EOS counted in neither), and at least one."""
+    """Limit of max(1, floor(ratio * S + extra)) tokens for a source of S tokens, EOS not counted."""
 
     ratio: float = 2.0
     extra: int = 10
@@ -65,8 +64,7 @@ class MaxLength:
     def __post_init__(self) -> None:
         if not 0.0 <= self.ratio < math.inf or self.extra < 0 or (self.ratio == 0.0 and self.extra == 0):
             raise ArgumentError(
-                f"a maximal length of {self.ratio:g} * source + {self.extra} is not possible; both numbers must be at least 0 "
-                "and one above it."
+                f"the maximum length must have ratio >= 0 and extra >= 0, not both 0; got {self.ratio:g} and {self.extra}."
             )
 
     def __call__(self, source_length: int) -> int:

@@ -1,7 +1,4 @@
-"""A record in a notebook: every head as a small drawing. In: the heads' sparse rows and tokens. Out: HTML without scripts.
-
-A rectangle per weight, nothing per zero, so the text is as short as the attention is sparse. Hovering a drawing names the head.
-"""
+"""HTML of an attention record for notebooks: a small heatmap of every head, with one rectangle per nonzero weight."""
 
 import html
 from collections.abc import Sequence
@@ -12,8 +9,8 @@ from numpy.typing import NDArray
 
 from entformer.text.numbers import format_alpha, format_percent
 
-SIDE = 112  # pixels of a drawing
-MOST_CELLS = 3000  # of one drawing; of more weights the largest are drawn, and the caption says so
+SIDE = 112  # pixels of a heatmap
+MOST_CELLS = 3000  # of one heatmap; the largest weights are drawn
 RAMP = ("#cfe3f5", "#9dc7e6", "#6aaed6", "#4290c6", "#2070b4", "#08306b")
 
 
@@ -31,7 +28,7 @@ class Rows(Protocol):
 
 
 class Head(NamedTuple):
-    """One head to be drawn."""
+    """A head to draw."""
 
     kind: str
     layer: int
@@ -41,7 +38,7 @@ class Head(NamedTuple):
 
 
 def heads_as_html(source: Sequence[str], target: Sequence[str], heads: Sequence[Head]) -> str:
-    """A grid per kind, a line per layer. Texts are escaped."""
+    """Returns a grid per attention type with a row per layer."""
     parts = [f"<p>{html.escape(_text(source))}<br>{html.escape(_text(target))}</p>"]
     for kind in dict.fromkeys(head.kind for head in heads):
         lines = []
@@ -61,16 +58,16 @@ def _cell(head: Head) -> str:
     rows = head.rows
     queries = len(rows.crow) - 1
     density = len(rows.col) / max(1, queries * rows.keys)
-    told = f"{head.layer}.{head.head}" + ("" if head.alpha is None else f", α {format_alpha(head.alpha)}")
+    caption = f"{head.layer}.{head.head}" + ("" if head.alpha is None else f", α {format_alpha(head.alpha)}")
     name = html.escape(
         f"{head.kind} layer {head.layer} head {head.head}: {len(rows.col)} weights, {format_percent(density)} of all pairs"
     )
-    if len(rows.col) > MOST_CELLS:  # else what is left out would look like exact zeros
-        told += f", largest {MOST_CELLS:,} of {len(rows.col):,} weights"
+    if len(rows.col) > MOST_CELLS:  # omitted weights would look like exact zeros
+        caption += f", largest {MOST_CELLS:,} of {len(rows.col):,} weights"
     return (
         f'<figure style="margin:4px"><svg width="{SIDE}" height="{SIDE}" viewBox="0 0 {max(rows.keys, 1)} {max(queries, 1)}" '
         f'preserveAspectRatio="none" style="background:#fff;border:1px solid #999" role="img" aria-label="{name}">'
-        f"<title>{name}</title>{_rectangles(rows)}</svg><figcaption>{told}</figcaption></figure>"
+        f"<title>{name}</title>{_rectangles(rows)}</svg><figcaption>{caption}</figcaption></figure>"
     )
 
 

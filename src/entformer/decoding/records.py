@@ -1,8 +1,7 @@
-"""Records that leave this room. `Hypothesis`: one way to translate. `AttentionRecord`: what every head did in one translation.
+"""Records of decoding: `Hypothesis` (a translation in ids) and `AttentionRecord` (attention weights of a translation).
 
-An `AttentionRecord` holds plain numpy arrays, no torch: the analysis, the explorer and the page it writes read it, and a line
-of JSON carries it to other programs. Weights are kept as compressed sparse rows, so a record is as small as the attention is
-sparse. Rows of ReLA need no special case: they may be empty, and their weights are what they are (they do not sum to one).
+An `AttentionRecord` holds numpy arrays and can be written as a line of JSON. Weights are compressed sparse rows (CSR).
+Rows of ReLA may be empty and do not sum to one.
 """
 
 import json
@@ -18,21 +17,21 @@ from entformer.text.numbers import format_alpha, plain_label
 if TYPE_CHECKING:
     from entformer.decoding.heatmap import Figure
 
-FORMAT = 1  # of the JSON; a reader refuses a higher one
+FORMAT = 1  # of the JSON
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation in ids, as the search found it."""
+    """A translation in ids."""
 
-    tokens: tuple[int, ...]  # without BOS and EOS; a forced prefix included
-    score: float  # log_prob after the length penalty; what hypotheses are compared by
+    tokens: tuple[int, ...]  # without BOS and EOS, with a forced prefix
+    score: float  # log_prob after the length penalty
     log_prob: float  # of the tokens after the forced prefix, and of EOS
-    finished: bool = True  # False: cut at the length limit, or nothing had any probability; there is no EOS in log_prob then
+    finished: bool = True  # False: cut at the length limit; log_prob then excludes EOS
 
 
 class HeadKey(NamedTuple):
-    """Which head. kind: "encoder", "decoder" (self-attention) or "cross"."""
+    """A head; kind is the attention type: "encoder", "decoder" (self-attention) or "cross"."""
 
     kind: str
     layer: int
@@ -41,7 +40,7 @@ class HeadKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """The weights of one head. Query i gives weight[crow[i]:crow[i + 1]] to the keys col[crow[i]:crow[i + 1]], 0 to others."""
+    """Attention weights of one head in CSR form: row i has weight[crow[i]:crow[i + 1]] at keys col[crow[i]:crow[i + 1]]."""
 
     crow: npt.NDArray[np.int64]  # (queries + 1,)
     col: npt.NDArray[np.int32]  # (nnz,)
@@ -53,12 +52,12 @@ class SparseRows:
         return len(self.crow) - 1
 
     def row(self, query: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Keys and weights of one query."""
+        """Returns keys and weights of one query."""
         inside = slice(int(self.crow[query]), int(self.crow[query + 1]))
         return self.col[inside], self.weight[inside]
 
     def dense(self) -> npt.NDArray[np.float32]:
-        """(queries, keys), zeros where there is no weight."""
+        """Returns the dense weights (queries, keys)."""
         full = np.zeros((self.queries, self.keys), dtype=np.float32)
         full[np.repeat(np.arange(self.queries), np.diff(self.crow)), self.col] = self.weight
         return full
@@ -66,32 +65,32 @@ class SparseRows:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
-    """Every head of one sentence and its translation.
+    """Attention weights of every head for one sentence and its translation.
 
     Encoder and cross attention have one key per source token (EOS is the last). The decoder reads target[:-1], which starts
-    with BOS: row i of the decoder and cross heads is what was attended to when target[i + 1] was predicted.
+    with BOS: row i of the decoder and cross heads holds the weights for predicting target[i + 1].
     """
 
     source: tuple[int, ...]  # ids, EOS at the end
     target: tuple[int, ...]  # ids, BOS at the start, EOS at the end
     heads: dict[HeadKey, SparseRows]
     normalizers: dict[str, str]  # kind -> "entmax", "softmax", "rela", ...
-    alphas: dict[HeadKey, float]  # heads without an alpha (ReLA) are left out
-    source_pieces: tuple[str, ...] = ()  # as shown to people; empty if the record was made without subwords
+    alphas: dict[HeadKey, float]  # heads without an alpha (ReLA) are missing
+    source_pieces: tuple[str, ...] = ()  # empty if recorded without a tokenizer
     target_pieces: tuple[str, ...] = ()
 
     def head(self, kind: str, layer: int, head: int) -> SparseRows:
         return self.heads[HeadKey(kind, layer, head)]
 
     def plot(self, kind: str | None = None, layer: int | None = None, head: int | None = None) -> "Figure":
-        """Draw one head, or all heads of a kind or a layer: a matplotlib Figure, `.savefig("heads.pdf")`."""
+        """Plots one head, or all heads of an attention type or layer; returns a matplotlib Figure."""
         from entformer.decoding.heatmap import HeadPicture, draw_heads
 
         wanted = [
             key for key in self.heads if kind in (None, key.kind) and layer in (None, key.layer) and head in (None, key.head)
         ]
         if not wanted:
-            raise ArgumentError(f"the record has no head of kind {kind}, layer {layer}, head {head}.")
+            raise ArgumentError(f"the record has no head with kind={kind}, layer={layer}, head={head}.")
         source, target = self.source_pieces, self.target_pieces[:-1]
         pictures = []
         for key in wanted:
@@ -102,14 +101,14 @@ class AttentionRecord:
         return draw_heads(pictures, columns=1 + max(key.head for key in wanted) if len(wanted) > 4 else None)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: every head as a small drawing."""
+        """Returns small heatmaps of every head, for notebooks."""
         from entformer.decoding.record_html import Head, heads_as_html
 
         heads = [Head(*key, rows, self.alphas.get(key)) for key, rows in self.heads.items()]
         return heads_as_html(self.source_pieces, self.target_pieces, heads)
 
     def to_json(self, **extra: Any) -> str:
-        """One line of JSON. `extra` (say, the line number) is written beside; `from_json` does not read it."""
+        """Returns one line of JSON; `extra` fields (such as the line number) are ignored by `from_json`."""
         content = {
             **extra,
             "format": FORMAT,
@@ -125,7 +124,7 @@ class AttentionRecord:
                     "keys": rows.keys,
                     "crow": rows.crow.tolist(),
                     "col": rows.col.tolist(),
-                    "weight": [float(f"{weight:.9g}") for weight in rows.weight.tolist()],  # nine digits hold any float32
+                    "weight": [float(f"{weight:.9g}") for weight in rows.weight.tolist()],  # nine digits represent any float32
                 }
                 for key, rows in self.heads.items()
             ],
@@ -134,11 +133,11 @@ class AttentionRecord:
 
     @classmethod
     def from_json(cls, text: str) -> "AttentionRecord":
-        """Read what `to_json` wrote."""
+        """Parses the output of `to_json`."""
         try:
             content = json.loads(text)
             if content["format"] > FORMAT:
-                raise DataError(f"the attention record has format {content['format']}, this entformer reads up to {FORMAT}.")
+                raise DataError(f"the attention record has format {content['format']}, this version reads up to {FORMAT}.")
             heads, alphas = {}, {}
             for stored in content["heads"]:
                 key = HeadKey(stored["kind"], stored["layer"], stored["head"])
@@ -159,8 +158,8 @@ class AttentionRecord:
                 source_pieces=tuple(content["source_pieces"]),
                 target_pieces=tuple(content["target_pieces"]),
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as problem:
+        except (json.JSONDecodeError, KeyError, TypeError) as err:
             raise DataError(
-                f"this is not an attention record ({type(problem).__name__}: {problem}); it must be a line that "
-                "`entformer translate --attention` wrote."
-            ) from problem
+                f"this is not an attention record ({type(err).__name__}: {err}); expected a line written by "
+                "`entformer translate --attention`."
+            ) from err

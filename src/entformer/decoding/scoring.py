@@ -1,14 +1,12 @@
 """Scores of translations by sacreBLEU, each with its signature.
 
-    BLEU             13a tokenization: comparable between papers if the text is detokenized
+    BLEU             13a tokenization, for detokenized text; comparable between papers
     chrF             character n-grams, chrF2
-    tokenized BLEU   no tokenization: for text that is tokenized already, which 13a would tokenize once more
-    Moses BLEU       both sides tokenized by Moses' rules (sacremoses) first: what papers before sacreBLEU call tokenized BLEU
+    tokenized BLEU   no tokenization, for text that is already tokenized
+    Moses BLEU       both sides tokenized by Moses' rules (sacremoses), the tokenized BLEU of papers before sacreBLEU
 
-Case counts unless the text is lower-cased; then BLEU (except the first) is lower-cased on both sides, and its title and
-signature (case:lc) say so. A number never goes without its signature: it says how it was computed, and numbers with other
-signatures are not comparable. The paired bootstrap is sacreBLEU's own (`sacrebleu --paired-bs`, Koehn 2004), so its p-values
-can be checked with it.
+With lowercase text, BLEU (except the first) is computed in lower case, marked case:lc in the signature. Scores with different
+signatures are not comparable. The paired bootstrap is sacreBLEU's (`sacrebleu --paired-bs`, Koehn 2004).
 """
 
 from collections.abc import Sequence
@@ -36,25 +34,25 @@ MEANINGS = {
     "moses_bleu": "Moses' tokenization of both sides, the tokenized BLEU of papers before sacreBLEU",
     "lowercase_bleu": "sacreBLEU's 13a tokenization; for lower-cased text",
 }
-SPECIAL = ("tokenized_bleu", "moses_bleu", "lowercase_bleu")  # scores that fit certain data better than plain BLEU
-UNSPACED = ("ja", "zh", "yue", "th", "lo", "km", "my")  # languages without spaces between words, which Moses cannot tokenize
+SPECIAL = ("tokenized_bleu", "moses_bleu", "lowercase_bleu")  # variants of BLEU for certain data
+UNSPACED = ("ja", "zh", "yue", "th", "lo", "km", "my")  # no spaces between words: not supported by Moses
 RESAMPLES = 1000
 
 
 def title(name: str, signature: str) -> str:
-    """Return what people call a score: "tokenized lower-case BLEU"."""
+    """Returns the common name of a score: "tokenized lower-case BLEU"."""
     found = TITLES[name]
     return found.replace("BLEU", "lower-case BLEU") if "case:lc" in signature else found
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number and how it was computed."""
+    """A score and its signature."""
 
     name: str  # a key of TITLES
     value: float  # 0 to 100
     signature: str
-    detail: str  # n-gram precisions and lengths of BLEU, empty for others
+    detail: str  # n-gram precisions and lengths of BLEU
 
     def __str__(self) -> str:
         return f"{title(self.name, self.signature)} = {self.value:.2f}"
@@ -69,7 +67,7 @@ class Scores:
 
     @property
     def main(self) -> Score:
-        """The number to quote: BLEU, in the variant that fits the data."""
+        """The score to report: the variant of BLEU for this data."""
         return next((score for score in self.scores if score.name in SPECIAL), self.scores[0])
 
     @property
@@ -87,7 +85,7 @@ class Scores:
         raise KeyError(name)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: each number beside its signature, and `main` says which to quote."""
+        """Returns the scores for JSON."""
         return {
             "lines": self.lines,
             "main": self.main.name,
@@ -101,13 +99,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One metric of two systems under the paired bootstrap."""
+    """A metric of two systems, compared by paired bootstrap."""
 
     name: str
     baseline: float
     system: float
-    p_value: float  # how often rng alone would give a difference this large
-    baseline_interval: tuple[float, float]  # mean of the resamples, half the width of their 95% interval
+    p_value: float  # probability of a difference this large by chance
+    baseline_interval: tuple[float, float]  # mean of the resamples, half-width of the 95% confidence interval
     system_interval: tuple[float, float]
     signature: str
 
@@ -137,14 +135,18 @@ def corpus_scores(
     lowercase: bool = False,
     moses: str | None = None,
 ) -> Scores:
-    """Score translations.
+    """Scores translations.
 
     Args:
-        hypotheses: one line each; empty ones count as they are.
-        references: a line for each hypothesis; or several lists of lines, one for each set of references.
-        tokenized: the text is tokenized: give tokenized BLEU too, and let it be the main score.
-        lowercase: the text is lower-cased: the main score is lower-case BLEU, tokenized or not.
-        moses: the language of text that is not tokenized: give Moses-tokenized BLEU too, and let it be the main score.
+        hypotheses: One translation per line.
+        references: One reference per hypothesis, or several lists of them.
+        tokenized: The text is tokenized; adds tokenized BLEU as the main score.
+        lowercase: The text is lowercase; the main score is lower-case BLEU.
+        moses: Language of untokenized text; adds Moses-tokenized BLEU as the main score.
+
+    Raises:
+        DataError: Hypotheses and references differ in number, or there are none.
+        ArgumentError: The options contradict each other.
     """
     streams = _streams(hypotheses, references)
     found = [
@@ -152,18 +154,6 @@ def corpus_scores(
         for name, metric in _metrics(tokenized, lowercase, moses).items()
     ]
     return Scores(len(hypotheses), tuple(found))
-
-
-def bleu(
-    hypotheses: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    *,
-    tokenized: bool = False,
-    lowercase: bool = False,
-) -> Score:
-    """BLEU alone, in the variant that fits the data: `corpus_scores(...).main` for a fraction of the time."""
-    name, metric = [item for item in _metrics(tokenized, lowercase, None).items() if item[0] != "chrf"][-1]
-    return _score(name, metric, hypotheses, _streams(hypotheses, references), None)
 
 
 def _score(
@@ -175,7 +165,7 @@ def _score(
 
 
 def _signature(name: str, signature: str, moses: str | None) -> str:
-    """sacreBLEU's signature, with the tokenizer that ran before it."""
+    """Returns sacreBLEU's signature with the tokenizer that ran before it."""
     if name != "moses_bleu":
         return signature
     return signature.replace("tok:none", f"tok:moses.{moses}-sacremoses.{version('sacremoses')}")
@@ -184,19 +174,19 @@ def _signature(name: str, signature: str, moses: str | None) -> str:
 def _as_scored(
     name: str, hypotheses: Sequence[str], streams: Sequence[Sequence[str]], moses: str | None
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The text as a metric takes it: tokenized for "moses_bleu"."""
+    """Returns the text as scored: tokenized for "moses_bleu"."""
     if name != "moses_bleu" or moses is None:
         return hypotheses, streams
     return moses_tokenized(hypotheses, moses), [moses_tokenized(stream, moses) for stream in streams]
 
 
 def moses_tokenized(lines: Sequence[str], language: str) -> list[str]:
-    """Tokenize lines by the rules of Moses' tokenizer.perl, without escaping characters of XML."""
-    from sacremoses import MosesTokenizer  # takes a moment to load, and few need it
+    """Tokenizes lines like Moses' tokenizer.perl, without XML escapes."""
+    from sacremoses import MosesTokenizer  # slow to import
 
     short = language.lower().replace("_", "-").split("-")[0]
     if short in UNSPACED:
-        raise ArgumentError(f"Moses' tokenizer does not know {language}, which has no spaces between words; leave --moses out.")
+        raise ArgumentError(f"moses does not support {language}, which has no spaces between words; omit --moses.")
     tokenizer = MosesTokenizer(lang=short)
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 
@@ -211,29 +201,30 @@ def compare(
     moses: str | None = None,
     resamples: int = RESAMPLES,
 ) -> tuple[Comparison, ...]:
-    """Is the second system better than the first, or is it rng? Paired bootstrap over the lines."""
+    """Compares two systems by paired bootstrap over the lines. See `corpus_scores` for the arguments."""
     if resamples < 1:
         raise ArgumentError(f"resamples={resamples} must be at least 1.")
     streams = _streams(baseline, references)
     _streams(system, references)
     found = []
     for name, metric in _metrics(tokenized, lowercase, moses).items():
-        # One metric at a time: sacreBLEU keys its results by "BLEU", which two of ours share.
+        # One metric at a time: sacreBLEU keys its results by name, and two of these are called BLEU.
         first_lines, scored = _as_scored(name, baseline, streams, moses)
         second_lines, _ = _as_scored(name, system, streams[:0], moses)
         systems: list[tuple[str, Sequence[str]]] = [("baseline", first_lines), ("system", second_lines)]
         test = PairedTest(systems, {name: metric}, scored, test_type="bs", n_samples=resamples)
         signatures, results = test()
         [(title, signature)] = signatures.items()
-        first, second = (_known(result) for result in results[title])
+        pair: list[Any] = results[title]
+        first, second = pair
         found.append(
             Comparison(
                 name,
-                first.score,
-                second.score,
-                1.0 if first.score == second.score else second.p_value,  # sacreBLEU calls "no difference" significant
-                (first.mean, first.ci),
-                (second.mean, second.ci),
+                float(first.score),
+                float(second.score),
+                1.0 if first.score == second.score else float(second.p_value),  # sacreBLEU calls no difference significant
+                (float(first.mean), float(first.ci)),
+                (float(second.mean), float(second.ci)),
                 _signature(name, str(signature), moses),
             )
         )
@@ -241,7 +232,7 @@ def compare(
 
 
 def _detail(score: Any) -> str:
-    """n-gram precisions, brevity penalty and lengths, as people know them from multi-bleu."""
+    """Returns n-gram precisions, brevity penalty and lengths in the format of multi-bleu."""
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
     return f"{precisions} (BP = {score.bp:.3f}, {score.sys_len} tokens for {score.ref_len} of the references)"
 
@@ -249,25 +240,21 @@ def _detail(score: Any) -> str:
 def scoring_warnings(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool = False, lowercase: bool = False
 ) -> list[str]:
-    """What makes the numbers doubtful, one sentence each."""
+    """Returns warnings about text that makes the scores unreliable."""
     found = []
     sides = (("the translations", hypotheses), ("the references", references))
     lower = {what for what, lines in sides if _all_lower(lines)}
     for what, lines in sides:
         count = len(lines)
-        pieces = sum("▁" in line for line in lines)
-        if pieces:
-            found.append(
-                f"{what} hold '▁' in {pieces} of {count} lines: these are subwords, not text; join them before scoring."
-            )
-        joined = sum("@@ " in line or line.endswith("@@") for line in lines)
-        if joined:
-            found.append(
-                f"{what} hold '@@' in {joined} of {count} lines: these are BPE pieces, not text; join them before scoring."
-            )
+        for mark, with_mark in (("▁", ["▁" in line for line in lines]), ("@@", ["@@ " in f"{line} " for line in lines])):
+            if any(with_mark):
+                found.append(
+                    f"{what} contain '{mark}' in {sum(with_mark)} of {count} lines: these are subwords, not text; join them "
+                    "before scoring."
+                )
         if what in lower and not lowercase and not (tokenized and len(lower) == 2):
             found.append(
-                f"{what} are all in lower case: cased BLEU of such text cannot be compared with published numbers; "
+                f"{what} are all in lower case: their cased BLEU is not comparable with published scores; "
                 "use --lowercase, with --tokenized if they are tokenized too."
             )
         if not tokenized and look_tokenized(lines):
@@ -282,24 +269,21 @@ def scoring_warnings(
 
 
 def _all_lower(lines: Sequence[str]) -> bool:
-    """Whether there are lines in a script with two cases, and all of them are in lower case."""
+    """Returns whether all lines with cased letters are in lower case, and there are any."""
     letters = [line for line in lines if line.upper() != line.lower()]
     return bool(letters) and all(line == line.lower() for line in letters)
 
 
 def look_tokenized(lines: Sequence[str]) -> bool:
-    """Whether most lines that end a sentence have a space before the mark."""
+    """Returns whether most lines that end a sentence have a space before the final punctuation."""
     ending = [line.rstrip() for line in lines if line.rstrip().endswith((".", "?", "!"))]
     return len(ending) > 0 and sum(line[-2:-1] == " " for line in ending) > len(ending) / 2
 
 
 def _metrics(tokenized: bool, lowercase: bool, moses: str | None) -> dict[str, BLEU | CHRF]:
     if tokenized and moses is not None:
-        raise ArgumentError("the text is tokenized already; leave --moses out, or add --no-tokenized if it is not.")
-    metrics: dict[str, BLEU | CHRF] = {
-        "bleu": BLEU(force=True),
-        "chrf": CHRF(),
-    }  # force: language_warnings are said by `scoring_warnings`
+        raise ArgumentError("moses cannot be used with tokenized text; omit --moses, or add --no-tokenized.")
+    metrics: dict[str, BLEU | CHRF] = {"bleu": BLEU(force=True), "chrf": CHRF()}  # force: see `scoring_warnings` instead
     if tokenized:
         metrics["tokenized_bleu"] = BLEU(tokenize="none", lowercase=lowercase, force=True)
     elif moses is not None:
@@ -310,28 +294,13 @@ def _metrics(tokenized: bool, lowercase: bool, moses: str | None) -> dict[str, B
 
 
 def _streams(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """References as sacreBLEU takes them, as many lines as there are hypotheses. It would drop the rest without a word."""
+    """Returns references as lists, each checked to have as many lines as there are hypotheses."""
     streams: list[Any] = [references] if not references or isinstance(references[0], str) else list(references)
     for stream in streams:
         if len(stream) != len(hypotheses):
             raise DataError(
-                f"there are {len(hypotheses)} translations and {len(stream)} references; "
-                "they must be the same lines, one for one."
+                f"there are {len(hypotheses)} translations and {len(stream)} references; their numbers must be equal."
             )
     if not hypotheses:
-        raise DataError("there is nothing to score: both sides are empty.")
+        raise DataError("there are no translations to score.")
     return streams
-
-
-@dataclass(frozen=True)
-class _Known:
-    score: float
-    p_value: float
-    mean: float
-    ci: float
-
-
-def _known(result: Any) -> _Known:
-    """sacreBLEU leaves p of the baseline open."""
-    p_value = 1.0 if result.p_value is None else float(result.p_value)
-    return _Known(float(result.score), p_value, float(result.mean), float(result.ci))

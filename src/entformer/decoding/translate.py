@@ -1,9 +1,9 @@
-"""Translate lines of text. In: a trained run and lines. Out: one `Translation` per line, in order, whatever the line holds.
+"""Translation of text, line by line.
 
-    lines -> windows -> ids, parts of long lines -> batches of similar length -> beam search -> text, put back in order
+    lines -> windows -> ids, parts of long lines -> batches of similar length -> beam search -> text in the original order
 
-A window is what is held at a time, so input may be endless. An empty line gives an empty line. Characters that other programs
-take for the end of a line never appear in a translation.
+A window of lines is held in memory at a time. An empty line gives an empty line. Translations contain no characters at which
+other programs end a line.
 """
 
 import time
@@ -26,17 +26,17 @@ from entformer.decoding.long_lines import join_parts, split_long
 from entformer.decoding.records import AttentionRecord, Hypothesis
 from entformer.decoding.scoring import look_tokenized
 from entformer.errors import ArgumentError
-from entformer.text.lines import EXOTIC, LineCounter
+from entformer.text.lines import LINE_SEPARATORS, LineCounter
 from entformer.text.tokenizer import EOS, PAD
 
-LONG = 256  # subwords; training leaves longer pairs out by default, so no model has seen more
-SCORES_AT_A_TIME = 4 * 2**20  # numbers in the table (rows, V) of one step: 16 MB, about what caches hold
-LOOKED_AT = 200  # lines by which the language is guessed
+LONG = 256  # subwords; by default training drops longer pairs
+SCORES_AT_A_TIME = 4 * 2**20  # logits (rows, V) of one step: 16 MB, about the size of a cache
+LOOKED_AT = 200  # lines used to detect the language
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One way to translate a line."""
+class TranslationCandidate:
+    """A translation of a line."""
 
     text: str
     score: float  # log_prob after the length penalty
@@ -50,18 +50,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of one line."""
+    """The translations of one line."""
 
     line: int  # counted from 1
     source: str
     text: str  # the best candidate's, one line; empty for an empty line
-    candidates: tuple[Candidate, ...]  # at most n_best, the best first; none for an empty line
+    candidates: tuple[TranslationCandidate, ...]  # at most n_best, best first; none for an empty line
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # (source ids, best target ids) of every part; usually one
 
 
 @dataclass
-class Report:
-    """What a translator met so far."""
+class TranslationStats:
+    """Counts of a translator."""
 
     lines: int = 0
     tokens: int = 0  # of the best translations
@@ -73,7 +73,7 @@ class Report:
 
 @dataclass
 class _Part:
-    """A piece of a line on its way through the search."""
+    """A part of a line."""
 
     ids: list[int]
     prefix: list[int]
@@ -84,17 +84,15 @@ class Translator:
     """A trained model that translates lines.
 
     Args:
-        run: a run folder, or a run that is loaded already.
-        which: the weights: "best", "last", "averaged", "step-1000" or a path; not read if the run is loaded.
-        beam, length_penalty, length_penalty_alpha: as in `beam_search`; as the recipe of the run has them if not given, or
-            5, "average" and 1 for a run that is loaded already.
-        n_best: as in `beam_search`.
-        max_length: tokens at most, as in `beam_search`.
-        min_length: tokens at least; 1, since a line with words has a translation with words.
-        window: lines held at a time; batches are made of lines of similar length among them.
-        batch_tokens: padded source tokens of a batch at most; a longer line is a batch of its own.
-        split_longer: lines of more subwords are translated in parts, cut after sentences. None: never.
-        device: where a run folder is loaded to; checked first.
+        run: A run directory, or a loaded run.
+        which: Weights to load, as in `load_run`; ignored for a loaded run.
+        beam, length_penalty, length_penalty_alpha: As in `beam_search`. Default: those of the recipe of the run, or 5,
+            "average" and 1 for a loaded run.
+        n_best, max_length, min_length: As in `beam_search`.
+        window: Lines held in memory; batches are formed of lines of similar length among them.
+        batch_tokens: Maximum padded source tokens of a batch; a longer line is a batch of its own.
+        split_longer: Lines with more subwords are translated in parts, split after sentences. None: never.
+        device: Device of the model.
     """
 
     def __init__(
@@ -118,12 +116,12 @@ class Translator:
         beam = self.decoding.beam
         self._penalty = LengthPenalty.of(self.decoding.length_penalty, self.decoding.length_penalty_alpha)
         if not 1 <= n_best <= beam:
-            raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; raise the beam to see more.")
+            raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; increase the beam for more.")
         for name, value in (("window", window), ("batch_tokens", batch_tokens), ("split_longer", split_longer)):
             if value is not None and value < 1:
                 raise ArgumentError(f"{name}={value} must be at least 1.")
         self.run = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
-        self.report = Report()
+        self.report = TranslationStats()
         self._search: dict[str, Any] = {
             "beam": beam,
             "length_penalty": self.decoding.length_penalty,
@@ -139,7 +137,12 @@ class Translator:
         self._looked = False
 
     def translate(self, lines: Iterable[str], *, prefix: str | Iterable[str] | None = None) -> Iterator[Translation]:
-        """One translation per line, in order. `prefix`: what every translation must begin with, or one text per line."""
+        """Yields one translation per line, in order.
+
+        Args:
+            lines: Text to translate.
+            prefix: Text that every translation must start with, or one per line.
+        """
         number = 0
         prefixes = repeat(prefix or "") if prefix is None or isinstance(prefix, str) else chain(prefix, repeat(None))
         pairs = zip(lines, prefixes, strict=False)
@@ -157,13 +160,13 @@ class Translator:
                 yield self._finish(number, line, parts)
 
     def attention(self, translation: Translation) -> list[AttentionRecord]:
-        """What every head attended to in the best translation: one record for each part of the line, usually one."""
+        """Returns the attention weights of the best translation: one record per part of the line, usually one."""
         return [record_attention(self.run.model, *part, subwords=self.run.subwords) for part in translation.parts]
 
-    # ---- from a line to ids ----------------------------------------------------------------------------------------------
+    # ---- text to ids ----------------------------------------------------------------------------------------------
 
     def _look_at(self, lines: Sequence[str]) -> None:
-        """Warn once about text this model was not made for."""
+        """Warns once if the text does not match the training data."""
         if not any(line.strip() for line in lines):
             return
         self._looked = True
@@ -173,15 +176,13 @@ class Translator:
         ends = [line.rstrip() for line in lines if line.rstrip().endswith((".", "?", "!"))]
         if self.run.info.get("tokenized") and ends and not look_tokenized(lines):
             warnings.warn(
-                "this model was trained on tokenized text, and the input does not look tokenized; tokenize it the same way.",
+                "the model was trained on tokenized text, but the input does not look tokenized; tokenize it the same way.",
                 stacklevel=3,
             )
 
     def _prepare(self, number: int, line: str, prefix: str | None) -> list[_Part]:
         if prefix is None:
-            raise ArgumentError(
-                f"there are fewer prefixes than lines: line {number} has none; give an empty one for no prefix."
-            )
+            raise ArgumentError(f"prefix must have one entry per line: line {number} has none; use an empty one for no prefix.")
         ids = self._encode(line)
         if not ids:
             self.report.empty.add(number)
@@ -193,10 +194,10 @@ class Translator:
                 how = (
                     "translated as a whole"
                     if limit is None or len(ids) <= limit
-                    else "translated in parts, cut after sentences"
+                    else "translated in parts, split after sentences"
                 )
                 warnings.warn(
-                    f"line {number} has {len(ids)} subwords, more than models see in training; it is {how}. "
+                    f"line {number} has {len(ids)} subwords, more than in training; it is {how}. "
                     "Put one sentence on a line for the best result.",
                     stacklevel=4,
                 )
@@ -208,10 +209,10 @@ class Translator:
         text = text.replace("\0", " ")  # a NUL ends a string in sentencepiece
         return self.run.subwords.encode(text.lower() if self.run.info.get("lowercase") else text)
 
-    # ---- the search ------------------------------------------------------------------------------------------------------
+    # ---- search ------------------------------------------------------------------------------------------------------
 
     def _batches(self, parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-        """Parts of similar length together; the longest first, so that too little memory shows at once."""
+        """Yields batches of parts of similar length; the longest first, so that a lack of memory shows at once."""
         batch: list[_Part] = []
         for part in sorted(parts, key=lambda part: -len(part.ids)):
             full = (
@@ -238,7 +239,7 @@ class Translator:
         for part, hypotheses in zip(batch, found, strict=True):
             part.found = hypotheses
 
-    # ---- from ids to a line ----------------------------------------------------------------------------------------------
+    # ---- ids to text ----------------------------------------------------------------------------------------------
 
     def _finish(self, number: int, line: str, parts: Sequence[_Part]) -> Translation:
         candidates = self._candidates(parts)
@@ -251,20 +252,20 @@ class Translator:
         pairs = tuple((tuple(part.ids), part.found[0].tokens) for part in parts)
         return Translation(number, line, "" if best is None else best.text, candidates, pairs)
 
-    def _candidates(self, parts: Sequence[_Part]) -> tuple[Candidate, ...]:
-        """The hypotheses of a line; of several parts, the first of each, then the second of each, and so on."""
+    def _candidates(self, parts: Sequence[_Part]) -> tuple[TranslationCandidate, ...]:
+        """Returns the candidates of a line; those of several parts are joined rank by rank."""
         if not parts:
             return ()
         ranks = range(max(len(part.found) for part in parts))
         joined = [self._join([part.found[min(rank, len(part.found) - 1)] for part in parts], parts) for rank in ranks]
         return tuple(joined if len(parts) == 1 else sorted(joined, key=lambda candidate: -candidate.score))
 
-    def _join(self, hypotheses: Sequence[Hypothesis], parts: Sequence[_Part]) -> Candidate:
+    def _join(self, hypotheses: Sequence[Hypothesis], parts: Sequence[_Part]) -> TranslationCandidate:
         texts = [one_line(self.run.subwords.decode(hypothesis.tokens)) for hypothesis in hypotheses]
         tokens = tuple(token for hypothesis in hypotheses for token in hypothesis.tokens)
         log_prob = sum(hypothesis.log_prob for hypothesis in hypotheses)
         length = len(tokens) - len(parts[0].prefix) + sum(hypothesis.finished for hypothesis in hypotheses)
-        return Candidate(
+        return TranslationCandidate(
             text=join_parts(texts, self.run.target_language),
             score=self._penalty.score(log_prob, length),
             log_prob=log_prob,
@@ -274,5 +275,5 @@ class Translator:
 
 
 def one_line(text: str) -> str:
-    """The text with a space for every character that any program takes for the end of a line."""
-    return EXOTIC.sub(" ", text.replace("\n", " "))
+    """Returns the text with every line separator replaced by a space."""
+    return LINE_SEPARATORS.sub(" ", text.replace("\n", " "))

@@ -1,6 +1,6 @@
-"""The explorer as a web application. In: a trained run. Out: a FastAPI app: one page, a JSON API, its OpenAPI description.
+"""The explorer as a FastAPI application: one page, a JSON API, its OpenAPI description.
 
-Requests carry text and numbers only. The run is read once, before the first request, and nothing afterwards touches the disk.
+Requests contain text and numbers only. The run is loaded once, before the first request; no request touches the disk.
 """
 
 import logging
@@ -22,9 +22,9 @@ from entformer.explore.engine import Engine
 from entformer.explore.messages import (
     AttentionAnswer,
     AttentionRequest,
+    ErrorResponse,
     Health,
     ModelFacts,
-    Problem,
     TranslateAnswer,
     TranslateRequest,
 )
@@ -34,19 +34,18 @@ from entformer.explore.security import LOOPBACK, SecurityMiddleware
 
 MOST_TOKENS = 4096  # of a sentence, whatever the user allows: attention is quadratic
 
-DESCRIPTION = """Translate a sentence with a trained model, see what every attention head looks at, and ask what would happen
-if a head had another alpha. Nothing is kept between two requests. A request that cannot be answered gets one sentence, in
-`detail`."""
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The request cannot be read, or is for another host"},
-    408: {"model": Problem, "description": "The request did not arrive in time"},
-    413: {"model": Problem, "description": "The request is too large"},
+DESCRIPTION = """Translate a sentence with a trained model, return the weights of every attention head, and change the alpha of
+some heads. Nothing is stored between requests. A failed request returns an error message in `detail`."""
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorResponse, "description": "The request cannot be read, or is for another host"},
+    408: {"model": ErrorResponse, "description": "The request did not arrive in time"},
+    413: {"model": ErrorResponse, "description": "The request is too large"},
 }
-MODEL_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    **PROBLEMS,
-    422: {"model": Problem, "description": "Something in the request is wrong: too long, out of range, or no such head"},
-    503: {"model": Problem, "description": "The model is busy; try again in a moment"},
-    504: {"model": Problem, "description": "The request took too long and was given up"},
+MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
+    **ERRORS,
+    422: {"model": ErrorResponse, "description": "Invalid request: too long, out of range, or no such head"},
+    503: {"model": ErrorResponse, "description": "The model is busy; try again in a moment"},
+    504: {"model": ErrorResponse, "description": "The request took too long and was stopped"},
 }
 
 
@@ -62,19 +61,19 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK,
     examples: Sequence[str] = (),
 ) -> FastAPI:
-    """The explorer of one run, to serve with any ASGI server or to mount into another application.
+    """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
     Args:
-        run: a run folder, or a run that is loaded already. The app uses its model alone: do not train it meanwhile.
-        which: the weights, as in `load_run`; not read if the run is loaded.
-        name: shown on the page; the folder's name if not given.
-        device: where a run folder is loaded to.
-        max_tokens: subwords of a sentence at most.
-        timeout: seconds for a request, waiting and working together.
-        waiting: requests that may wait for the model; more are refused at once.
-        hosts: names by which requests may call the server (the Host header, without port). ["*"] allows any: needed where
-            others reach the app by its name, and wrong for one that only this machine should use.
-        examples: sentences the page offers to begin with.
+        run: A run directory or a loaded run. Do not train its model meanwhile.
+        which: The weights, as in `load_run`; ignored if the run is loaded.
+        name: Shown on the page; by default the directory's name.
+        device: The device to load a run directory to.
+        max_tokens: The maximum number of subwords of a sentence.
+        timeout: Seconds for a request, waiting included.
+        waiting: How many requests may wait for the model; more are refused at once.
+        hosts: Allowed values of the Host header, without port. ["*"] allows any: needed where others reach the app by its
+            name, and unsafe for one that only this machine should use.
+        examples: Example sentences on the page.
     """
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise ArgumentError(f"max_tokens={max_tokens} must be between 1 and {MOST_TOKENS}.")
@@ -88,94 +87,91 @@ def create_app(
         name = "this model" if isinstance(run, LoadedRun) else Path(run).resolve().name
     loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
     engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples)
-    gate = ModelQueue(seconds=timeout, places=waiting)
+    queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 
     app = FastAPI(
         title="entformer explore",
         version=__version__,
         description=DESCRIPTION,
-        docs_url=None,  # the usual page loads its scripts from elsewhere
+        docs_url=None,  # its scripts are loaded from another server
         redoc_url=None,
     )
     app.add_middleware(SecurityMiddleware, hosts=hosts, seconds=timeout)
-    _say_problems(app)
+    _add_error_handlers(app)
 
     async def answer(request: Request, work: Callable[[Deadline], BaseModel]) -> Response:
-        # Made into text in the thread too: a large answer must not hold up the event loop.
-        text = await gate.run(lambda deadline: work(deadline).model_dump_json().encode(), request.is_disconnected)
+        # Serialized in the thread too: a large response must not block the event loop.
+        text = await queue.run(lambda deadline: work(deadline).model_dump_json().encode(), request.is_disconnected)
         return Response(text, media_type="application/json")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
-    @app.get("/api/health", response_model=Health, responses=PROBLEMS, summary="Is the server there?")
+    @app.get("/api/health", response_model=Health, responses=ERRORS, summary="Is the server running?")
     async def health() -> Health:
-        """Answered at once, also while the model works."""
-        return Health(waiting=gate.waiting)
+        """Returned at once, even while the model is running."""
+        return Health(waiting=queue.waiting)
 
-    @app.get("/api/model", response_model=ModelFacts, responses=PROBLEMS, summary="The model, its heads, and the limits")
+    @app.get("/api/model", response_model=ModelFacts, responses=ERRORS, summary="The model, its heads, and the limits")
     async def model() -> ModelFacts:
-        """Which heads there are, their alphas as trained, and what a request may ask for."""
+        """The heads, their trained alphas, and the limits of a request."""
         return engine.facts
 
-    @app.post("/api/translate", response_model=TranslateAnswer, responses=MODEL_PROBLEMS, summary="Translate a sentence")
+    @app.post("/api/translate", response_model=TranslateAnswer, responses=MODEL_ERRORS, summary="Translate a sentence")
     async def translate(body: TranslateRequest, request: Request) -> Response:
-        """The n best translations, if wanted with other alphas for some heads."""
+        """The n best translations, optionally with other alphas for some heads."""
         return await answer(request, lambda deadline: engine.translate(body, deadline))
 
-    @app.post("/api/attention", response_model=AttentionAnswer, responses=MODEL_PROBLEMS, summary="Weights of every head")
+    @app.post("/api/attention", response_model=AttentionAnswer, responses=MODEL_ERRORS, summary="Weights of every head")
     async def attention(body: AttentionRequest, request: Request) -> Response:
-        """What every head looks at, on the best translation or on a target of yours, and how probable each token was."""
+        """The weights of every head on the best translation or a given target, and the probability of each token."""
         return await answer(request, lambda deadline: engine.attention(body, deadline))
 
     return app
 
 
-def _say_problems(app: FastAPI) -> None:
-    """Every problem in the same form: one sentence."""
+def _add_error_handlers(app: FastAPI) -> None:
+    """Returns every error in the same form: a message in `detail`."""
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, problem: RequestValidationError) -> JSONResponse:
-        return _problem(422, _sentence(problem))
+    async def invalid(_: Request, err: RequestValidationError) -> JSONResponse:
+        return _error_response(422, _validation_message(err))
 
     @app.exception_handler(ArgumentError)
-    async def impossible(_: Request, problem: ArgumentError) -> JSONResponse:
-        return _problem(422, str(problem))
+    async def impossible(_: Request, err: ArgumentError) -> JSONResponse:
+        return _error_response(422, str(err))
 
     @app.exception_handler(Refused)
-    async def refused(_: Request, problem: Refused) -> JSONResponse:
-        return _problem(problem.status, str(problem), {"Retry-After": "1"} if problem.status == 503 else None)
+    async def refused(_: Request, err: Refused) -> JSONResponse:
+        return _error_response(err.status, str(err), {"Retry-After": "1"} if err.status == 503 else None)
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, problem: HTTPException) -> JSONResponse:
-        said = {
-            404: "there is nothing at this address; /openapi.json describes what there is.",
-            400: "the body cannot be read.",
-        }
-        return _problem(problem.status_code, said.get(problem.status_code, str(problem.detail)), problem.headers)
+    async def http(_: Request, err: HTTPException) -> JSONResponse:
+        messages = {404: "not found; /openapi.json lists the addresses.", 400: "the body cannot be read."}
+        return _error_response(err.status_code, messages.get(err.status_code, str(err.detail)), err.headers)
 
     @app.exception_handler(Exception)
-    async def unexpected(_: Request, problem: Exception) -> JSONResponse:
-        logging.getLogger("entformer.explore").error("a request failed", exc_info=problem)
-        return _problem(500, f"the model failed ({type(problem).__name__}); the server's log says more.")
+    async def unexpected(_: Request, err: Exception) -> JSONResponse:
+        logging.getLogger("entformer.explore").error("a request failed", exc_info=err)
+        return _error_response(500, f"the model failed ({type(err).__name__}); see the server's log.")
 
 
-def _problem(status: int, why: str, headers: Any = None) -> JSONResponse:
+def _error_response(status: int, why: str, headers: Any = None) -> JSONResponse:
     valid = why.encode("utf-8", "replace").decode()  # half a surrogate pair in a name cannot be sent
     return JSONResponse({"detail": valid}, status, headers=headers)
 
 
-def _sentence(problem: RequestValidationError) -> str:
-    """The first thing that is wrong, and where, without repeating what was sent."""
-    first = problem.errors()[0]
+def _validation_message(err: RequestValidationError) -> str:
+    """Returns the first error and its location, without repeating the input."""
+    first = err.errors()[0]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}."
     where = [str(part)[:40] for part in first["loc"] if part not in ("body", "[key]")]
     said = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     if first["type"] == "string_pattern_mismatch":  # the one pattern there is
-        said = 'name a head as kind.layer.head, such as "cross.1.2"'
+        said = 'name a head as type.layer.head, such as "cross.1.2"'
     said = said[:1].lower() + said[1:]
     if not where:
         return (

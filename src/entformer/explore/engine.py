@@ -1,9 +1,9 @@
-"""The model behind the explorer. In: checked requests. Out: translations, and every head while a translation is read.
+"""Runs the model for the explorer.
 
-    text -> ids -> beam search, with alphas tried out -> candidates
-    text, target -> one pass with a hook on every layer -> sparse weights, probabilities of the next token
+    text -> ids -> beam search, with changed alphas -> candidates
+    text, target -> one pass with a hook on every layer -> sparse weights, measures, probabilities of the next token
 
-A lock lets one thread at a time in, and alphas are overridden inside it only: no request sees another's.
+A lock admits one thread at a time, and alphas are overridden only while it is held.
 """
 
 import math
@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from entformer import __version__
+from entformer.analysis.collect import layer_rows
+from entformer.analysis.measures import HEAD_MEASURES, measure_sentence
 from entformer.analysis.sentence import packed_rows
 from entformer.checkpoint import LoadedRun
 from entformer.decoding.attention_record import attention_hooks, rows_per_head
@@ -39,6 +42,7 @@ from entformer.explore.messages import (
     HeadFacts,
     HeadWeights,
     Limits,
+    MeasureLists,
     ModelFacts,
     Search,
     Step,
@@ -57,7 +61,7 @@ ALTERNATIVES = 5  # tokens shown for each step
 
 
 class Engine:
-    """A loaded run that answers requests from any thread."""
+    """A loaded run that handles requests from any thread."""
 
     def __init__(self, run: LoadedRun, *, name: str, max_tokens: int, seconds: float, examples: Sequence[str]) -> None:
         self._run = run
@@ -69,17 +73,17 @@ class Engine:
         self.facts = self._describe(name, seconds, examples)
 
     def _heads(self) -> Iterator[tuple[str, float | None, bool]]:
-        for kind, layer, attention in self._model.attention_layers():
+        for attn_type, layer, attention in self._model.attention_layers():
             own = attention.alphas
             alphas = [None] * attention.num_heads if own is None else own.tolist()
-            yield from ((f"{kind}.{layer}.{head}", alpha, takes_alpha(attention)) for head, alpha in enumerate(alphas))
+            yield from ((f"{attn_type}.{layer}.{head}", alpha, takes_alpha(attention)) for head, alpha in enumerate(alphas))
 
     def _describe(self, name: str, seconds: float, examples: Sequence[str]) -> ModelFacts:
         run, model = self._run, self._model
         heads = []
         for key, alpha, adjustable in self._heads():
-            kind, layer, head = _parsed(key)
-            facts = {"kind": kind, "layer": layer, "head": head, "alpha": alpha, "adjustable": adjustable}
+            attn_type, layer, head = _parsed(key)
+            facts = {"attn_type": attn_type, "layer": layer, "head": head, "alpha": alpha, "adjustable": adjustable}
             heads.append(HeadFacts.model_validate(facts))
         return ModelFacts(
             name=name,
@@ -88,10 +92,11 @@ class Engine:
             entformer=__version__,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             vocabulary=run.subwords.size,
-            normalizers={kind: attention.normalizer for kind, _, attention in model.attention_layers()},
+            normalizers={attn_type: attention.normalizer for attn_type, _, attention in model.attention_layers()},
             lowercase=bool(run.info.get("lowercase")),
             tokenized=bool(run.info.get("tokenized")),
             heads=heads,
+            measures=MeasureLists.model_validate({"heads": [measure.to_dict() for measure in HEAD_MEASURES]}),
             limits=Limits(
                 characters=CHARACTERS,
                 tokens=self._max_tokens,
@@ -104,10 +109,10 @@ class Engine:
             examples=list(examples),
         )
 
-    # ---- what requests ask for -------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------------
 
     def translate(self, request: TranslateRequest, deadline: Deadline) -> TranslateAnswer:
-        """The n best translations."""
+        """Returns the n best translations."""
         began = time.perf_counter()
         source = self._source(request.text)
         with self._changed(request.alphas):
@@ -131,16 +136,16 @@ class Engine:
         )
 
     def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionAnswer:
-        """What every head does while the target is read, and how probable each of its tokens was."""
+        """Returns the attention of every head while the target is read, and the probability of each of its tokens."""
         began = time.perf_counter()
         source, finished = self._source(request.text), True
-        wanted = self._wanted(request.heads)
+        selected = self._select_heads(request.heads)
         given = self._target(request)
         with self._changed(request.alphas):
             if given is None:
                 (best,) = self._search(source, request, 1, deadline)
                 given, finished = list(best.tokens), best.finished
-            heads, omitted, log_probs = self._read(source, given, wanted, deadline)
+            heads, omitted, measures, log_probs = self._read(source, given, selected, deadline)
         subwords = self._run.subwords
         target = [BOS, *given, EOS]
         changed = dict(request.alphas)
@@ -151,6 +156,7 @@ class Engine:
             target_text=one_line(subwords.decode(given)),
             heads=heads,
             alphas={key: changed.get(key, alpha) for key, alpha in self._alphas.items()},
+            measures=measures,
             steps=self._steps(log_probs, target[1:]),
             omitted=omitted,
             notes=self._notes(request.text, finished),
@@ -162,27 +168,27 @@ class Engine:
     def _source(self, text: str) -> list[int]:
         ids = self._encode(text)
         if not ids:
-            raise ArgumentError("there is no word in the text; write a sentence.")
+            raise ArgumentError("text contains no word; write a sentence.")
         if len(ids) > self._max_tokens:
             raise ArgumentError(
-                f"the sentence has {len(ids)} subwords, and at most {self._max_tokens} are taken here; shorten it, or start "
-                "the explorer with a larger --max-tokens."
+                f"the sentence has {len(ids)} subwords; at most {self._max_tokens} are allowed. Shorten it, or start the "
+                "explorer with a larger --max-tokens."
             )
         return ids
 
     def _target(self, request: AttentionRequest) -> list[int] | None:
-        """The ids to read, without BOS and EOS; None: what the model itself would say."""
+        """Returns the ids to read, without BOS and EOS; None: the model's own translation."""
         ids = request.target_ids if request.target is None else self._encode(request.target)
         if ids is None:
             return None
         most, size = self.facts.limits.target_tokens, self._run.subwords.size
         if len(ids) > most:
-            raise ArgumentError(f"the target has {len(ids)} subwords, and at most {most} are taken here; shorten it.")
+            raise ArgumentError(f"the target has {len(ids)} subwords; at most {most} are allowed. Shorten it.")
         if any(not CONTROLS <= token < size for token in ids):
             raise ArgumentError(f"target_ids must be ids of subwords, {CONTROLS} to {size - 1}, without start and end.")
         return list(ids)
 
-    def _wanted(self, names: Sequence[str] | None) -> set[str]:
+    def _select_heads(self, names: Sequence[str] | None) -> set[str]:
         if names is None:
             return set(self._alphas)
         for name in names:
@@ -195,7 +201,7 @@ class Engine:
         return self._run.subwords.encode(text.lower() if self.facts.lowercase else text)
 
     def _notes(self, text: str, finished: bool) -> list[str]:
-        """Doubts about the input and the result, a sentence each."""
+        """Returns warnings about the input and the translation."""
         run, notes = self._run, []
         language_warning = check_source_language([text], run.source_language, run.target_language)
         if language_warning is not None:
@@ -204,14 +210,14 @@ class Engine:
         if self.facts.tokenized and ends and not look_tokenized([text]):
             notes.append("This model was trained on tokenized text: put a space before punctuation.")
         if not finished:
-            notes.append("The translation found no end and was cut at the length limit.")
+            notes.append("The translation was cut at the length limit.")
         return notes
 
     # ---- the model -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _changed(self, alphas: dict[str, float]) -> Iterator[None]:
-        """The model for this thread alone, with these alphas."""
+        """Locks the model for this thread, with these alphas."""
         with self._lock, overridden_alphas(self._model, {_parsed(key): alpha for key, alpha in alphas.items()}):
             yield
 
@@ -219,7 +225,7 @@ class Engine:
         prefix = self._encode(request.prefix)
         most = self._max_length(len(source))
         if len(prefix) > most:
-            raise ArgumentError(f"the prefix has {len(prefix)} subwords, and a translation of this sentence at most {most}.")
+            raise ArgumentError(f"the prefix has {len(prefix)} subwords; a translation of this sentence has at most {most}.")
         (found,) = beam_search(
             _Stoppable(self._model, deadline),
             torch.tensor([[*source, EOS]], device=self._device),
@@ -232,43 +238,51 @@ class Engine:
         return found
 
     def _read(
-        self, source: Sequence[int], target: Sequence[int], wanted: set[str], deadline: Deadline
-    ) -> tuple[dict[str, HeadWeights], list[str], Tensor]:
-        """The weights of the heads that are wanted, those left out, and log-probabilities (T + 1, V) of every next token."""
+        self, source: Sequence[int], target: Sequence[int], selected: set[str], deadline: Deadline
+    ) -> tuple[dict[str, HeadWeights], list[str], dict[str, dict[str, float]], Tensor]:
+        """Returns the weights of the selected heads, those dropped, measures, and log-probabilities (T + 1, V)."""
         heads: dict[str, HeadWeights] = {}
         omitted: list[str] = []
-        room = MOST_WEIGHTS
+        measures: dict[str, dict[str, float]] = {}
+        budget = MOST_WEIGHTS
+        sizes = {"source": np.array([len(source) + 1]), "target": np.array([len(target) + 1])}
 
-        def watch(kind: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
-            nonlocal room
+        def hook(attn_type: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
+            nonlocal budget
             deadline.check()
-            for key, rows in rows_per_head(kind, layer, trace):
-                name = f"{kind}.{layer}.{key.head}"
-                if name not in wanted:
+            queries = sizes["source" if attn_type == "encoder" else "target"]
+            keys = sizes["target" if attn_type == "decoder" else "source"]
+            for measure, values in measure_sentence(layer_rows(attn_type, layer, trace, queries, keys), None).items():
+                for head, value in enumerate(values):
+                    if value is not None:
+                        measures.setdefault(f"{attn_type}.{layer}.{head}", {})[measure] = value
+            for key, rows in rows_per_head(attn_type, layer, trace):
+                name = f"{attn_type}.{layer}.{key.head}"
+                if name not in selected:
                     continue
-                if len(rows.col) > room and heads:  # one head is always given
+                if len(rows.col) > budget and heads:  # one head is always returned
                     omitted.append(name)
                     continue
-                room -= len(rows.col)
+                budget -= len(rows.col)
                 heads[name] = HeadWeights(**packed_rows(rows))
 
-        with torch.no_grad(), attention_hooks(self._model, watch):
+        with torch.no_grad(), attention_hooks(self._model, hook):
             memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))
             hidden = self._model.decode(torch.tensor([[BOS, *target]], device=self._device), memory)
-            return heads, omitted, self._model.log_probs(self._model.logits(hidden[0]))
+            return heads, omitted, measures, self._model.log_probs(self._model.logits(hidden[0]))
 
     def _steps(self, log_probs: Tensor, predicted: Sequence[int]) -> list[Step]:
         pieces = self._run.subwords.pieces
         probabilities = log_probs.exp()  # (T + 1, V)
         own = probabilities.gather(1, torch.tensor(predicted, device=probabilities.device)[:, None])[:, 0].tolist()
-        values, places = (found.tolist() for found in probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]), dim=1))
+        values, indices = (found.tolist() for found in probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]), dim=1))
         return [
             Step(
                 piece=piece,
                 probability=own[at],
                 best=[
                     Alternative(piece=other, probability=value)
-                    for other, value in zip(pieces(places[at]), values[at], strict=True)
+                    for other, value in zip(pieces(indices[at]), values[at], strict=True)
                     if value > 0.0
                 ],
             )
@@ -281,7 +295,7 @@ class Engine:
 
 
 class _Stoppable:
-    """A model for the search that stops at the next step once its time is over."""
+    """A model for the search that stops at the next step after the deadline."""
 
     def __init__(self, model: Seq2Seq, deadline: Deadline) -> None:
         self._model = model
@@ -300,8 +314,8 @@ class _Stoppable:
 
 
 def _parsed(name: str) -> tuple[str, int, int]:
-    kind, layer, head = name.split(".")
-    return kind, int(layer), int(head)
+    attn_type, layer, head = name.split(".")
+    return attn_type, int(layer), int(head)
 
 
 def _finite(value: float) -> float | None:

@@ -1,7 +1,7 @@
-"""What goes over the wire. In: JSON of a request. Out: checked records; and the records that answers are made of.
+"""Requests and responses of the JSON API.
 
-Everything that can be said without knowing the model is checked here: sizes, ranges, names. A head is named "kind.layer.head",
-as in "cross.1.2", kinds being encoder, decoder (both self-attention) and cross; layers and heads count from 0.
+Everything that does not depend on the model is validated here: sizes, ranges, names. A head is named
+"attention type.layer.head", such as "cross.1.2": encoder and decoder are self-attention; layers and heads count from 0.
 """
 
 from typing import Annotated, Literal, Self
@@ -21,7 +21,7 @@ Sentence = Annotated[str, StringConstraints(min_length=1, max_length=CHARACTERS)
 
 
 class _Request(BaseModel):
-    """Strict: a misspelled field is an error, not a default."""
+    """An unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,11 +29,11 @@ class _Request(BaseModel):
 class Search(_Request):
     """What to translate, and how."""
 
-    text: Sentence = Field(description="One sentence in the source language, as one would write it to `entformer translate`.")
+    text: Sentence = Field(description="One sentence in the source language, as for `entformer translate`.")
     alphas: dict[HeadName, Alpha] = Field(
         default_factory=dict,
         max_length=MOST_OVERRIDES,
-        description="What if? Another alpha for some heads, for this request only: 1 is softmax, 2 sparsemax.",
+        description="Another alpha for some heads, for this request only: 1 is softmax, 2 sparsemax.",
     )
     beam: int = Field(5, ge=1, le=WIDEST_BEAM, strict=True, description="Hypotheses kept alive; 1 is greedy search.")
     prefix: Text = Field("", description="What the translation must begin with.")
@@ -46,35 +46,35 @@ class TranslateRequest(Search):
         json_schema_extra={"examples": [{"text": "A man is reading a book.", "n_best": 3, "alphas": {"cross.1.0": 1.0}}]}
     )
 
-    n_best: int = Field(1, ge=1, le=WIDEST_BEAM, strict=True, description="Translations wanted, at most the beam.")
+    n_best: int = Field(1, ge=1, le=WIDEST_BEAM, strict=True, description="Number of translations, at most the beam.")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.n_best > self.beam:
-            raise ValueError(f"n_best is {self.n_best} and beam is {self.beam}; a search finds at most as many as its beam")
+            raise ValueError(f"n_best={self.n_best} must be at most beam={self.beam}")
         return self
 
 
 class AttentionRequest(Search):
-    """A sentence whose heads to look at: on its best translation, or on a target of yours."""
+    """A sentence whose attention to return: on its best translation, or on a given target."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"text": "A man is reading a book."}, {"text": "A dog runs.", "target": "Ein Hund."}]}
     )
 
-    target: Sentence | None = Field(None, description="Look at the heads while the model reads this translation.")
+    target: Sentence | None = Field(None, description="The translation to read.")
     target_ids: Annotated[list[Annotated[int, Field(strict=True, ge=0)]], Field(max_length=IDS)] | None = Field(
-        None, description="The same as ids of subwords, as `/api/translate` gives them: exactly the tokens the search chose."
+        None, description="The same as ids of subwords, as returned by `/api/translate`."
     )
     heads: Annotated[list[HeadName], Field(min_length=1, max_length=MOST_OVERRIDES)] | None = Field(
-        None, description="Give the weights of these heads only."
+        None, description="Return the weights of these heads only."
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         given = [name for name in ("target", "target_ids", "prefix") if getattr(self, name) not in (None, "")]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are given; give one of target, target_ids and prefix")
+            raise ValueError(f"{' and '.join(given)} are given; pass one of target, target_ids and prefix")
         return self
 
 
@@ -86,7 +86,7 @@ class Candidate(BaseModel):
     log_prob: float | None = Field(description="Natural logarithm of its probability, end included.")
     finished: bool = Field(description="false: cut at the length limit.")
     pieces: list[str] = Field(description="Its subwords, without start and end.")
-    ids: list[int] = Field(description="Their ids, to look at its heads with `target_ids`.")
+    ids: list[int] = Field(description="Their ids, for `target_ids`.")
 
 
 class TranslateAnswer(BaseModel):
@@ -94,7 +94,7 @@ class TranslateAnswer(BaseModel):
 
     source: list[str] = Field(description="The subwords the model read, end included.")
     candidates: list[Candidate]
-    notes: list[str] = Field(description="What a person should know about this input, a sentence each.")
+    notes: list[str] = Field(description="Warnings about the input or the translation.")
     milliseconds: float
 
 
@@ -110,7 +110,7 @@ class HeadWeights(BaseModel):
 
 
 class Alternative(BaseModel):
-    """A token that could have come."""
+    """An alternative token."""
 
     piece: str
     probability: float
@@ -127,17 +127,18 @@ class Step(BaseModel):
 class AttentionAnswer(BaseModel):
     """Every head while the model reads a sentence and its translation."""
 
-    source: list[str] = Field(description="SubwordTokenizer of the source, end included: the keys of encoder and cross heads.")
+    source: list[str] = Field(description="Subwords of the source, end included: the keys of encoder and cross heads.")
     target: list[str] = Field(
-        description="SubwordTokenizer of the target from start to end. The decoder reads all but the last: row i attends when "
+        description="Subwords of the target from start to end. The decoder reads all but the last: row i attends when "
         "target[i + 1] is predicted."
     )
     source_text: str
     target_text: str
     heads: dict[str, HeadWeights]
     alphas: dict[str, float | None] = Field(description="The alpha each head had here; null where there is none (ReLA).")
+    measures: dict[str, dict[str, float]] = Field(description="Measures of each head on this sentence, by name.")
     steps: list[Step]
-    omitted: list[str] = Field(description="Heads left out because the answer would be too large; ask for them by name.")
+    omitted: list[str] = Field(description="Heads dropped because the response would be too large; request them by name.")
     notes: list[str]
     milliseconds: float
 
@@ -145,7 +146,7 @@ class AttentionAnswer(BaseModel):
 class HeadFacts(BaseModel):
     """One head."""
 
-    kind: Literal["encoder", "decoder", "cross"]
+    attn_type: Literal["encoder", "decoder", "cross"]
     layer: int
     head: int
     alpha: float | None = Field(description="As trained; null where there is none (ReLA).")
@@ -153,19 +154,37 @@ class HeadFacts(BaseModel):
 
 
 class Limits(BaseModel):
-    """What a request may ask for."""
+    """The limits of a request."""
 
     characters: int
-    tokens: int = Field(description="SubwordTokenizer of the source.")
-    target_tokens: int = Field(description="SubwordTokenizer of a target of yours.")
+    tokens: int = Field(description="Subwords of the source.")
+    target_tokens: int = Field(description="Subwords of a given target.")
     beam: int
     n_best: int
     alpha: tuple[float, float] = Field(description="The lowest and the highest alpha.")
-    seconds: float = Field(description="A request that takes longer is given up.")
+    seconds: float = Field(description="A request that takes longer is stopped.")
+
+
+class MeasureFacts(BaseModel):
+    """One measure and how to show it."""
+
+    name: str
+    title: str
+    label: str
+    text: str
+    format: Literal["alpha", "percent", "number"]
+    digits: int
+    lower_is_better: bool
+
+
+class MeasureLists(BaseModel):
+    """The measures of heads."""
+
+    heads: list[MeasureFacts]
 
 
 class ModelFacts(BaseModel):
-    """The model and what may be asked of it."""
+    """The model, its heads and the limits."""
 
     name: str
     languages: tuple[str, str] = Field(description="From, to.")
@@ -173,22 +192,23 @@ class ModelFacts(BaseModel):
     entformer: str
     parameters: int
     vocabulary: int
-    normalizers: dict[str, str] = Field(description="For each kind of attention.")
+    normalizers: dict[str, str] = Field(description="For each attention type.")
     lowercase: bool = Field(description="Text is lower-cased before it is read.")
-    tokenized: bool = Field(description="Trained on text with punctuation parted from the words; write it that way.")
+    tokenized: bool = Field(description="Trained on text with spaces between words and punctuation; write it that way.")
     heads: list[HeadFacts]
+    measures: MeasureLists = Field(description="The measures that `/api/attention` returns.")
     limits: Limits
-    examples: list[str] = Field(description="Sentences to begin with.")
+    examples: list[str] = Field(description="Example sentences.")
 
 
 class Health(BaseModel):
-    """The server is there."""
+    """The server is running."""
 
     status: Literal["ok"] = "ok"
-    waiting: int = Field(description="Requests that wait for the model.")
+    waiting: int = Field(description="Requests waiting for the model.")
 
 
-class Problem(BaseModel):
-    """Why a request was not answered: one sentence."""
+class ErrorResponse(BaseModel):
+    """Why a request failed."""
 
     detail: str

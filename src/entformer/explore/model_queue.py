@@ -1,8 +1,8 @@
-"""One request at a time uses the model, and none for ever. In: blocking work. Out: its result, or a refusal in words.
+"""Runs one request at a time on the model, with a limit on time and on waiting requests.
 
-waiting:  at most `places` requests; one more is refused at once (503), one that waits longer than `seconds` too (503)
-working:  in a thread, so that the event loop answers others; the work looks at its `Deadline` at every step of the search
-          and every layer, and stops there when the time is over (504) or the client has gone away
+At most `places` requests wait; one more is refused at once (503), as is one that waits longer than `seconds`. Work runs in a
+thread, so that the event loop stays responsive. It checks its `Deadline` at every step of the search and at every layer, and
+stops there when the time is over (504) or the client has disconnected.
 """
 
 import time
@@ -14,11 +14,11 @@ from anyio import to_thread
 
 Result = TypeVar("Result")
 
-LOOK_EVERY = 0.1  # seconds between two looks whether the client is still there
+POLL_SECONDS = 0.1  # between two checks whether the client is still connected
 
 
 class Refused(Exception):
-    """The request cannot be served now."""
+    """The request is refused."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -30,94 +30,78 @@ class Expired(Exception):
 
 
 class Deadline:
-    """Until when work may go on. Made in one thread, looked at in another."""
+    """When work must stop. Created in one thread, checked in another."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._gone = False
 
     def left(self) -> float:
-        """Seconds, at least 0."""
-        return 0.0 if self._gone else max(self._end - time.monotonic(), 0.0)
+        """Returns the seconds left, at least 0."""
+        return max(self._end - time.monotonic(), 0.0)
 
     def expire(self) -> None:
-        """Nobody waits any more."""
-        self._gone = True
+        """Ends the time now."""
+        self._end = 0.0
 
     def check(self) -> None:
-        """Stop here if the time is over."""
+        """Raises `Expired` if the time is over."""
         if self.left() == 0.0:
             raise Expired
 
 
 class ModelQueue:
-    """The only way to the model.
+    """Admits one request at a time to the model.
 
     Args:
-        seconds: for a request, waiting and working together.
-        places: how many requests may wait.
+        seconds: For a request, waiting included.
+        places: How many requests may wait.
     """
 
     def __init__(self, *, seconds: float, places: int) -> None:
         self._seconds = seconds
         self._places = places
-        self._turn = anyio.Semaphore(1)
-        self._inside = 0  # working or waiting
+        self._limiter = anyio.CapacityLimiter(1)
 
     @property
     def waiting(self) -> int:
-        """Requests whose turn has not come."""
-        return max(self._inside - 1, 0)
+        """The number of waiting requests."""
+        return self._limiter.statistics().tasks_waiting
 
     async def run(self, work: Callable[[Deadline], Result], gone: Callable[[], Awaitable[bool]]) -> Result:
-        """Do `work` in a thread when its turn comes. `gone` tells whether the client has left."""
-        if self._inside > self._places:
+        """Runs `work` in a thread when its turn comes. `gone` returns whether the client has disconnected."""
+        if self.waiting >= self._places:
             raise Refused(503, f"{self.waiting} requests are waiting for the model already; try again in a moment.")
-        self._inside += 1
+        deadline = Deadline(self._seconds)
         try:
-            deadline = Deadline(self._seconds)
-            await self._wait(deadline)
-            try:
-                if await gone():
-                    raise Refused(503, "the client went away before its turn came.")
-                return await self._work(work, deadline, gone)
-            finally:
-                self._turn.release()
-        finally:
-            self._inside -= 1
-
-    async def _wait(self, deadline: Deadline) -> None:
-        try:
-            with anyio.fail_after(deadline.left()):
-                await self._turn.acquire()
+            with anyio.fail_after(self._seconds):
+                await self._limiter.acquire()
         except TimeoutError:
             raise Refused(
                 503, f"the model was busy with other requests for {self._seconds:g} seconds; try again in a moment."
             ) from None
+        try:
+            if await gone():
+                raise Refused(503, "the client disconnected before its turn.")
+            return await self._work(work, deadline, gone)
+        except Expired:
+            advice = "try a shorter sentence or a smaller beam"
+            raise Refused(504, f"this took longer than {self._seconds:g} seconds and was stopped; {advice}.") from None
+        finally:
+            self._limiter.release()  # after the thread has ended: stopped work never overlaps with the next request's
 
     async def _work(
         self, work: Callable[[Deadline], Result], deadline: Deadline, gone: Callable[[], Awaitable[bool]]
     ) -> Result:
-        """The turn is kept until the thread has ended, so work that was given up never meets the next one's."""
-
-        async def look() -> None:
+        async def expire_when_gone() -> None:
             while not await gone():
-                await anyio.sleep(LOOK_EVERY)
+                await anyio.sleep(POLL_SECONDS)
             deadline.expire()
 
-        found: list[Result] = []
-        problem: Exception | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(look)
-            try:
-                found.append(await to_thread.run_sync(work, deadline))
-            except Expired:
-                advice = "try a shorter sentence or a smaller beam"
-                problem = Refused(504, f"this took longer than {self._seconds:g} seconds and was given up; {advice}.")
-            except Exception as unexpected:  # leaves the group by itself, not wrapped into a group of exceptions
-                problem = unexpected
-            finally:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(expire_when_gone)
+                found = await to_thread.run_sync(work, deadline)
                 tasks.cancel_scope.cancel()
-        if problem is not None:
-            raise problem
-        return found[0]
+        except ExceptionGroup as group:  # the work's own exception
+            raise group.exceptions[0] from None
+        return found

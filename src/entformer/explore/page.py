@@ -1,36 +1,40 @@
-"""The explorer's page. In: the name of the run. Out: one HTML text, and the policy that lets a browser run it and nothing else.
+"""The explorer's page, and the policy that lets a browser run it and nothing else.
 
-It is made of the report's own parts (`analysis/page/`) and a few of its own (`explore/page/`). The policy names style and
-script by their hashes, so that nothing that a sentence or a name smuggled in could ever run.
+It consists of the report's components (`analysis/page/`) and its own files (`explore/page/`). The policy allows style and
+script by their hashes, so that no text in a sentence or a name can run.
 """
 
 import base64
 import hashlib
 import html
-import re
 from importlib.resources import files
 
-from entformer.analysis.assemble import COMPONENTS, page_file
+from entformer.analysis.assemble import COMPONENTS, fill_page, page_file
 
 STYLES = ("page.css", "heads.css", "inspector.css", "charts.css")
 OWN_STYLES = ("explore.css",)
-OWN_SCRIPTS = ("api.js", "words.js", "translations.js", "alignment.js", "changes.js", "explore.js")
+OWN_SCRIPTS = ("api.js", "words.js", "translations.js", "alignment.js", "changes.js", "facts.js", "explore.js")
+ICON = (
+    """<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect """
+    """width='16' height='16' rx='3' fill='%231f66a8'/%3E%3Cpath d='M3 12h3V8h3V4h4' stroke='%23fff' stroke-width='2' """
+    """fill='none'/%3E%3C/svg%3E">"""
+)
 
 
 def explorer_page(name: str) -> tuple[str, str]:
-    """The page and its Content-Security-Policy."""
+    """Returns the page and its Content-Security-Policy."""
     parts = {
         "title": html.escape(name),
+        "policy": ICON,  # the policy is a header, which can forbid framing too
         "style": "\n".join([*map(page_file, STYLES), *map(_own, OWN_STYLES)]),
         "script": "\n".join([*map(page_file, COMPONENTS), *map(_own, OWN_SCRIPTS)]),
     }
-    page = re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _own("page.html"))
-    style, script = (_hash(f"\n{parts[kind]}\n") for kind in ("style", "script"))  # as they stand between their tags
+    style, script = (_hash(f"\n{parts[part]}\n") for part in ("style", "script"))  # as they are between their tags
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return page, policy
+    return fill_page(_own("page.html"), parts), policy
 
 
 def _own(name: str) -> str:

@@ -5,13 +5,14 @@ positions are where tokens stand. Each method goes with each kind of positions. 
 identity, or from the published values with the published size; "asentmax-identity" and "asentmax-paper" say it themselves.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from entformer.errors import ArgumentError
 from entformer.models.lm_config import LMAttentionConfig
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 from entformer.nn.positions import nape_slopes
 
 __all__ = ["METHODS", "POSITIONS", "in_order", "method_of", "positions_of", "scaled_heads"]
@@ -69,17 +70,17 @@ POSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
 def method_of(name: str, *, published: bool = False) -> LMAttentionConfig:
     """The attention of this method; `published`: what it does not say about its start is as in the papers."""
     if ":" in name:
-        normalizer_of(name)
+        get_normalizer(name)
         return LMAttentionConfig(normalizer=name)
     known = name.strip().lower().replace("_", "-")
     if known in METHODS:
         config = LMAttentionConfig(**METHODS[known][1])
         starts = config.scaling_init is None and config.scaling_name in ("asentmax", "per_head")
-        return config.model_copy(update={"scaling_init": "paper"}) if published and starts else config
+        return dataclasses.replace(config, scaling_init="paper") if published and starts else config
     if (found := re.fullmatch(r"softmax-temperature-(\d+(?:\.\d+)?)", known)) and float(found[1]) > 0.0:
         return LMAttentionConfig(normalizer="softmax_temperature", temperature=float(found[1]))
     if found := re.fullmatch(r"(softmax|rela|relu2|gelu|leaky-relu)-(none|rms|gated|init)", known):
-        return LMAttentionConfig.model_validate({"normalizer": found[1].replace("-", "_"), "output_norm": found[2]})
+        return LMAttentionConfig.from_dict({"normalizer": found[1].replace("-", "_"), "output_norm": found[2]})
     if (found := re.fullmatch(r"entmax-(\d+(?:\.\d+)?)", known)) and float(found[1]) >= 1.0:
         return LMAttentionConfig(normalizer="entmax", alpha=float(found[1]))
     if found := re.fullmatch(r"topk-([1-9]\d*)", known):

@@ -30,7 +30,7 @@ from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, m
 from entformer.models.attention_settings import attention_penalty
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
-from entformer.nn.normalizers import normalizer_of
+from entformer.nn.normalizers import get_normalizer
 
 __all__ = ["Run", "RunSpec", "build", "device_here", "train_and_evaluate"]
 
@@ -92,7 +92,7 @@ def build(recipe: Recipe, spec: RunSpec) -> tuple[Task, nn.Module]:
     attention = method_of(spec.method, published=recipe.size == "paper")
     torch.manual_seed(spec.seed)
     if isinstance(task, MaxRetrieval):
-        if normalizer_of(attention.normalizer).uses_positions:
+        if get_normalizer(attention.normalizer).uses_positions:
             raise ArgumentError(f"the method {spec.method!r} needs an order of keys; max-retrieval has none.")
         return task, Retriever(attention, task.classes, recipe.width, recipe.heads)
     sizes: dict[str, Any] = {name: getattr(recipe, name) for name in ("layers", "heads", "width", "hidden")}

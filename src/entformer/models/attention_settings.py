@@ -1,4 +1,4 @@
-"""Attention layers from their configuration, for every model. In: an `AttentionConfig`. Out: a `MultiheadAttention`."""
+"""Builds attention layers from their configuration, for every model."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from entformer.models.config import AttentionConfig
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan
-from entformer.nn.scaling import scaling_of
+from entformer.nn.scaling import make_scaling
 
 __all__ = ["attention_penalty", "build_attention"]
 
@@ -17,12 +17,12 @@ __all__ = ["attention_penalty", "build_attention"]
 def build_attention(
     config: AttentionConfig, width: int, heads: int, *, shared_alpha: LearnedAlpha | None = None, **options: Any
 ) -> MultiheadAttention:
-    """A batch-first attention layer.
+    """Builds a batch-first attention layer.
 
     Args:
-        config: how it turns scores into weights.
+        config: of its normalizer, alpha, scaling and output norm.
         width, heads: of the model.
-        shared_alpha: an alpha that other layers use too and the model owns; None: a layer has its own.
+        shared_alpha: an alpha that the layer shares with others and the model registers; None: it has its own.
         **options: further arguments of `MultiheadAttention`, such as `dropout`, `bias` and `positions`.
     """
     name = config.scaling_name
@@ -37,13 +37,13 @@ def build_attention(
         alpha_init=config.alpha_init,
         output_norm=config.output_norm,
         output_norm_per_head=config.output_norm_per_head,
-        scaling=None if name is None else scaling_of(name, width, heads, **config.scaling_options),
+        scaling=None if name is None else make_scaling(name, width, heads, **config.scaling_options),
         backend=config.backend,
         **options,
     )
 
 
 def attention_penalty(layers: Iterable[MultiheadAttention]) -> Tensor | None:
-    """What the layers add to the mean loss of a token: the price of adaptive spans. None: nothing."""
-    prices = [layer.normalizer_fn.penalty() for layer in layers if isinstance(layer.normalizer_fn, AdaptiveSpan)]
-    return sum(prices[1:], prices[0]) if prices else None
+    """Returns what the layers add to the mean loss of a token, the penalty of adaptive spans, or None."""
+    penalties = [layer.normalizer_fn.penalty() for layer in layers if isinstance(layer.normalizer_fn, AdaptiveSpan)]
+    return sum(penalties[1:], penalties[0]) if penalties else None

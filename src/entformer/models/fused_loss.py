@@ -1,7 +1,7 @@
-"""The last layer and its loss in one. In: states (N, d), output weight (V, d), classes (N,). Out: sums of losses.
+"""The output layer fused with its loss: states (N, d), output weight (V, d) and classes (N,) to summed losses.
 
-The scores (N, V) are the largest tensor of a translation model by far. They are made for some rows at a time, turned into
-the gradient at once, multiplied back, and forgotten: memory is O(rows x V), and backward has nothing left to compute.
+The scores (N, V) are by far the largest tensor of a translation model. They are computed for some rows at a time, overwritten
+by their gradient, multiplied back, and discarded: memory is O(rows x V), and backward only scales.
 
     softmax: loss = (1 - s) (-ln p_y) + s mean_v(-ln p_v)           gradient to the scores: p - (1 - s) onehot(y) - s / V
     entmax : the entmax loss smoothed the same way (losses.py)      the same with p = entmax(scores)
@@ -18,7 +18,7 @@ from entformer.losses import entmax_loss
 __all__ = ["OutputSums", "output_loss"]
 
 CHUNK = 4 * 2**20
-"""Scores made at a time: 16 MB in float32."""
+"""Scores computed at a time: 16 MB in float32."""
 
 
 class OutputSums(NamedTuple):
@@ -26,7 +26,7 @@ class OutputSums(NamedTuple):
 
     loss: Tensor  # smoothed, with gradients
     nll: Tensor  # -ln p of the classes; with entmax its loss without smoothing, since p may be 0
-    correct: Tensor  # how many classes have the highest score, int64
+    correct: Tensor  # number of classes with the highest score, int64
 
 
 def output_loss(
@@ -37,24 +37,24 @@ def output_loss(
     label_smoothing: float = 0.0,
     alpha: float = 1.0,
 ) -> OutputSums:
-    """The summed loss of scores hidden @ weight^T. alpha = 1 is cross entropy, above it the entmax loss.
+    """Computes the summed loss of scores hidden @ weight^T. alpha = 1 is cross entropy, above it the entmax loss.
 
     Under autocast the products take its dtype; losses and their sums are float32 (float64 if the states are).
     """
     if transform_active():
         return _composed(hidden, weight, target, label_smoothing, alpha)
     differentiate = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    narrow = hidden.dtype
+    product_dtype = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):
-        narrow = torch.get_autocast_dtype(hidden.device.type)
+        product_dtype = torch.get_autocast_dtype(hidden.device.type)
     with torch.autocast(hidden.device.type, enabled=False):
-        sums = _OutputLoss.apply(hidden, weight, target, label_smoothing, alpha, narrow, differentiate)  # type: ignore[no-untyped-call]
+        sums = _OutputLoss.apply(hidden, weight, target, label_smoothing, alpha, product_dtype, differentiate)  # type: ignore[no-untyped-call]
     return OutputSums(*sums)
 
 
 def _composed(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, alpha: float) -> OutputSums:
-    """The same by operations that torch.func transforms; holds all scores at once."""
-    scores = (hidden @ weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))  # autocast narrows the product
+    """The same from operations that torch.func can transform; holds all scores at once."""
+    scores = (hidden @ weight.t()).to(torch.promote_types(hidden.dtype, torch.float32))  # the product has autocast's dtype
     loss = entmax_loss(scores, target, alpha, reduction="sum", label_smoothing=smoothing)
     with torch.no_grad():
         nll = entmax_loss(scores, target, alpha, reduction="sum")
@@ -73,15 +73,15 @@ class _OutputLoss(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         alpha: float,
-        narrow: torch.dtype,
+        product_dtype: torch.dtype,
         differentiate: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        h, w = hidden.to(narrow), weight.to(narrow)
+        sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
+        h, w = hidden.to(product_dtype), weight.to(product_dtype)
         grad_hidden = torch.empty_like(h) if differentiate else None  # (N, d)
-        grad_weight = torch.zeros_like(weight, dtype=wide) if differentiate else None  # (V, d)
+        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if differentiate else None  # (V, d)
         rows = max(16, CHUNK // weight.shape[0])
-        sums = torch.zeros(3, dtype=wide, device=h.device)  # loss, nll, correct
+        sums = torch.zeros(3, dtype=sum_dtype, device=h.device)  # loss, nll, correct
         for at in range(0, h.shape[0], rows):
             part, classes = h[at : at + rows], target[at : at + rows]
             scores = part @ w.t()  # (rows, V); from here on their gradient
@@ -89,10 +89,10 @@ class _OutputLoss(torch.autograd.Function):
                 found = _cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
             else:
                 found = _entmax_(scores, classes, smoothing, alpha, differentiate)
-            sums += found.sum(0, dtype=torch.float64).to(wide)
+            sums += found.sum(0, dtype=torch.float64).to(sum_dtype)
             if grad_hidden is not None and grad_weight is not None:
                 torch.mm(scores, w, out=grad_hidden[at : at + rows])
-                if narrow == wide:
+                if product_dtype == sum_dtype:
                     grad_weight.addmm_(scores.t(), part)
                 else:
                     grad_weight += scores.t() @ part

@@ -1,11 +1,11 @@
-"""The decoder-only Transformer. In: token ids (B, L). Out: scores of the token after each, (B, L, V); or generated ids.
+"""The decoder-only Transformer.
 
-    x      = E[ids]  (times sqrt(d), plus sinusoidal positions, if chosen)                      (B, L, d)
-    x      = layer(x), causal; nn/gated.py                                                      layers times
+    x      = E[ids]  (times sqrt(d), plus sinusoidal positions, if configured)                  (B, L, d)
+    x      = layer(x), causal; `CausalLayer` of nn/layers.py                                    layers times
     scores = norm(x) W^T                                                                        (B, L, V)
 
-As in Vasylenko et al. (2025): RMSNorm before and after each sublayer, gated feed-forward, no biases. Masks here say True = a
-token. Decoding keeps keys and values; where a sparse head has ALiBi it keeps no more than its proven window (nn/window.py).
+As in Vasylenko et al. (2025): RMSNorm before and after each sublayer, gated feed-forward, no biases. Masks: True = a token.
+Decoding caches keys and values; sparse heads with ALiBi cache no more than their window (nn/window.py).
 """
 
 import math
@@ -22,7 +22,7 @@ from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache, unchanged_on_error
-from entformer.nn.gated import EPS, CausalLayer
+from entformer.nn.layers import EPS, CausalLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
 from entformer.nn.window import WindowedCache
@@ -31,7 +31,7 @@ __all__ = ["CausalLM", "LMState"]
 
 
 class CausalLM(nn.Module):
-    """A decoder-only language model; see `LMConfig` for what can be chosen."""
+    """A decoder-only language model, configured by `LMConfig`."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class CausalLM(nn.Module):
         self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init) if shared else None
         self.layers = nn.ModuleList(CausalLayer(self._attention(), config.hidden) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=EPS)
-        self._start_values()
+        self._init_weights()
 
     def _attention(self) -> MultiheadAttention:
         config = self.config
@@ -62,8 +62,8 @@ class CausalLM(nn.Module):
     def _embedding_scale(self) -> float:
         return math.sqrt(self.config.width) if self.config.scaled_embedding else 1.0
 
-    def _start_values(self) -> None:
-        """Embeddings and matrices from normal distributions; what normalizers and scalings own starts as they say."""
+    def _init_weights(self) -> None:
+        """Initializes embeddings and matrices from normal distributions; normalizers and scalings initialize their own."""
         std = self.config.init_std
         with torch.no_grad():
             self.embedding.normal_(0.0, self.config.embedding_std / self._embedding_scale)
@@ -75,26 +75,26 @@ class CausalLM(nn.Module):
                         weight.normal_(0.0, std or weight.shape[1] ** -0.5)
 
     def reset_parameters(self) -> None:
-        """Start again, all layers included."""
+        """Initializes all parameters again."""
         for child in self.modules():
             if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
                 reset()
-        self._start_values()
+        self._init_weights()
 
     # ---- all at once -----------------------------------------------------------------------------------------------------
 
     def hidden(
         self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None, state: LMState | None = None
     ) -> Tensor:
-        """ids (B, L) -> states (B, L, d), from which the token after each is scored.
+        """Computes states (B, L, d) of ids (B, L), from which the token after each is scored.
 
         Args:
             mask: (B, L), True = a token, False = padding on either side.
-            segments: (B, L) numbers; tokens see only tokens of their own number: several sequences packed into a row.
-            state: the tokens before these; these are added to it.
+            segments: (B, L) numbers; tokens attend to tokens of their own number only: several sequences packed into a row.
+            state: the earlier tokens; ids are appended to it.
         """
         if segments is not None and (state is not None or mask is not None):
-            raise ArgumentError("segments say what is seen; they go with neither a mask nor a state.")
+            raise ArgumentError("segments cannot be combined with a mask or a state.")
         for name, given in (("mask", mask), ("segments", segments)):
             if given is not None and given.shape != ids.shape:
                 raise ArgumentError(f"{name} has shape {tuple(given.shape)}; it must be that of ids, {tuple(ids.shape)}.")
@@ -117,58 +117,51 @@ class CausalLM(nn.Module):
             return self._hidden(ids, mask, None, state, start)
 
     def _hidden(self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, state: LMState | None, start: int) -> Tensor:
-        """`hidden`, all checked; `mask` (B, start + L) is of all tokens so far."""
+        """`hidden` without checks; `mask` (B, start + L) is of all tokens so far."""
         x = F.embedding(ids, self.embedding)
         if self.config.scaled_embedding:
             x = x * self._embedding_scale
         if self.positions is not None:
-            x = (x + self._places(ids, x, start, mask, segments)).to(x.dtype)
-        ignored = None if mask is None else ~mask
-        apart = None if segments is None else self._apart(segments)
+            x = (x + self._position_table(ids, x, start, mask, segments)).to(x.dtype)
+        packed = None if segments is None else _segment_mask(segments)
         caches = [None] * len(self.layers) if state is None else state.caches
         for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, ignored, cache=cache, hidden_pairs=apart)
+            x = layer(x, mask, cache=cache, mask=packed)
         out: Tensor = self.norm(x)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of all tokens, (..., V)."""
+        """Returns the scores of all tokens, (..., V)."""
         return F.linear(hidden, self.embedding if self.output_weight is None else self.output_weight)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None) -> Tensor:
-        """Scores (B, L, V) of the token after each of ids (B, L)."""
+        """Computes the scores (B, L, V) of the token after each of ids (B, L)."""
         return self.logits(self.hidden(ids, mask, segments=segments))
 
-    def _places(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        """Sinusoidal positions (L, d) or (B, L, d), counted from the first token that is not padding, or of the segment."""
+    def _position_table(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """Returns sinusoidal positions (L, d) or (B, L, d), counted from the first token of the row or of its segment."""
         table: Tensor = self.positions(start + ids.shape[1], like=x)  # type: ignore[misc]  # called only where there is one
         if segments is not None:
-            same = segments[:, :, None] == segments[:, None, :]  # (B, L, L)
-            return table[same.tril().sum(-1) - 1]
+            return table[_segment_mask(segments)[:, 0].sum(-1) - 1]
         if mask is not None:
             return table[(mask.cumsum(1)[:, start:] - 1).clamp(min=0)]
         return table[start:]
 
-    def _apart(self, segments: Tensor) -> Tensor:
-        """(B * H, L, L): True where a query may not see a key, later ones and those of other segments."""
-        seen = (segments[:, :, None] == segments[:, None, :]).tril()
-        return (~seen)[:, None].expand(-1, self.config.heads, -1, -1).flatten(0, 1)
-
     # ---- token by token --------------------------------------------------------------------------------------------------
 
     def windows(self) -> list[list[int | None]]:
-        """For each layer and head how many keys it can give weight to, as the weights are now; None: any number."""
+        """Returns for each layer and head how many keys it can give weight to with its present parameters; None: any number."""
         return [layer.windows() for layer in cast(list[CausalLayer], self.layers)]
 
     def start(self, *, windowed: bool = True) -> LMState:
-        """An empty state. `windowed`: sparse ALiBi heads forget what can have no weight; the output is the same."""
+        """Returns an empty state. `windowed`: sparse ALiBi heads drop keys that can have no weight; the output is the same."""
         windows = self.windows() if windowed else []
         if any(window is not None for layer in windows for window in layer):
             return LMState([WindowedCache(layer) for layer in windows])
         return LMState([KeyValueCache() for _ in self.layers])
 
     def step(self, tokens: Tensor, state: LMState, mask: Tensor | None = None) -> Tensor:
-        """Feed the next token of every row, (B,), or several, (B, n). Out: scores (B, V) of the token after the last."""
+        """Decodes the next token of every row, (B,), or several, (B, n). Returns scores (B, V) of the token after the last."""
         tokens = tokens[:, None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[1] == 0:
             raise ArgumentError(f"tokens must be (B,) or (B, n), not {tuple(tokens.shape)}.")
@@ -187,18 +180,18 @@ class CausalLM(nn.Module):
         generator: torch.Generator | None = None,
         windowed: bool = True,
     ) -> Tensor:
-        """The tokens that follow prompt (B, L), (B, up to new_tokens). After `eos` a row repeats it; all done ends early.
+        """Generates the tokens that follow prompt (B, L), (B, up to new_tokens). Rows repeat `eos`; stops when all have it.
 
         Args:
             mask: (B, L), True = a token: shorter prompts are padded on the left.
-            temperature: 0 takes the best token, above 0 draws from softmax(scores / temperature).
+            temperature: 0 takes the token with the highest score, above 0 samples from softmax(scores / temperature).
         """
         if prompt.dim() != 2 or prompt.shape[1] == 0:
             raise ArgumentError(f"the prompt must be (B, L) with at least one token, not {tuple(prompt.shape)}.")
         if temperature < 0.0 or not math.isfinite(temperature):
             raise ArgumentError(f"temperature={temperature} must be a finite number of at least 0.")
         if mask is not None and not bool(mask[:, -1].all()):
-            raise ArgumentError("prompts are padded on the left: the last place of the mask must be True in every row.")
+            raise ArgumentError("prompts are padded on the left: the last column of the mask must be True.")
         state, found = self.start(windowed=windowed), []
         done = torch.zeros(prompt.shape[0], dtype=torch.bool, device=prompt.device)
         scores = self.step(prompt, state, mask) if new_tokens > 0 else None
@@ -213,14 +206,14 @@ class CausalLM(nn.Module):
             scores = None if len(found) == new_tokens or bool(done.all()) else self.step(token, state)
         return torch.stack(found, 1) if found else prompt[:, :0]
 
-    # ---- what is inside --------------------------------------------------------------------------------------------------
+    # ---- attention layers, parameters ------------------------------------------------------------------------------------
 
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
-        """(kind, layer, module) of every attention; the kind is "decoder"."""
+        """Yields ("decoder", layer, module) of every attention."""
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(cast(list[CausalLayer], self.layers)))
 
     def alphas(self) -> dict[str, Tensor]:
-        """The alpha of every head now: "decoder" -> (layers, heads); empty for normalizers without one."""
+        """Returns the alpha of every head: "decoder" -> (layers, heads); empty for normalizers without one."""
         found = [attention.alphas for _, _, attention in self.attention_layers()]
         return {"decoder": torch.stack([a.detach() for a in found if a is not None])} if found[0] is not None else {}
 
@@ -231,3 +224,8 @@ class CausalLM(nn.Module):
             matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
             groups["alpha" if name.endswith("pre_alpha") else "decay" if matrix else "no_decay"].append(parameter)
         return groups
+
+
+def _segment_mask(segments: Tensor) -> Tensor:
+    """(B, 1, L, L): whether a query may attend to a key, not later and of the same segment."""
+    return (segments[:, :, None] == segments[:, None, :]).tril()[:, None]

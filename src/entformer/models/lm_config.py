@@ -1,53 +1,50 @@
-"""What a decoder-only model is made of. In: numbers and names. Out: checked, frozen configurations."""
+"""Configuration of the decoder-only model."""
 
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from entformer.models.config import AttentionConfig
+from entformer.errors import ArgumentError
+from entformer.models.config import AttentionConfig, Positive, check_head_size
+from entformer.models.fields import Bounds, Config
 
 __all__ = ["LMAttentionConfig", "LMConfig"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class LMAttentionConfig(AttentionConfig):
-    """How scores become weights, and how queries are scaled by the length before."""
+    """`AttentionConfig` with ASEntmax as the default."""
 
     normalizer: str = "asentmax"
 
 
-class LMConfig(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class LMConfig(Config):
     """A decoder-only Transformer. The defaults are the model of the copying experiments, with ASEntmax and NAPE."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    vocab_size: int = Field(ge=2)
-    """Special ids included."""
-    layers: int = Field(2, ge=1)
-    heads: int = Field(8, ge=1)
-    width: int = Field(256, ge=1)
-    hidden: int = Field(1024, ge=1)
-    """Size between the maps of the feed-forward layers."""
+    vocab_size: Annotated[int, Bounds(ge=2)]
+    """Size of the vocabulary, special tokens included."""
+    layers: Positive = 2
+    heads: Positive = 8
+    width: Positive = 256
+    hidden: Positive = 1024
+    """Inner size of the feed-forward layers."""
     positions: Literal["nape", "rotary", "alibi", "none", "sinusoidal"] = "nape"
-    rotary_base: float = Field(10000.0, gt=1.0)
+    rotary_base: Annotated[float, Bounds(gt=1.0)] = 10000.0
     nape_slopes: Literal["linear", "exponential"] = "linear"
-    nape_share: float = Field(0.5, ge=0.0, le=1.0)
-    """Share of the heads that have ALiBi."""
+    nape_share: Annotated[float, Bounds(ge=0.0, le=1.0)] = 0.5
+    """Fraction of the heads that have ALiBi."""
     attention: LMAttentionConfig = LMAttentionConfig()
     tied_output: bool = False
-    """The output matrix is the embedding."""
-    embedding_std: float = Field(1.0, gt=0.0)
-    """Deviation of the embedded tokens at the start. The published model: 0.02 sqrt(width)."""
+    """Use the embedding as the output matrix."""
+    embedding_std: Annotated[float, Bounds(gt=0.0)] = 1.0
+    """Initial standard deviation of the embedded tokens. The published model: 0.02 sqrt(width)."""
     scaled_embedding: bool = False
-    """Embedded tokens are the embedding times sqrt(width), as published, so Adam moves them that much faster."""
-    init_std: float | None = Field(None, gt=0.0)
-    """Deviation of the matrices at the start; None: 1 / sqrt(inputs). The published model: 0.02."""
+    """Multiply the embedding by sqrt(width), as published, so that Adam changes embedded tokens that much faster."""
+    init_std: Annotated[float, Bounds(gt=0.0)] | None = None
+    """Initial standard deviation of the matrices; None: 1 / sqrt(inputs). The published model: 0.02."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} must be a multiple of heads {self.heads}")
-        if self.positions == "rotary" and (self.width // self.heads) % 2:
-            raise ValueError(f"rotary positions need an even head size, not {self.width // self.heads} = width / heads")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_head_size(self.width, self.heads, self.positions)
         if self.positions in ("alibi", "nape") and self.attention.backend == "sdpa":
-            raise ValueError(f'positions "{self.positions}" cannot go with backend "sdpa"')
-        return self
+            raise ArgumentError(f'positions "{self.positions}" cannot go with backend "sdpa"')

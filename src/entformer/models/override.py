@@ -1,7 +1,7 @@
-"""What if a head had another alpha? In: a model and alphas of some heads. Out: while the context lasts, a model that has them.
+"""Temporarily replaces the alphas of some heads of a model.
 
-No parameter changes: attention layers look at `MultiheadAttention.alpha_override` before their own alpha, and the context puts
-back what was there, whatever happens inside it. The model is one object, so only one thread at a time may use it meanwhile.
+No parameter changes: attention layers read `MultiheadAttention.alpha_override` before their own alpha, and the context manager
+restores its previous value. Only one thread may use the model meanwhile.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ HeadName: TypeAlias = tuple[str, int, int]  # kind, layer, head
 
 
 def takes_alpha(attention: MultiheadAttention) -> bool:
-    """Whether the heads of this layer are alpha-entmax for some alpha, fixed or learned; softmax is (1), ReLA is not."""
+    """Whether the heads of this layer are alpha-entmax, with a fixed or learned alpha; softmax is (alpha = 1), ReLA is not."""
     return attention.alphas is not None and attention.normalizer_fn is None
 
 
 @contextlib.contextmanager
 def overridden_alphas(model: Seq2Seq, alphas: Mapping[HeadName, float]) -> Iterator[None]:
-    """`with overridden_alphas(model, {("cross", 1, 2): 1.0}): ...` makes that head a softmax head; others keep their alpha.
+    """Sets the alphas of some heads: `with overridden_alphas(model, {("cross", 1, 2): 1.0}): ...` makes that head softmax.
 
-    Any head whose weights are alpha-entmax takes any finite alpha from 1 on. Contexts may be nested; an inner one adds to
-    the outer one.
+    Any head whose weights are alpha-entmax takes any finite alpha >= 1. Contexts may be nested; an inner one adds to the outer
+    one.
     """
     layers = {(kind, layer): attention for kind, layer, attention in model.attention_layers()}
     chosen: dict[MultiheadAttention, torch.Tensor] = {}
@@ -59,11 +59,11 @@ def overridden_alphas(model: Seq2Seq, alphas: Mapping[HeadName, float]) -> Itera
 
 
 def _known(model: Seq2Seq) -> str:
-    """The names there are, in words."""
+    """Describes the existing names."""
     counts = dict.fromkeys(KINDS, 0)
     heads = 0
     for kind, _, attention in model.attention_layers():
         counts[kind] += 1
         heads = attention.num_heads
-    said = ", ".join(f"{kind}.0 to {kind}.{count - 1}" for kind, count in counts.items())
-    return f"layers are {said}, each with heads 0 to {heads - 1}"
+    names = ", ".join(f"{kind}.0 to {kind}.{count - 1}" for kind, count in counts.items())
+    return f"layers are {names}, each with heads 0 to {heads - 1}"

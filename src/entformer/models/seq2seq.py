@@ -1,53 +1,64 @@
-"""The encoder-decoder Transformer. In: a Batch, or source ids. Out: summed losses, or the scores of the next token.
+"""The encoder-decoder Transformer.
 
     memory = encoder(sqrt(d) E[source] + positions)                                             (B, S, d)
     hidden = decoder(sqrt(d) E[BOS, target...] + positions, memory), causal                     (B, T, d)
     scores = hidden W^T, W = E if embeddings are tied                                           (B, T, V)
 
-Every head of encoder self, decoder self and cross attention may have its own learned alpha (Correia et al. 2019). Masks here
-say True = a token. In training nothing is computed for padding in the output layer, the largest part of a small model.
+Every head of encoder self, decoder self and cross attention may have its own learned alpha (Correia et al. 2019). Masks:
+True = a token. The training loss skips padding in the output layer, the largest part of a small model.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
 from entformer.functional import log_entmax
 from entformer.models.attention_settings import attention_penalty, build_attention
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import output_loss
+from entformer.models.special_tokens import PAD
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import unchanged_on_error
-from entformer.nn.dropout import Dropout
-from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.layers import DecoderLayer, Dropout, EncoderLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.text.tokenizer import PAD
 
 __all__ = ["KINDS", "LossSums", "Seq2Seq"]
 
 KINDS = ("encoder", "decoder", "cross")
-"""The kinds of attention: encoder self, decoder self, decoder to memory."""
+"""The attention types: encoder self-attention, decoder self-attention, cross attention."""
+
+
+class Batch(Protocol):
+    """What `Seq2Seq.loss` reads of a batch; `entformer.data.batch.Batch` is one."""
+
+    @property
+    def source(self) -> Tensor: ...  # (B, S) int64: tokens, EOS, padding
+    @property
+    def source_mask(self) -> Tensor: ...  # (B, S) bool, True = a token
+    @property
+    def target(self) -> Tensor: ...  # (B, T) int64: BOS, tokens, EOS, padding
+    @property
+    def target_lengths(self) -> Tensor: ...  # (B,) int64 of the labels: EOS counted, BOS not
 
 
 class LossSums(NamedTuple):
     """Sums over the target tokens of a batch, EOS counted, padding and BOS not."""
 
-    loss: Tensor  # smoothed, in training with the price of adaptive spans; differentiate this
+    loss: Tensor  # smoothed, in training with the penalty of adaptive spans; differentiate this
     nll: Tensor  # -ln p of the tokens (with output="entmax" its loss without smoothing), no gradient
-    correct: Tensor  # how many tokens have the highest score, int64
+    correct: Tensor  # number of tokens with the highest score, int64
     tokens: int
 
 
 class Seq2Seq(nn.Module):
-    """A Transformer for translation; see `Seq2SeqConfig` for what can be chosen."""
+    """A Transformer for translation, configured by `Seq2SeqConfig`."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
@@ -74,7 +85,7 @@ class Seq2Seq(nn.Module):
         last = config.norm == "pre"  # post-norm layers end with a norm of their own
         self.encoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if last else nn.Identity()
-        self._start_values()
+        self._init_weights()
 
     def _attention(self, kind: str, layer: int) -> MultiheadAttention:
         config = self.config
@@ -89,7 +100,7 @@ class Seq2Seq(nn.Module):
         )
 
     def _shared_alpha(self, kind: str, layer: int) -> LearnedAlpha | None:
-        """The alpha this layer has in common with others; the first of them makes it."""
+        """Returns the alpha that this layer shares with others, created for the first of them; None: it has its own."""
         chosen = self.config.kinds[kind]
         name = {"kind": kind, "across_kinds": f"layer{layer}", "model": "model"}.get(chosen.alpha_tied)
         if name is None or not chosen.learned:
@@ -99,7 +110,7 @@ class Seq2Seq(nn.Module):
             self.kind_alphas[name] = LearnedAlpha(self.config.heads, tied=one, init=chosen.alpha_init)
         return cast(LearnedAlpha, self.kind_alphas[name])
 
-    def _start_values(self) -> None:
+    def _init_weights(self) -> None:
         """Embeddings of variance 1 / d, so that scaled inputs have variance 1 and tied scores too; Xavier elsewhere."""
         with torch.no_grad():
             for weight in (self.source_embedding, self.target_embedding, self.output_weight):
@@ -110,53 +121,53 @@ class Seq2Seq(nn.Module):
                 nn.init.xavier_uniform_(attention.out_proj.weight)
 
     def reset_parameters(self) -> None:
-        """Start again, all layers included."""
+        """Initializes all parameters again."""
         for child in self.modules():
             if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
                 reset()
-        self._start_values()
+        self._init_weights()
 
     # ---- teacher-forced --------------------------------------------------------------------------------------------------
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """source (B, S) ids -> memory (B, S, d). source_mask (B, S), True = a token; taken from the padding if not given."""
-        ignored = _ignored(source != PAD if source_mask is None else source_mask)
+        """Encodes source ids (B, S) as memory (B, S, d). source_mask (B, S), True = a token, is by default where no PAD is."""
+        key_mask = _none_if_full(source != PAD if source_mask is None else source_mask)
         x = self._embed(self.source_embedding, source)
         for layer in self.encoder:
-            x = layer(x, ignored)
+            x = layer(x, key_mask)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
     def decode(self, target_in: Tensor, memory: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """target_in (B, T): BOS and the tokens so far -> hidden (B, T, d), from which the token after each is scored."""
-        ignored = None if source_mask is None else _ignored(source_mask)
+        """Decodes target_in (B, T), BOS and the tokens so far, to states (B, T, d) that score the token after each."""
+        memory_mask = None if source_mask is None else _none_if_full(source_mask)
         x = self._embed(self._target_weight, target_in)
         for layer in self.decoder:
-            x = layer(x, memory, ignored)
+            x = layer(x, memory, memory_mask)
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of all tokens, (..., V)."""
+        """Returns the scores of all tokens, (..., V)."""
         return F.linear(hidden, self._last_weight)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of scores (..., V), at least float32; with output="entmax" -inf where exactly zero."""
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        """Returns log-probabilities of scores (..., V), at least float32; with output="entmax" -inf where exactly zero."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.config.output == "entmax":
-            return log_entmax(wide, self.config.output_alpha)
-        return wide.log_softmax(-1)
+            return log_entmax(logits, self.config.output_alpha)
+        return logits.log_softmax(-1)
 
     def loss(self, batch: Batch) -> LossSums:
-        """The training loss of a batch, summed over its target tokens."""
+        """Computes the training loss of a batch, summed over its target tokens."""
         source_mask = batch.source_mask
         target_in, labels = batch.target[:, :-1], batch.target[:, 1:]
         hidden = self.decode(target_in, self.encode(batch.source, source_mask), source_mask)
         counts = torch.arange(labels.shape[1], device=labels.device) < batch.target_lengths[:, None]  # (B, T)
         tokens = int(batch.target_lengths.sum())
         if tokens < counts.numel():
-            at = counts.flatten().nonzero().squeeze(1)
-            hidden, labels = hidden.flatten(0, 1).index_select(0, at), labels.flatten().index_select(0, at)
+            index = counts.flatten().nonzero().squeeze(1)
+            hidden, labels = hidden.flatten(0, 1).index_select(0, index), labels.flatten().index_select(0, index)
         else:
             hidden, labels = hidden.flatten(0, 1), labels.flatten()
         sums = output_loss(
@@ -170,7 +181,7 @@ class Seq2Seq(nn.Module):
         return LossSums(sums.loss if penalty is None else sums.loss + tokens * penalty, sums.nll, sums.correct, tokens)
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Scores (B, T, V) of the token after each of target_in (B, T)."""
+        """Computes the scores (B, T, V) of the token after each of target_in (B, T)."""
         source_mask = source != PAD
         return self.logits(self.decode(target_in, self.encode(source, source_mask), source_mask))
 
@@ -196,37 +207,37 @@ class Seq2Seq(nn.Module):
     # ---- token by token --------------------------------------------------------------------------------------------------
 
     def start(self, source: Tensor, source_mask: Tensor | None = None) -> DecoderState:
-        """Encode source (B, S) and project its keys and values once; no gradients."""
+        """Encodes source (B, S) and projects its keys and values once, without gradients."""
         with torch.no_grad():
             mask = source != PAD if source_mask is None else source_mask
             memory = self.encode(source, mask)
             memories = [attention.memory_cache(memory) for kind, _, attention in self.attention_layers() if kind == "cross"]
-        return DecoderState(memories, _ignored(mask))
+        return DecoderState(memories, _none_if_full(mask))
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next token of every row, (B,), or several, (B, n). Out: scores (B, V) of the token after the last."""
+        """Decodes the next token of every row, (B,), or several, (B, n). Returns scores (B, V) of the token after the last."""
         tokens = tokens[:, None] if tokens.dim() == 1 else tokens
         if tokens.dim() != 2 or tokens.shape[0] != state.batch or tokens.shape[1] == 0:
             raise ArgumentError(f"tokens must be ({state.batch},) or ({state.batch}, n), not {tuple(tokens.shape)}.")
         if len(state.caches) != len(self.decoder):
-            raise ArgumentError(f"the state has {len(state.caches)} layers, this model's decoder {len(self.decoder)}.")
+            raise ArgumentError(f"the state has {len(state.caches)} layers, but this decoder has {len(self.decoder)}.")
         with torch.no_grad(), unchanged_on_error(state):
             x = self._embed(self._target_weight, tokens, state.length)
             for layer, cache, memory in zip(self.decoder, state.caches, state.memories, strict=True):
-                x = layer(x, None, state.ignored, cache=cache, memory_cache=memory)
+                x = layer(x, None, state.source_mask, cache=cache, memory_cache=memory)
             return self.logits(self.decoder_norm(x[:, -1]))
 
-    # ---- what is inside --------------------------------------------------------------------------------------------------
+    # ---- attention layers, parameters ------------------------------------------------------------------------------------
 
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
-        """(kind, layer, module) of every attention, kinds in the order of `KINDS`."""
+        """Yields (attention type, layer, module) of every attention, types in the order of `KINDS`."""
         encoder, decoder = cast(list[EncoderLayer], self.encoder), cast(list[DecoderLayer], self.decoder)
         yield from (("encoder", number, layer.attention) for number, layer in enumerate(encoder))
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(decoder))
         yield from (("cross", number, layer.cross_attention) for number, layer in enumerate(decoder))
 
     def alphas(self) -> dict[str, Tensor]:
-        """The alpha of every head now: kind -> (layers, heads). Kinds without alpha (ReLA) are left out."""
+        """Returns the alpha of every head: attention type -> (layers, heads). Types without alpha (ReLA) are missing."""
         found: dict[str, list[Tensor]] = {}
         for kind, _, attention in self.attention_layers():
             if (alphas := attention.alphas) is not None:
@@ -242,8 +253,8 @@ class Seq2Seq(nn.Module):
         return groups
 
 
-def _ignored(mask: Tensor) -> Tensor | None:
-    """The mask torch's attention takes, True = ignore, from ours; None where nothing is ignored and a look is cheap."""
+def _none_if_full(mask: Tensor) -> Tensor | None:
+    """Returns None for a mask that is True everywhere, where reading it is cheap: attention is faster without one."""
     if mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
         return None
-    return ~mask
+    return mask

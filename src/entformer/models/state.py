@@ -1,4 +1,4 @@
-"""What decoding remembers between two tokens: caches, kept in step as beams are reordered, cropped, or a call is refused."""
+"""State of decoding between two steps: the caches of all layers, reordered, cropped and restored together."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["DecoderState", "LMState"]
 
 
 class LMState:
-    """What a decoder-only model remembers: per layer the keys and values so far, and which of the tokens fed were padding."""
+    """State of a decoder-only model: per layer the keys and values so far, and which tokens were padding."""
 
     def __init__(self, caches: list[KeyValueCache] | list[WindowedCache], mask: Tensor | None = None) -> None:
         self.caches = caches
@@ -21,12 +21,12 @@ class LMState:
 
     @property
     def length(self) -> int:
-        """How many tokens each row has been fed, padding included."""
+        """Number of tokens of each row so far, padding included."""
         return self.caches[0].length
 
     @property
     def batch(self) -> int | None:
-        """How many rows; None before the first token."""
+        """Number of rows; None before the first token."""
         return self.caches[0].batch
 
     @property
@@ -35,69 +35,69 @@ class LMState:
         return sum(cache.bytes for cache in self.caches)
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row index[b] was. Rows may be repeated or dropped: the batch takes the size of index."""
+        """Replaces row b by row index[b]. Rows may be repeated or dropped: the batch takes the size of index."""
         if self.batch is None:
-            raise ArgumentError("the state is empty; feed a token before rows are reordered.")
+            raise ArgumentError("the state is empty; there is nothing to reorder.")
         check_batch_index(index, self.batch)
         for cache in self.caches:
             cache.reorder(index)
         self.mask = None if self.mask is None else self.mask.index_select(0, index)
 
     def crop(self, length: int) -> None:
-        """Forget all tokens after the first `length`, padding included. Heads with a window can go back a little only."""
-        with unchanged_on_error(self):  # layers were fed the same, but one may hold less of it than another
+        """Drops all tokens after the first `length`, padding included. Heads with a window can drop only the last few."""
+        with unchanged_on_error(self):  # layers may hold different numbers of keys
             for cache in self.caches:
                 cache.crop(length)
         self.mask = None if self.mask is None or length == 0 else self.mask[:, :length]
 
     def mark(self) -> tuple[list[Any], Tensor | None]:
-        """What `restore` needs to make the state what it is now, whatever is fed to it later."""
+        """Returns what `restore` needs to undo all later steps."""
         return [cache.mark() for cache in self.caches], self.mask
 
     def restore(self, mark: tuple[list[Any], Tensor | None]) -> None:
-        """Make the state what it was when `mark` was taken."""
+        """Restores the state of `mark`."""
         marks, self.mask = mark
         caches: list[Any] = [*self.caches]  # of either class
-        for cache, its in zip(caches, marks, strict=True):
-            cache.restore(its)
+        for cache, saved in zip(caches, marks, strict=True):
+            cache.restore(saved)
 
 
 class DecoderState:
-    """Rows of a decoding batch: per layer the keys and values of the memory and of the tokens so far.
+    """State of an encoder-decoder model: per layer the keys and values of the memory and of the tokens so far.
 
     Args:
         memories: one cache per decoder layer, made by `MultiheadAttention.memory_cache`.
-        ignored: (B, S), True = padding of the source; None if there is none.
+        source_mask: (B, S), True = a token of the source; None if there is no padding.
     """
 
-    def __init__(self, memories: list[KeyValueCache], ignored: Tensor | None) -> None:
+    def __init__(self, memories: list[KeyValueCache], source_mask: Tensor | None) -> None:
         self.memories = memories
         self.caches = [KeyValueCache() for _ in memories]
-        self.ignored = ignored
+        self.source_mask = source_mask
         keys, _ = memories[0].views()
         self._source = torch.arange(keys.shape[0], device=keys.device)  # (B,): which source each row translates
 
     @property
     def batch(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self._source.shape[0]
 
     @property
     def length(self) -> int:
-        """How many tokens each row has been fed."""
+        """Number of tokens of each row so far."""
         return self.caches[0].length
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row index[b] was. Rows may be repeated or dropped: the batch takes the size of index.
+        """Replaces row b by row index[b]. Rows may be repeated or dropped: the batch takes the size of index.
 
-        Beams that change places within one source leave the memories, the larger part, where they are.
+        Memories, the larger part, are not copied if rows are exchanged within one source only.
         """
         check_batch_index(index, self.batch)
         source = self._source.index_select(0, index)
         if not torch.equal(source, self._source):
             for memory in self.memories:
                 memory.reorder(index)
-            self.ignored = None if self.ignored is None else self.ignored.index_select(0, index)
+            self.source_mask = None if self.source_mask is None else self.source_mask.index_select(0, index)
             self._source = source
         for cache in self.caches:
             if cache.length:
@@ -106,10 +106,10 @@ class DecoderState:
     select = reorder
 
     def mark(self) -> list[Any]:
-        """What `restore` needs to make the state what it is now, whatever is fed to it later."""
+        """Returns what `restore` needs to undo all later steps."""
         return [cache.mark() for cache in self.caches]
 
     def restore(self, mark: list[Any]) -> None:
-        """Make the state what it was when `mark` was taken."""
-        for cache, its in zip(self.caches, mark, strict=True):
-            cache.restore(its)
+        """Restores the state of `mark`."""
+        for cache, saved in zip(self.caches, mark, strict=True):
+            cache.restore(saved)

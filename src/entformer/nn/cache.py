@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.tables import normal_tensors
+from entformer.nn.utils import normal_tensors
 
 __all__ = ["KeyValueCache", "check_batch_index", "unchanged_on_error"]
 

@@ -1,4 +1,4 @@
-"""What a hook of attention gets to see. In: nothing; out: the record `MultiheadAttention.hook` is called with."""
+"""The record that `MultiheadAttention.hook` receives."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,19 +8,19 @@ from torch import Tensor
 from entformer.kernels.attention.api import RowStats, Support
 from entformer.nn.masks import Masks
 
-__all__ = ["AttentionTrace", "Watcher"]
+__all__ = ["AttentionHook", "AttentionTrace"]
 
 
 class AttentionTrace(NamedTuple):
-    """One call of one attention layer: numbers without gradients. Masks here say True = may attend."""
+    """One call of one attention layer, without gradients. Masks: True = may attend."""
 
-    support: Support  # the exact non-zero weights, before dropout, rows in order (B, H, Lq)
+    support: Support  # the exact nonzero weights, before dropout, rows in order (B, H, Lq)
     stats: RowStats  # (B, H, Lq) each
-    query: Tensor  # (B, H, Lq, D), scaled and turned as the kernel saw it
-    key: Tensor  # (B, H, Lk, D), all that the queries could see, those of a cache too
+    query: Tensor  # (B, H, Lq, D), scaled and rotated as the kernel receives it
+    key: Tensor  # (B, H, Lk, D), those of a cache included
     masks: Masks
-    causal: bool  # query i sees keys j <= i + offset
+    causal: bool  # query i attends to keys j <= i + offset
     offset: int
 
 
-Watcher = Callable[[AttentionTrace], None]
+AttentionHook = Callable[[AttentionTrace], None]

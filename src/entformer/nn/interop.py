@@ -1,7 +1,7 @@
-"""The part of attention that is torch's: parameters, projections, state dicts, and what its containers and tools expect.
+"""Interoperability with torch: parameters, projections, state dicts and containers of torch.nn.MultiheadAttention.
 
-`TorchAttention` stands in for torch.nn.MultiheadAttention wherever torch has one; how heads turn scores into weights is up to
-its subclass, nn/multihead_attention.py.
+`TorchAttention` is the base class that replaces torch.nn.MultiheadAttention; its subclass in nn/multihead_attention.py computes
+the weights.
 """
 
 from typing import Any, NoReturn, Self
@@ -13,40 +13,76 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
 
-__all__ = ["TorchAttention", "from_nested", "to_nested"]
+__all__ = ["TorchAttention", "check_inputs", "from_nested", "to_nested"]
 
 
 def _block_fast_path(module: nn.Module, arguments: tuple[Any, ...]) -> None:
     """A forward pre-hook that does nothing. TransformerEncoderLayer computes softmax by itself unless it finds a hook."""
 
 
+def check_inputs(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    is_causal: bool,
+    *,
+    sizes: tuple[int, int, int],
+    positions: str,
+    batch_first: bool,
+) -> bool:
+    """Checks the shapes and returns whether there is a batch dimension. `sizes`: last dimensions of query, key and value."""
+    if (key is None) != (value is None):
+        raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
+    if key is None and is_causal:
+        raise ArgumentError("is_causal needs key and value: the queries have no position in a memory.")
+    for name, t, size in zip(("query", "key", "value"), (query, key, value), sizes, strict=True):
+        if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
+            raise ArgumentError(
+                f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
+                f"and size {size} in the last."
+            )
+    if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
+        raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
+    if key is None and positions != "none":
+        raise ArgumentError(
+            f"{positions!r} needs the positions of self-attention; a memory needs positions='none' and another normalizer."
+        )
+    batch_dim = 0 if batch_first else 1
+    if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
+        raise ArgumentError(
+            f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch size, dimension {batch_dim} "
+            f"as batch_first={batch_first}."
+        )
+    return query.dim() == 3
+
+
 def from_nested(
-    query: Tensor, key: Tensor | None, value: Tensor | None, batch_first: bool, plain: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Padded query, key and value (B, L, size), and which keys are padding, (B, Lk), True = ignore.
+    query: Tensor, key: Tensor | None, value: Tensor | None, batch_first: bool, unmasked: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Returns padded query, key and value (B, L, size), and which keys are not padding, (B, Lk).
 
     Args:
         batch_first: of the module; nested tensors are.
-        plain: whether neither masks nor a cache were given: nested tensors say themselves how long each sequence is.
+        unmasked: whether neither masks nor a cache were given: nested tensors carry the length of each sequence.
     """
     if key is None or value is None or not (query.is_nested and key.is_nested and value.is_nested):
         raise ArgumentError("query, key and value must all be nested tensors, or none of them.")
     if not batch_first or query.dim() != 3:
         raise ArgumentError("nested tensors must be (B, lengths, size) and need batch_first=True.")
-    if not plain:
-        raise ArgumentError("nested tensors go with neither attn_mask, key_padding_mask nor a cache; pad them first.")
+    if not unmasked:
+        raise ArgumentError("nested tensors cannot go with masks or a cache; pad them first.")
     if _lengths(key) != _lengths(value):
         raise ArgumentError(f"key and value have sequences of lengths {_lengths(key)} and {_lengths(value)}; they must agree.")
     padded_query = query.to_padded_tensor(0.0)
     padded_key = padded_query if key is query else key.to_padded_tensor(0.0)
     padded_value = padded_key if value is key else value.to_padded_tensor(0.0)
     lengths = torch.tensor(_lengths(key), device=key.device)
-    ignored = torch.arange(padded_key.shape[1], device=key.device) >= lengths[:, None]
-    return padded_query, padded_key, padded_value, ignored
+    key_mask = torch.arange(padded_key.shape[1], device=key.device) < lengths[:, None]
+    return (padded_query, padded_key, padded_value), key_mask
 
 
 def to_nested(padded: Tensor, like: Tensor) -> Tensor:
-    """padded (B, L, size) as a nested tensor with the lengths and the layout of `like`."""
+    """Returns padded (B, L, size) as a nested tensor with the lengths and the layout of `like`."""
     rows = [row[:length] for row, length in zip(padded.unbind(), _lengths(like), strict=True)]
     nested: Tensor = torch.nested.as_nested_tensor(rows, layout=like.layout)
     return nested
@@ -57,9 +93,9 @@ def _lengths(t: Tensor) -> list[int]:
 
 
 def _fill_own_state(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
-    """If `state_dict` holds what torch.nn.MultiheadAttention has and no more, add what `module` owns besides, as it is now.
+    """If `state_dict` holds exactly torch.nn.MultiheadAttention's entries, adds the present values of the module's other ones.
 
-    Values on the meta device are none, so they stay missing.
+    Tensors on the meta device have no values, so they stay missing.
     """
     own = module.state_dict()
     of_torch = {name for name in own if "." not in name or name.startswith("out_proj.")}
@@ -70,7 +106,7 @@ def _fill_own_state(module: nn.Module, state_dict: dict[str, Any], prefix: str) 
 
 
 class TorchAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention without its `forward`: what a subclass computes is never replaced by torch's softmax.
+    """torch.nn.MultiheadAttention without its `forward`, which torch's fast path cannot replace by softmax.
 
     nn.TransformerEncoderLayer skips the `forward` of its attention in evaluation (the fast path) unless a hook is attached; so
     one is.
@@ -87,7 +123,7 @@ class TorchAttention(nn.MultiheadAttention):
         self.register_forward_pre_hook(_block_fast_path)
 
     def reset_parameters(self) -> None:
-        """Start again: projections as torch does, then what the normalizer owns."""
+        """Initializes the projections as torch does, then the parameters of the normalizer."""
         self.out_proj.reset_parameters()
         self._reset_parameters()
         for own in self.children():
@@ -105,15 +141,15 @@ class TorchAttention(nn.MultiheadAttention):
         )
 
     def merge_masks(self, *masks: Any) -> NoReturn:
-        """Raise: torch calls this to compute softmax in place of `forward`, so the hook that prevents it is gone."""
+        """Raises: torch calls this to compute softmax in place of `forward`, so the hook that prevents it is gone."""
         raise ArgumentError(
-            "torch's fast path would compute softmax here; call torch.backends.mha.set_fastpath_enabled(False), or leave the "
-            "forward pre-hook of MultiheadAttention in place."
+            "torch's fast path would compute softmax here; call torch.backends.mha.set_fastpath_enabled(False), or keep the "
+            "forward pre-hook of MultiheadAttention."
         )
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
-        """A copy of a torch module with our options: `MultiheadAttention.from_torch(layer.self_attn, normalizer="entmax")`."""
+        """Copies a torch module: `MultiheadAttention.from_torch(layer.self_attn, normalizer="entmax")`."""
         ours = cls(
             module.embed_dim,
             module.num_heads,
@@ -135,7 +171,7 @@ class TorchAttention(nn.MultiheadAttention):
 
     @classmethod
     def convert(cls, model: nn.Module, **options: Any) -> nn.Module:
-        """Replace every torch.nn.MultiheadAttention inside `model` by a copy made by `from_torch`.
+        """Replaces every torch.nn.MultiheadAttention inside `model` by a copy made by `from_torch`.
 
         `MultiheadAttention.convert(nn.Transformer(512, 8), normalizer="entmax")`. The model is changed in place and returned;
         a model that is itself a torch.nn.MultiheadAttention is not changed, its copy is returned.
@@ -147,13 +183,13 @@ class TorchAttention(nn.MultiheadAttention):
         return model
 
     def _batch_first(self, t: Tensor) -> Tensor:
-        """(B, L, size) of an input in any layout."""
+        """Returns an input in any layout as (B, L, size)."""
         return t[None] if t.dim() == 2 else t if self.batch_first else t.transpose(0, 1)
 
     def _project(
         self, x: Tensor, query: Tensor, key: Tensor | None, value: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Heads of q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
+        """Projects to q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
         size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if packed is not None and query is key and key is value:
             q, k, v = F.linear(x, packed, bias).chunk(3, -1)
@@ -176,7 +212,7 @@ class TorchAttention(nn.MultiheadAttention):
         return self._heads(k), self._heads(v)
 
     def memory_cache(self, memory: Tensor) -> KeyValueCache:
-        """The keys and values of a memory, projected once: call forward with key and value None and this cache."""
+        """Projects a memory to keys and values once: call forward with key and value None and the returned cache."""
         k, v = self._project_memory(memory, memory)
         cache = KeyValueCache(max(k.shape[2], 1))
         cache.append(k, v)

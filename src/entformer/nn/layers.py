@@ -1,24 +1,50 @@
-"""Layers of the Transformer. In: token states (B, L, d), batch first. Out: the same shape.
+"""Layers of the two Transformers. Inputs and outputs are token states (B, L, d), batch first.
 
-    pre-norm :  x + dropout(f(norm(x)))          stable without care
-    post-norm:  norm(x + dropout(f(x)))          as in the first Transformer
-    encoder layer: f = self-attention, then feed-forward; decoder layer: causal self-attention, cross attention, feed-forward
-    feed-forward(x) = W_2 dropout(relu(W_1 x + b_1)) + b_2
+    pre-norm:   x + dropout(f(norm(x)))             trains without tuning
+    post-norm:  norm(x + dropout(f(x)))             as in the first Transformer
+    causal LM:  x + norm(f(norm(x)))                RMSNorm before and after f; the second fixes the size of what is added
 
-Masks of keys have the sense of torch.nn.MultiheadAttention, which they are handed to: True = ignore.
+    EncoderLayer: self-attention, feed-forward       DecoderLayer: causal self-attention, cross attention, feed-forward
+    CausalLayer:  causal self-attention, gated feed-forward
+
+Boolean masks: True = may attend.
 """
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from entformer.errors import ArgumentError
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dropout import Dropout
 from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.utils import traced_as_leaf
+from entformer.nn.window import WindowedCache, alibi_windows
 
-__all__ = ["DecoderLayer", "EncoderLayer", "FeedForward", "Residual"]
+__all__ = ["CausalLayer", "DecoderLayer", "Dropout", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
+
+EPS = 1e-6
+
+
+class Dropout(nn.Module):
+    """torch.nn.Dropout that adds `residual` to the result if given."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ArgumentError(f"dropout={p} must be at least 0 and below 1.")
+        self.p = p
+
+    @traced_as_leaf
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        dropped = F.dropout(x, self.p, self.training)
+        return dropped if residual is None else residual + dropped
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
 
 
 class Residual(nn.Module):
-    """What stands around a sublayer f: `after(x, f(before(x)))`."""
+    """The norm and residual connection of a sublayer f: `after(x, f(before(x)))`."""
 
     def __init__(self, width: int, dropout: float, pre_norm: bool) -> None:
         super().__init__()
@@ -36,7 +62,7 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between them."""
+    """W_2 dropout(relu(W_1 x + b_1)) + b_2."""
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -52,6 +78,20 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.contract(self.dropout(self.expand(x).relu_()))
+        return y
+
+
+class GatedFeedForward(nn.Module):
+    """W_down (gelu(W_gate x) * W_up x) without biases; W_gate and W_up are the two halves of one matrix."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(width, 2 * hidden, bias=False)
+        self.contract = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.expand(x).chunk(2, -1)
+        y: Tensor = self.contract(F.gelu(gate, approximate="tanh") * up)
         return y
 
 
@@ -74,10 +114,10 @@ class EncoderLayer(nn.Module):
         self.around_attention = Residual(width, dropout, pre_norm)
         self.around_feed_forward = Residual(width, dropout, pre_norm)
 
-    def forward(self, x: Tensor, ignored: Tensor | None = None) -> Tensor:
-        """x (B, L, d); `ignored` (B, L): True = padding."""
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """x (B, L, d), key_mask (B, L)."""
         y = self.around_attention.before(x)
-        y, _ = self.attention(y, y, y, key_padding_mask=ignored, need_weights=False)
+        y, _ = self.attention(y, y, y, key_mask=key_mask, need_weights=False)
         x = self.around_attention.after(x, y)
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
 
@@ -108,26 +148,59 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor | None,
-        ignored: Tensor | None = None,
+        memory_mask: Tensor | None = None,
         *,
         cache: KeyValueCache | None = None,
         memory_cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """x (B, T, d), memory (B, S, d), `ignored` (B, S): True = padding of the memory.
+        """x (B, T, d), memory (B, S, d), memory_mask (B, S).
 
-        `cache` holds the keys and values of earlier tokens. `memory_cache` holds those of the memory; then `memory` is None.
+        `cache` holds the keys and values of earlier tokens. `memory_cache` holds those of the memory; `memory` is then None.
         """
         y = self.around_attention.before(x)
         y, _ = self.attention(y, y, y, need_weights=False, is_causal=True, cache=cache)
         x = self.around_attention.after(x, y)
         y = self.around_cross_attention.before(x)
-        y, _ = self.cross_attention(
-            y,
-            memory,
-            memory,
-            key_padding_mask=ignored,
-            need_weights=False,
-            cache=memory_cache,
-        )
+        y, _ = self.cross_attention(y, memory, memory, key_mask=memory_mask, need_weights=False, cache=memory_cache)
         x = self.around_cross_attention.after(x, y)
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
+
+
+class CausalLayer(nn.Module):
+    """Causal self-attention and a gated feed-forward layer. `attention` must be batch first."""
+
+    def __init__(self, attention: MultiheadAttention, hidden: int) -> None:
+        super().__init__()
+        width = attention.embed_dim
+        self.attention = attention
+        self.feed_forward = GatedFeedForward(width, hidden)
+        self.before_attention = nn.RMSNorm(width, eps=EPS)
+        self.after_attention = nn.RMSNorm(width, eps=EPS)
+        self.before_feed_forward = nn.RMSNorm(width, eps=EPS)
+        self.after_feed_forward = nn.RMSNorm(width, eps=EPS)
+
+    def forward(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        *,
+        cache: KeyValueCache | WindowedCache | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """x (B, L, d), key_mask (B, past + L). `cache` holds the keys and values of earlier tokens.
+
+        mask: (B, 1, L, L), which keys each query may attend to; replaces the causal rule.
+        """
+        y = self.before_attention(x)
+        y, _ = self.attention(y, y, y, key_mask=key_mask, need_weights=False, mask=mask, is_causal=mask is None, cache=cache)
+        x = x + self.after_attention(y.to(x.dtype))  # under autocast norms and sums stay in the precision of x
+        y = self.feed_forward(self.before_feed_forward(x))
+        out: Tensor = x + self.after_feed_forward(y.to(x.dtype))
+        return out
+
+    def windows(self) -> list[int | None]:
+        """Returns how many keys each head can give weight to with its present parameters; None: any number."""
+        gain = self.before_attention.weight
+        if gain is None:
+            gain = torch.ones(self.attention.embed_dim, device=self.attention.out_proj.weight.device)
+        return alibi_windows(self.attention, gain)

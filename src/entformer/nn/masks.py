@@ -1,8 +1,7 @@
-"""torch.nn.MultiheadAttention's masks and weights in the kernels' terms, and back. In: its masks, **True = ignore**.
+"""Masks of attention: torch.nn.MultiheadAttention's, where True = ignore, converted to **True = may attend**.
 
-Out: masks with **True = may attend**, as the kernels and scaled_dot_product_attention have it; dense weights from a support.
-`extra` counts keys that every query sees (add_bias_kv, add_zero_attn): in front for the kernels, so that they lie before
-the causal edge of any row, and at the end for torch.
+`extra` counts keys that every query attends to (add_bias_kv, add_zero_attn): in front inside entformer, so that they lie before
+the causal limit of any row, and at the end in the weights that torch's callers get.
 """
 
 from typing import NamedTuple
@@ -14,35 +13,67 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Support
 
-__all__ = ["Masks", "dense_weights", "masks_of_torch"]
+__all__ = ["Masks", "ScoreTerms", "convert_masks", "dense_weights"]
 
 
 class Masks(NamedTuple):
-    """What may be attended (True) and what is added to the scores."""
+    """Which keys may be attended (True), and what is added to the scores."""
 
     pairs: Tensor | None  # (B or 1, H or 1, Lq, Lk) boolean
     keys: Tensor | None  # (B, Lk) boolean
     bias: Tensor | None  # (B or 1, H or 1, Lq or 1, Lk)
 
     def one_mask(self) -> Tensor | None:
-        """`pairs` and `bias` as the one attn_mask that `attention` takes."""
+        """Returns `pairs` and `bias` as the one attn_mask that `attention` takes."""
         if self.bias is None or self.pairs is None:
             return self.pairs if self.bias is None else self.bias
         return self.bias.masked_fill(~self.pairs, -torch.inf)
 
     def visible(self) -> Tensor | None:
-        """`pairs` without what a bias of -inf hides."""
+        """Returns `pairs` without what a bias of -inf excludes."""
         if self.bias is None:
             return self.pairs
         seen = self.bias.detach() > -torch.inf
         return seen if self.pairs is None else seen & self.pairs
 
 
-def masks_of_torch(
-    attn_mask: Tensor | None, key_padding_mask: Tensor | None, *, batch: int, heads: int, queries: int, keys: int, extra: int
+class ScoreTerms(NamedTuple):
+    """What the scores depend on besides queries and keys. Query i is at position i + offset, key j at j."""
+
+    masks: Masks
+    slopes: Tensor | None = None  # (H,) of ALiBi
+    causal: bool = False
+    offset: int = 0
+
+    def rows(self, start: int, end: int) -> "ScoreTerms":
+        """Returns the terms of queries start to end."""
+        pairs, keys, bias = self.masks
+        pairs, bias = (t if t is None or t.shape[2] == 1 else t[:, :, start:end] for t in (pairs, bias))
+        return self._replace(masks=Masks(pairs, keys, bias), offset=self.offset + start)
+
+
+def convert_masks(
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    *,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    extra: int,
 ) -> Masks:
-    """attn_mask (Lq, Lk) or (B * H, Lq, Lk) and key_padding_mask (B, Lk) or (Lk,); `keys` does not count the extra ones."""
-    pairs = key_mask = bias = None
+    """Converts the masks that `MultiheadAttention.forward` takes.
+
+    Args:
+        attn_mask: (Lq, Lk) or (B * H, Lq, Lk), True = ignore, or floating point.
+        key_padding_mask: (B, Lk) or (Lk,), True = ignore, or floating point.
+        mask: broadcasts to (B, H, Lq, Lk), boolean, True = may attend.
+        key_mask: (B, Lk), boolean, True = may attend.
+        keys: number of keys without the extra ones.
+    """
+    pairs = padding = bias = None
     if attn_mask is not None:
         if attn_mask.shape == (queries, keys):
             attn_mask = attn_mask[None, None]
@@ -55,42 +86,56 @@ def masks_of_torch(
             )
         pairs, bias = _allowed_or_added(attn_mask, "attn_mask", extra)
     if key_padding_mask is not None:
-        padding = key_padding_mask[None] if key_padding_mask.dim() == 1 else key_padding_mask
-        if padding.shape != (batch, keys):
-            raise ArgumentError(f"key_padding_mask has shape {tuple(padding.shape)}; it must be ({batch}, {keys}).")
-        key_mask, added = _allowed_or_added(padding, "key_padding_mask", extra)
+        given = key_padding_mask[None] if key_padding_mask.dim() == 1 else key_padding_mask
+        if given.shape != (batch, keys):
+            raise ArgumentError(f"key_padding_mask has shape {tuple(given.shape)}; it must be ({batch}, {keys}).")
+        padding, added = _allowed_or_added(given, "key_padding_mask", extra)
         if added is not None:
             added = added[:, None, None]
             bias = added if bias is None else bias + added
-    return Masks(pairs, key_mask, bias)
+    if mask is not None:
+        _check_boolean(mask, "mask", 4, keys)
+        pairs = _pad(mask, extra) if pairs is None else pairs & _pad(mask, extra)
+    if key_mask is not None:
+        _check_boolean(key_mask, "key_mask", 2, keys)
+        padding = _pad(key_mask, extra) if padding is None else padding & _pad(key_mask, extra)
+    return Masks(pairs, padding, bias)
+
+
+def _check_boolean(mask: Tensor, name: str, dimensions: int, keys: int) -> None:
+    if mask.dtype != torch.bool or mask.dim() != dimensions or mask.shape[-1] != keys:
+        raise ArgumentError(
+            f"{name} must be boolean (True = may attend) with {dimensions} dimensions and {keys} keys in the last, not "
+            f"{mask.dtype} of shape {tuple(mask.shape)}."
+        )
 
 
 def _allowed_or_added(mask: Tensor, name: str, extra: int) -> tuple[Tensor | None, Tensor | None]:
     """One of: a boolean mask, True = may attend, or what to add to the scores."""
     if mask.dtype == torch.bool:
-        return _with_room(~mask, extra), None
+        return _pad(~mask, extra), None
     if not mask.is_floating_point():
         raise ArgumentError(f"{name} must be boolean (True = ignore) or floating point (added), not {mask.dtype}.")
-    # nn.Transformer turns boolean masks into 0 and -inf. Back to boolean they need no dense path; reading them is cheap here.
+    # nn.Transformer converts boolean masks to 0 and -inf. As booleans they need no dense path; reading them is cheap here.
     if mask.device.type == "cpu" and not mask.requires_grad and not torch.compiler.is_compiling():
         allowed = mask == 0.0
         if bool((allowed | (mask == -torch.inf)).all()):
-            return _with_room(allowed, extra), None
-    return None, _with_room(mask, extra)
+            return _pad(allowed, extra), None
+    return None, _pad(mask, extra)
 
 
-def _with_room(mask: Tensor, extra: int) -> Tensor:
-    """Room in front for the extra keys, which are allowed and get nothing added."""
+def _pad(mask: Tensor, extra: int) -> Tensor:
+    """Adds the extra keys in front: allowed, with nothing added."""
     return F.pad(mask, (extra, 0), value=float(mask.dtype == torch.bool)) if extra else mask
 
 
 def dense_weights(support: Support, shape: tuple[int, int, int, int], extra: int, average: bool) -> Tensor:
-    """The weights (B, H, Lq, Lk), or their mean over heads (B, Lq, Lk); the extra keys go to the end."""
+    """Returns the weights (B, H, Lq, Lk), or their mean over heads (B, Lq, Lk); the extra keys are moved to the end."""
     batch, heads, queries, keys = shape
     row = torch.repeat_interleave(support.crow.diff())  # of each entry, in order (B, H, Lq)
     if average:
         row = row // (heads * queries) * queries + row % queries
-    at = row * keys + (support.col - extra) % keys
+    index = row * keys + (support.col - extra) % keys
     weight = support.weight / heads if average else support.weight
-    dense = weight.new_zeros(batch * (1 if average else heads) * queries * keys).index_add_(0, at, weight)
+    dense = weight.new_zeros(batch * (1 if average else heads) * queries * keys).index_add_(0, index, weight)
     return dense.view((batch, queries, keys) if average else shape)

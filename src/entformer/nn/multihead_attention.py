@@ -1,13 +1,13 @@
-"""Multi-head attention with the face of torch.nn.MultiheadAttention. In: query, key, value. Out: (output, weights or None).
+"""Multi-head attention with the interface of torch.nn.MultiheadAttention.
 
     q, k, v = linear maps of the inputs, split into H heads              parameters and state_dict keys are torch's
-    q, k    = turned by their places                                     rotary positions only (positions.py)
+    q, k    = rotated by their positions                                 rotary positions only (positions.py)
     q       = factor(x, n) q                                             ssmax and asentmax only (scaling.py)
     heads   = weights(q k^T / sqrt(head size) + bias) v                  fused, see kernels/attention; bias: ALiBi and NAPE only
     output  = W_o norm(concatenated heads) + b_o                         norm: ReLA only (rela.py)
 
-MASKS HERE HAVE THE SENSE OF torch.nn.MultiheadAttention: **True = ignore this key.** Everywhere else in entformer, as in
-scaled_dot_product_attention, True = may attend. A floating-point mask is added to the scores.
+`attn_mask` and `key_padding_mask` are those of torch.nn.MultiheadAttention: **True = ignore this key.** Everywhere else in
+entformer, as in scaled_dot_product_attention, True = may attend.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,15 @@ from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dense import mapped_attention, mapped_weights
-from entformer.nn.hooks import AttentionTrace, Watcher
-from entformer.nn.inputs import check_inputs
-from entformer.nn.interop import TorchAttention, from_nested, to_nested
-from entformer.nn.masks import Masks, dense_weights, masks_of_torch
-from entformer.nn.normalizers import alpha_of, normalizer_fn_of, normalizer_of
-from entformer.nn.positions import Positions, Rotary, slopes_of
-from entformer.nn.rela import chosen_output_norm, output_norm_of
-from entformer.nn.scaling import row_length, scale_queries, scaling_of
-from entformer.nn.sdpa import softmax_attention
-from entformer.nn.tables import is_plain
-from entformer.nn.tracing import traced_as_leaf
+from entformer.nn.dense import attention_weights, dense_attention, sdpa_attention
+from entformer.nn.hooks import AttentionHook, AttentionTrace
+from entformer.nn.interop import TorchAttention, check_inputs, from_nested, to_nested
+from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
+from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_fn
+from entformer.nn.positions import Positions, Rotary, get_slopes
+from entformer.nn.rela import make_output_norm, resolve_output_norm
+from entformer.nn.scaling import make_scaling, row_length, scale_queries
+from entformer.nn.utils import is_plain, traced_as_leaf
 from entformer.nn.window import HeadGroup, WindowedCache, attention_by_group
 
 __all__ = ["MultiheadAttention"]
@@ -51,22 +48,22 @@ class MultiheadAttention(TorchAttention):
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
         normalizer: "entmax", "softmax", "rela", "asentmax", ... or "module:Name" of your own; see `nn/normalizers.py`.
         alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
-            A `LearnedAlpha` is shared with other layers: whoever made it registers it, this module only uses it.
+            A `LearnedAlpha` is shared with other layers: the module that created it registers it, this one does not.
         alpha_tied: learn one alpha per "head", or one for the "layer".
         alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
         normalizer_options: of the normalizers that have some, such as {"k": 4} for "topk".
         output_norm: "none", "rms", "gated" or "init" (`nn/rela.py`); None: "gated" for "rela" and its kind, else none.
         output_norm_per_head: for each head alone. `rela_norm` and `rela_per_head` are the former names of the two.
-        scaling: a name of `nn/scaling.py` or a module (x, n) -> factors of the queries; None: what the normalizer brings.
+        scaling: a name of `nn/scaling.py` or a module (x, n) -> factors of the queries; None: the normalizer's own.
         positions: "none", "rotary", "alibi", or "nape", which scales its heads without ALiBi alone; or a `Positions`.
         backend: "sdpa" computes softmax by torch's scaled_dot_product_attention, for comparison; "entformer" by our kernel.
         impl: as in `entformer.attention`.
 
-    A `hook` that is set is handed the exact support, the statistics, queries, keys and masks of every call (`AttentionTrace`).
-    `alpha_override`, (H,), stands in for alpha while it is set; `models/override.py` sets it for a while and clears it.
+    A function set as `hook` is called with the exact support, statistics, queries, keys and masks of every call
+    (`AttentionTrace`). `alpha_override`, (H,), replaces alpha while it is set; see `models/override.py`.
     """
 
-    hook: Watcher | None
+    hook: AttentionHook | None
     alpha_override: Tensor | None
 
     def __init__(
@@ -103,11 +100,11 @@ class MultiheadAttention(TorchAttention):
             raise ArgumentError(f"dropout={dropout} must be at least 0 and below 1.")
         if alpha_tied not in ("head", "layer"):
             raise ArgumentError(f'alpha_tied={alpha_tied!r} is not known; choose "head" or "layer".')
-        kind = (places := Positions.of(positions)).kind
-        traits = normalizer_of(normalizer)
-        placed = normalizer if traits.uses_positions and kind == "none" else kind  # who needs to know where keys stand
+        kind = (encoding := Positions.of(positions)).kind
+        traits = get_normalizer(normalizer)
+        placed = normalizer if traits.uses_positions and kind == "none" else kind  # what depends on positions of keys
         if placed != "none" and (add_bias_kv or add_zero_attn):
-            raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no place.")
+            raise ArgumentError(f"{placed!r} cannot go with add_bias_kv or add_zero_attn: such keys have no position.")
         if backend not in ("entformer", "sdpa"):
             raise ArgumentError(f'backend={backend!r} is not known; choose "entformer" or "sdpa".')
         if backend == "sdpa" and (normalizer not in ("softmax", "ssmax") or kind in ("alibi", "nape")):
@@ -116,6 +113,7 @@ class MultiheadAttention(TorchAttention):
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )
         self.normalizer, self._placed = normalizer, placed
+        self._kernel = traits.kernel or normalizer
         self.backend = backend
         self.impl: Impl = impl
         self.hook = self.alpha_override = None
@@ -125,30 +123,30 @@ class MultiheadAttention(TorchAttention):
             self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
         else:
             self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
-        chosen = chosen_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
-        self.norm = output_norm_of(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
-        self.normalizer_fn = normalizer_fn_of(traits, num_heads, normalizer_options)
+        chosen = resolve_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
+        self.norm = make_output_norm(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
+        self.normalizer_fn = make_normalizer_fn(traits, num_heads, normalizer_options)
         scaling = traits.scaling if scaling is None else scaling
-        self.scaling = scaling_of(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
+        self.scaling = make_scaling(scaling, embed_dim, num_heads) if isinstance(scaling, str) else scaling
         self.positions = kind
-        self._places = places
-        self.rotary = Rotary(self.head_dim, places.base) if kind == "rotary" else None
+        self._encoding = encoding
+        self.rotary = Rotary(self.head_dim, encoding.base) if kind == "rotary" else None
         for own in self.children():
             if own is not self.out_proj:
                 own.to(device=device, dtype=dtype)
 
     @property
     def slopes(self) -> Tensor | None:
-        """The ALiBi slopes of the heads, (H,) in float32; None without ALiBi and NAPE. Computed, so always right."""
+        """The ALiBi slopes of the heads, (H,) in float32; None without ALiBi and NAPE."""
         slopes = self._slopes(next(self.parameters()))
         return None if slopes is None else slopes.clone()
 
     def _slopes(self, like: Tensor) -> Tensor | None:
-        return slopes_of(self._places, self.num_heads, like)
+        return get_slopes(self._encoding, self.num_heads, like)
 
     @property
     def alphas(self) -> Tensor | None:
-        """The alpha of each head now, (H,); None for ReLA and others that have none."""
+        """The current alpha of each head, (H,); None for ReLA and others that have none."""
         if self.alpha_override is not None:
             return self.alpha_override
         if isinstance(self.alpha, LearnedAlpha):
@@ -168,8 +166,10 @@ class MultiheadAttention(TorchAttention):
         is_causal: bool = False,
         *,
         cache: KeyValueCache | WindowedCache | None = None,
+        mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend. Without `need_weights` nothing of size Lq x Lk is stored; set it False unless you read the weights.
+        """Computes attention. Without `need_weights` nothing of size Lq x Lk is stored, so set it False unless you need them.
 
         Args:
             query, key, value: (Lq, B, E) and (Lk, B, E), (B, L, E) with `batch_first`, (L, E) for one sequence.
@@ -179,62 +179,76 @@ class MultiheadAttention(TorchAttention):
             attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
                 unless it holds nothing but 0 and -inf).
             average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
-            is_causal: query i sees keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read; where
-                torch refuses a hint without `attn_mask`, this module needs none.
-            cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries see all it holds
+            is_causal: query i attends to keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read;
+                unlike torch, this module needs no `attn_mask` with it.
+            cache: the keys and values of earlier tokens. `key` and `value` are appended to it, queries attend to all it holds
                 (masks must be as long), and with `is_causal` query i is at position i + its length before. With key and
                 value None, attend to what it holds: a memory projected once. A `WindowedCache` forgets keys that can have
-                no weight; it serves causal self-attention, without weights, hooks or `attn_mask`.
+                no weight; it supports causal self-attention, without weights, hooks or `attn_mask`.
+            mask, key_mask: (B or 1, H or 1, Lq or 1, Lk) and (B, Lk), boolean, **True = may attend**, as in
+                `entformer.attention`.
 
-        A query that may attend to nothing gets zeros before the output map, where torch gives NaN. Nested tensors (B, lengths,
-        size), as nn.TransformerEncoder makes of padded batches, give a nested output. If a call raises, `cache` is unchanged.
+        Returns:
+            The output in the layout of `query`, and the weights or None. A query that may attend to nothing gets zeros before
+            the output projection, where torch gives NaN. Nested tensors (B, lengths, size), as nn.TransformerEncoder makes of
+            padded batches, give a nested output. If a call raises, `cache` is unchanged.
         """
         if query.is_nested:
-            plain = attn_mask is None and key_padding_mask is None and cache is None
-            query_, key_, value_, ignored = from_nested(query, key, value, self.batch_first, plain)
+            unmasked = attn_mask is None and key_padding_mask is None and mask is None and key_mask is None and cache is None
+            padded, key_mask = from_nested(query, key, value, self.batch_first, unmasked)
             result, weights = MultiheadAttention.forward(
-                self, query_, key_, value_, ignored, need_weights, None, average_attn_weights, is_causal
+                self, *padded, None, need_weights, None, average_attn_weights, is_causal, key_mask=key_mask
             )
             return to_nested(result, query), weights
         sizes = (self.embed_dim, self.kdim, self.vdim)
         batched = check_inputs(query, key, value, is_causal, sizes=sizes, positions=self._placed, batch_first=self.batch_first)
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
-        held = 0 if cache is None else cache.length
-        if self.rotary is not None and k is not None:
-            q, k = self.rotary(q, held), self.rotary(k, held)
-        windowed = isinstance(cache, WindowedCache)
-        looked_at = need_weights or self.hook is not None or self.alpha_override is not None
-        if windowed and (k is None or not is_causal or looked_at):
-            raise ArgumentError("a WindowedCache serves causal self-attention without weights, hooks and overrides.")
         if k is None and cache is None:
             raise ArgumentError("key and value may be None only with a cache that holds a memory.")
+        past = 0 if cache is None else cache.length
+        if self.rotary is not None and k is not None:
+            q, k = self.rotary(q, past), self.rotary(k, past)
+        observed = need_weights or self.hook is not None or self.alpha_override is not None
+        if isinstance(cache, WindowedCache) and (k is None or not is_causal or observed):
+            raise ArgumentError(
+                "WindowedCache supports causal self-attention only. Set need_weights=False and remove the attention hook and "
+                "alpha overrides."
+            )
         extra = (self.bias_k is not None) + self.add_zero_attn
         batch, heads, queries, _ = q.shape
-        keys = held + extra + (0 if k is None else k.shape[2])
-        sizes_of_masks = {"batch": batch, "heads": heads, "queries": queries, "keys": keys - extra, "extra": extra}
-        masks = masks_of_torch(None if is_causal else attn_mask, key_padding_mask, **sizes_of_masks)
-        slopes = self._slopes(q)
+        keys = past + extra + (0 if k is None else k.shape[2])
+        masks = convert_masks(
+            None if is_causal else attn_mask,
+            key_padding_mask,
+            mask=mask,
+            key_mask=key_mask,
+            batch=batch,
+            heads=heads,
+            queries=queries,
+            keys=keys - extra,
+            extra=extra,
+        )
+        terms = ScoreTerms(masks, self._slopes(q), is_causal, past + extra)
         if self.scaling is not None:
-            sight = {"causal_offset": held + extra if is_causal else None, "key_mask": masks.keys, "mask": masks.visible()}
-            length = row_length(queries, keys, device=q.device, **sight)  # type: ignore[arg-type]
-            q = scale_queries(q, self.scaling(x, length), slopes if self.positions == "nape" else None)
+            offset = terms.offset if is_causal else None
+            length = row_length(queries, keys, causal_offset=offset, key_mask=masks.keys, mask=masks.visible(), device=q.device)
+            q = scale_queries(q, self.scaling(x, length), terms.slopes if self.positions == "nape" else None)
         mark: Any = None if cache is None else cache.mark()
         try:
             weights = None
             if isinstance(cache, WindowedCache) and k is not None and v is not None:
-                parts = cache.append(k, v)
-                out = attention_by_group(q, parts, lambda some, part: self._attend_part(some, part, masks, slopes))
+                out = attention_by_group(q, cache.append(k, v), lambda some, group: self._attend_group(some, group, terms))
             else:
                 if isinstance(cache, KeyValueCache):
                     k, v = cache.views() if k is None or v is None else cache.append(k, v)
                 if k is None or v is None:
                     raise ArgumentError("key and value may be None only with a cache that holds a memory.")
-                k, v = self._with_extra_keys(k, v) if extra else (k, v)  # in front, where causal rows of any offset see them
-                found = self._attend(q, k, v, masks, slopes, is_causal, held + extra, need_weights)
+                k, v = self._with_extra_keys(k, v) if extra else (k, v)  # in front, before the causal limit of every row
+                found = self._attend(q, k, v, terms, need_weights)
                 out = found.output
                 if need_weights:
-                    weights = self._weights(found, q, k, masks, slopes, is_causal, held + extra, average_attn_weights, extra)
+                    weights = self._weights(found, q, k, terms, average_attn_weights, extra)
             joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
             result = self.out_proj(joined if self.norm is None else self.norm(joined))
         except BaseException:
@@ -246,94 +260,73 @@ class MultiheadAttention(TorchAttention):
         return result if self.batch_first else result.transpose(0, 1), weights
 
     def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        masks: Masks,
-        slopes: Tensor | None,
-        causal: bool,
-        offset: int,
-        need_weights: bool = False,
-        some: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms, need_weights: bool = False, heads: Tensor | None = None
     ) -> Attention:
-        """Attention of all heads, or of the heads `some`, by whichever way computes this normalizer."""
+        """Computes attention of all heads, or of some `heads` whose slopes `terms` has, and calls the hook."""
         dropout = self.dropout if self.training else 0.0
-        trace = self.hook is not None or (need_weights and not self._needs_dense_weights(q, k, masks))
-        slopes = slopes if slopes is None or some is None else slopes[some]
+        trace = self.hook is not None or (need_weights and not self._needs_dense_weights(q, k, terms.masks))
         if self.normalizer_fn is not None:
-            how: dict[str, Any] = {"is_causal": causal, "offset": offset, "slopes": slopes}
-            mapped = mapped_attention(q, k, v, self.normalizer_fn, masks, dropout=dropout, trace=trace, **how)
-            return self._recorded(mapped, q, k, masks, causal, offset)
-        override = self.alpha_override
-        if self.backend == "sdpa" and not trace and override is None:
-            return Attention(softmax_attention(q, k, v, masks, offset if causal else None, dropout), None, None)
-        alpha = self._alpha()
-        found = attention(
-            q,
-            k,
-            v,
-            alpha=alpha[some] if isinstance(alpha, Tensor) and some is not None else alpha,
-            normalizer=(normalizer_of(self.normalizer).kernel or self.normalizer) if override is None else "entmax",
-            attn_mask=masks.one_mask(),
-            key_mask=masks.keys,
-            dropout_p=dropout,
-            is_causal=causal,
-            causal_offset=offset,
-            alibi_slopes=slopes,
-            return_stats=trace and self.hook is not None,
-            return_support=trace,
-            impl=self.impl,
-        )
-        found = found if isinstance(found, Attention) else Attention(found, None, None)
-        return self._recorded(found, q, k, masks, causal, offset)
-
-    def _recorded(self, found: Attention, q: Tensor, k: Tensor, masks: Masks, causal: bool, offset: int) -> Attention:
-        """`found`, after whoever is interested has seen it."""
+            found = dense_attention(q, k, v, self.normalizer_fn, terms, dropout=dropout, trace=trace)
+        elif self.backend == "sdpa" and not trace and self.alpha_override is None:
+            found = Attention(sdpa_attention(q, k, v, terms, dropout), None, None)
+        else:
+            alpha = self._alpha()
+            output = attention(
+                q,
+                k,
+                v,
+                alpha=alpha[heads] if isinstance(alpha, Tensor) and heads is not None else alpha,
+                normalizer=self._kernel if self.alpha_override is None else "entmax",
+                attn_mask=terms.masks.one_mask(),
+                key_mask=terms.masks.keys,
+                dropout_p=dropout,
+                is_causal=terms.causal,
+                causal_offset=terms.offset,
+                alibi_slopes=terms.slopes,
+                return_stats=trace and self.hook is not None,
+                return_support=trace,
+                impl=self.impl,
+            )
+            found = output if isinstance(output, Attention) else Attention(output, None, None)
         if self.hook is not None and found.support is not None and found.stats is not None:
-            self.hook(AttentionTrace(found.support, found.stats, q.detach(), k.detach(), masks, causal, offset))
+            call = (q.detach(), k.detach(), terms.masks, terms.causal, terms.offset)
+            self.hook(AttentionTrace(found.support, found.stats, *call))
         return found
 
     def _alpha(self) -> float | Tensor:
-        """What `attention` takes: a number, or (H,)."""
+        """Returns alpha as `attention` takes it: a number, or (H,)."""
         alpha = self.alpha if self.alpha_override is None else self.alpha_override
         return alpha() if isinstance(alpha, LearnedAlpha) else 1.5 if alpha is None else alpha
 
     def _needs_dense_weights(self, q: Tensor, k: Tensor, masks: Masks) -> bool:
-        """Whether weights come from the dense computation: a support has no gradient, and a size only numbers tell."""
+        """Whether weights come from the dense computation: a support has no gradient, and its size depends on values."""
         bias, learned = masks.bias, isinstance(self.alpha, LearnedAlpha) or self.normalizer_fn is not None
-        wants = q.requires_grad or k.requires_grad or learned or (bias is not None and bias.requires_grad)
-        return (torch.is_grad_enabled() and wants) or not is_plain(q)
+        needs_grad = q.requires_grad or k.requires_grad or learned or (bias is not None and bias.requires_grad)
+        return (torch.is_grad_enabled() and needs_grad) or not is_plain(q)
 
-    def _weights(
-        self,
-        found: Attention,
-        q: Tensor,
-        k: Tensor,
-        masks: Masks,
-        slopes: Tensor | None,
-        causal: bool,
-        offset: int,
-        average: bool,
-        extra: int,
-    ) -> Tensor:
-        """The weights (B, Lq, Lk), or (B, H, Lq, Lk); extra keys at the end, as torch has them."""
-        if found.support is not None and not self._needs_dense_weights(q, k, masks):
+    def _weights(self, found: Attention, q: Tensor, k: Tensor, terms: ScoreTerms, average: bool, extra: int) -> Tensor:
+        """Returns the weights (B, Lq, Lk), or (B, H, Lq, Lk); extra keys at the end, as torch has them."""
+        if found.support is not None and not self._needs_dense_weights(q, k, terms.masks):
             shape = (*q.shape[:3], k.shape[2])
             return dense_weights(found.support, shape, extra, average).to(q.dtype)
-        alpha, rows = self._alpha(), self.normalizer_fn
-        if rows is None:
-            is_rela = self.alpha_override is None and normalizer_of(self.normalizer).kernel == "rela"
-            rows = torch.relu if is_rela else lambda s: entmax(s, alpha, alpha_dim=1 if isinstance(alpha, Tensor) else None)
-        weights = mapped_weights(q, k, rows, masks, is_causal=causal, offset=offset, slopes=slopes).to(q.dtype)
+        normalizer_fn = self.normalizer_fn
+        if normalizer_fn is None and self.alpha_override is None and self._kernel == "rela":
+            normalizer_fn = torch.relu
+        elif normalizer_fn is None:
+            alpha = self._alpha()
+            alpha_dim = 1 if isinstance(alpha, Tensor) else None
+            normalizer_fn = lambda scores: entmax(scores, alpha, alpha_dim=alpha_dim)  # noqa: E731
+        weights = attention_weights(q, k, normalizer_fn, terms).to(q.dtype)
         weights = weights.roll(-extra, -1) if extra else weights
         return weights.mean(1) if average else weights
 
-    def _attend_part(self, q: Tensor, part: HeadGroup, masks: Masks, slopes: Tensor | None) -> Tensor:
-        """Causal attention of some heads to the end of the past."""
-        seen = part.keys.shape[2]
-        last = Masks(None, None if masks.keys is None else masks.keys[:, -seen:], None)
-        return self._attend(q, part.keys, part.values, last, slopes, True, seen - q.shape[2], some=part.heads).output
+    def _attend_group(self, q: Tensor, group: HeadGroup, terms: ScoreTerms) -> Tensor:
+        """Computes causal attention of a group of heads to the keys it still holds."""
+        held = group.keys.shape[2]
+        masks = Masks(None, None if terms.masks.keys is None else terms.masks.keys[:, -held:], None)
+        slopes = None if terms.slopes is None else terms.slopes[group.heads]
+        own = ScoreTerms(masks, slopes, True, held - q.shape[2])
+        return self._attend(q, group.keys, group.values, own, heads=group.heads).output
 
     def extra_repr(self) -> str:
         alpha = "" if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else f", alpha={self.alpha}"

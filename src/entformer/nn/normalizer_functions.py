@@ -1,4 +1,4 @@
-"""Mappings that no fused kernel computes. In: scores (..., Lk), -inf where a key may not be attended. Out: weights, same shape.
+"""Normalizers without a fused kernel: scores (..., Lk), -inf where a key may not be attended -> weights of the same shape.
 
     topk                  softmax of the k largest scores, zero elsewhere
     adaptive_temperature  softmax(b(H) s), b a polynomial of the row's entropy H; in evaluation only  (Velickovic et al. 2024)
@@ -10,9 +10,9 @@
     relu2                 max(s, 0)^2                              } in place of ReLA's max(s, 0); with ReLA's output norm
     gelu, leaky_relu      gelu(s); s, or 0.01 s below 0            } (Zhang et al. 2021), and signed weights
 
-n is the number of keys the row may attend. A mapping of your own is a module, or a function, of the same kind: `nn/dense.py`
-takes care of rows without keys and of weights at -inf. One with `uses_positions = True` is called with a second argument, the
-distance i - j of each query and key, (rows, Lk): it serves self-attention.
+n is the number of keys the row may attend to. Your own normalizer is a module, or a function, with the same signature:
+`nn/dense.py` handles rows without keys and weights at -inf. One with the attribute `uses_positions = True` is called with a
+second argument, the distance i - j of each query and key, (rows, Lk); it can be used in self-attention only.
 """
 
 import math
@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.tracing import traced_as_leaf
+from entformer.nn.utils import traced_as_leaf
 
-__all__ = ["AdaptiveSpan", "AdaptiveTemperature", "Elementwise", "ReluN", "Sigmoid", "Softmax1", "StickBreaking", "TopK"]
+__all__ = ["AdaptiveSpan", "AdaptiveTemperature", "Elementwise", "NormalizerFn", "ReluN"]
+__all__ += ["Sigmoid", "Softmax1", "StickBreaking", "TopK"]
 
+NormalizerFn = Callable[..., Tensor]  # (scores) -> weights, or (scores, distance) -> weights
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda s: s.relu().square(),
@@ -36,12 +38,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _count(scores: Tensor) -> Tensor:
-    """How many keys each row may attend, (..., 1), at least 1."""
+    """Returns how many keys each row may attend to, (..., 1), at least 1."""
     return (scores > -math.inf).sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
 
 
 class TopK(nn.Module):
-    """Softmax over the k largest scores of a row; scores that tie with the k-th may all stay."""
+    """Softmax over the k largest scores of a row; ties with the k-th are included."""
 
     def __init__(self, k: int = 32) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class AdaptiveTemperature(nn.Module):
 
 
 class Softmax1(nn.Module):
-    """exp(s_j) / (1 + sum_k exp(s_k)): a sink of score 0 takes what no key deserves, so a row sums to less than one."""
+    """exp(s_j) / (1 + sum_k exp(s_k)): softmax with one more key of score 0 and no value. Rows sum to less than one."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return F.pad(scores, (1, 0)).softmax(-1)[..., 1:]
@@ -91,11 +93,11 @@ class Softmax1(nn.Module):
 class StickBreaking(nn.Module):
     """Stick-breaking attention: a_j = b_j prod_{j < k < i} (1 - b_k) with b = sigmoid(s), query at position i.
 
-    The key before the query takes its share b of a stick of length one, the key before that its share of the rest, and so on;
-    what is left goes nowhere. Later keys get nothing whatever the mask allows, so the weights are causal by themselves.
+    The key before the query takes the fraction b of one, the key before that its fraction of the rest, and so on; rows sum to
+    less than one. Later keys get no weight whatever the mask allows, so the weights are always causal.
 
     Args:
-        attend_current: begin with the query's own key. Published: False, so the first query attends to nothing.
+        attend_current: start with the query's own key. Published: False, so the first query attends to nothing.
     """
 
     uses_positions = True
@@ -105,11 +107,11 @@ class StickBreaking(nn.Module):
         self.attend_current = attend_current
 
     def forward(self, scores: Tensor, distance: Tensor) -> Tensor:
-        hidden = (scores == -math.inf) | (distance < (0 if self.attend_current else 1))
-        scores = scores.masked_fill(hidden, 0.0)
-        left = F.logsigmoid(-scores).masked_fill(hidden, 0.0)  # ln of what each key leaves
+        excluded = (scores == -math.inf) | (distance < (0 if self.attend_current else 1))
+        scores = scores.masked_fill(excluded, 0.0)
+        left = F.logsigmoid(-scores).masked_fill(excluded, 0.0)  # ln of what each key leaves
         after = F.pad(left.flip(-1).cumsum(-1).flip(-1), (0, 1))[..., 1:]  # of the keys from j + 1 on
-        return (F.logsigmoid(scores) + after).exp().masked_fill(hidden, 0.0)
+        return (F.logsigmoid(scores) + after).exp().masked_fill(excluded, 0.0)
 
     def extra_repr(self) -> str:
         return f"attend_current={self.attend_current}"
@@ -120,15 +122,15 @@ class AdaptiveSpan(nn.Module):
 
         a_j = m_j exp(s_j) / sum_k m_k exp(s_k),   m_j = clamp((R + z_h - |i - j|) / R, 0, 1)
 
-    z_h = max_span sigmoid(pre_span_h); the published code learns z itself and clamps it after each update. A loss should add
-    `penalty()`, as `Seq2Seq.loss` and `entformer longctx` do.
+    z_h = max_span sigmoid(pre_span_h); the published code learns z itself and clamps it after each step. Add `penalty()` to the
+    loss, as `Seq2Seq.loss` and `entformer longctx` do.
 
     Args:
-        num_heads: how many spans are learned.
+        num_heads: number of learned spans.
         max_span: z stays below this many positions.
         ramp: R, over how many positions the mask falls from 1 to 0.
         init: z at the start, in positions.
-        penalty: the published lambda, the price of a position: the loss gets lambda times the mean span of the heads.
+        penalty: the published lambda: `penalty()` is lambda times the mean span of the heads.
     """
 
     uses_positions = True
@@ -141,7 +143,7 @@ class AdaptiveSpan(nn.Module):
             raise ArgumentError(f"init={init} must lie between 0 and max_span={max_span}, and both be finite.")
         if not 0.0 < ramp < math.inf or not 0.0 <= penalty < math.inf:
             raise ArgumentError(f"ramp={ramp} must be a finite number above 0, and penalty={penalty} one of at least 0.")
-        self.max_span, self.ramp, self.init, self.price = max_span, ramp, init, penalty
+        self.max_span, self.ramp, self.init, self.weight = max_span, ramp, init, penalty
         self.pre_span = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()
 
@@ -149,26 +151,26 @@ class AdaptiveSpan(nn.Module):
         nn.init.constant_(self.pre_span, math.log(self.init / (self.max_span - self.init)))
 
     def spans(self) -> Tensor:
-        """z of each head, (H,), in at least float32."""
+        """Returns z of each head, (H,), in at least float32."""
         return self.max_span * torch.sigmoid(self.pre_span.to(torch.promote_types(self.pre_span.dtype, torch.float32)))
 
     def penalty(self) -> Tensor:
-        """lambda times the mean span, (); to be added to the mean loss of a token."""
-        return self.price * self.spans().mean()
+        """Returns lambda times the mean span, to be added to the mean loss of a token."""
+        return self.weight * self.spans().mean()
 
     def forward(self, scores: Tensor, distance: Tensor) -> Tensor:
         mask = ((self.ramp + self.spans()[:, None, None] - distance.abs()) / self.ramp).clamp(0.0, 1.0).to(scores.dtype)
         scores = scores.masked_fill(mask == 0.0, -math.inf)  # (B, H, rows, Lk)
-        top = scores.detach().amax(-1, keepdim=True)
-        share = mask * (scores - top.masked_fill(top == -math.inf, 0.0)).exp()  # no key in the span: all zeros
-        return share / share.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+        row_max = scores.detach().amax(-1, keepdim=True)
+        weights = mask * (scores - row_max.masked_fill(row_max == -math.inf, 0.0)).exp()  # no key in the span: all zeros
+        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
     def extra_repr(self) -> str:
-        return f"num_heads={len(self.pre_span)}, max_span={self.max_span:g}, ramp={self.ramp:g}, penalty={self.price:g}"
+        return f"num_heads={len(self.pre_span)}, max_span={self.max_span:g}, ramp={self.ramp:g}, penalty={self.weight:g}"
 
 
 class Elementwise(nn.Module):
-    """Each weight from its own score: "relu2", "gelu" or "leaky_relu", the activations ReLA's ablation puts for ReLU."""
+    """Applies "relu2", "gelu" or "leaky_relu" to each score: the alternatives to ReLU in ReLA's ablation."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class Elementwise(nn.Module):
         self.name = name
 
     def forward(self, scores: Tensor) -> Tensor:
-        # Finite where hidden: gelu(-inf) is NaN, and its gradient too.
+        # Finite where masked: gelu(-inf) is NaN, and its gradient too.
         return ACTIVATIONS[self.name](scores.masked_fill(scores == -math.inf, 0.0))
 
     def extra_repr(self) -> str:
@@ -185,14 +187,14 @@ class Elementwise(nn.Module):
 
 
 class Sigmoid(nn.Module):
-    """Each weight by itself: sigmoid(s - ln n). Rows sum to about one at the start of training, to anything later."""
+    """sigmoid(s - ln n) of each score. Rows sum to about one at the start of training, to any number later."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores - _count(scores).log())
 
 
 class ReluN(nn.Module):
-    """Rectified scores over the number of keys: exact zeros, and rows that sum to anything."""
+    """Rectified scores divided by the number of keys: exact zeros, and rows that sum to any number."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores.relu() / _count(scores)

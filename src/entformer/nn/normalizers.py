@@ -1,7 +1,7 @@
-"""The names by which attention knows how scores become weights, and what is true of each. In: a name. Out: its traits.
+"""The registry of normalizers: functions that turn a row of scores into attention weights, by name, with their properties.
 
-A new normalizer is one entry here: the kernel that computes it, its alpha, and the modules it brings. One of your own needs no
-entry: `package.module:Name` is a module class, or a function, that maps scores to weights (see `nn/dense.py`).
+A new normalizer is one entry here: the kernel that computes it, its alpha, and the modules it needs. One of your own needs no
+entry: `package.module:Name` is a module class, or a function, that computes weights from scores (see `nn/dense.py`).
 """
 
 import importlib
@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.dense import NormalizerFn
 from entformer.nn.normalizer_functions import (
     AdaptiveSpan,
     AdaptiveTemperature,
     Elementwise,
+    NormalizerFn,
     ReluN,
     Sigmoid,
     Softmax1,
@@ -27,37 +27,31 @@ from entformer.nn.normalizer_functions import (
     TopK,
 )
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "normalizer_fn_of", "normalizer_of"]
+__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "get_normalizer", "make_normalizer_fn"]
 
 
 @dataclass(frozen=True)
 class Normalizer:
-    """What is true of one normalizer, whatever the scores."""
+    """Properties of one normalizer, independent of the scores."""
 
     name: str
-    about: str  # its equation, or the like, in a line
-    kernel: str | None  # the name `attention` knows it by; None: `rows` computes it
-    alpha: float | Literal["learned"] | None  # the alpha it has unless told otherwise; None: it has none
+    about: str  # its equation in a line
+    kernel: str | None  # its name in `entformer.attention`; None: `make_fn` makes the function that computes it
+    alpha: float | Literal["learned"] | None  # the default alpha; None: it has none
     learns_alpha: bool = False  # another alpha may be chosen, or learned
     sums_to_one: bool = True
     exact_zeros: bool = True
-    can_be_null: bool = False  # a row may have no weight at all although keys are allowed
     signed: bool = False  # weights may be negative
-    uses_positions: bool = False  # the weights depend on where keys stand, so it serves self-attention
-    causal_only: bool = False  # keys after the query get no weight, whatever the mask says
-    needs_output_norm: bool = False  # the size of its output grows with the number of keys: output_norm is "gated" unless given
-    scaling: str | None = None  # the scaling of queries it comes with, a name of `nn/scaling.py`
-    rows: Callable[..., NormalizerFn] | None = None  # (num_heads, **options) -> a mapping without a fused kernel
-    options: tuple[str, ...] = ()  # what `rows` can be told, as `normalizer_options`
-
-    @property
-    def uses_length(self) -> bool:
-        """The weights depend on how many keys there are, not on their scores alone."""
-        return self.scaling not in (None, "temperature")
+    uses_positions: bool = False  # the weights depend on the positions of the keys, so it needs self-attention
+    causal_only: bool = False  # keys after the query get no weight, whatever the mask
+    needs_output_norm: bool = False  # the size of its output grows with the number of keys: output_norm is "gated" by default
+    scaling: str | None = None  # the scaling of queries it needs, a name of `nn/scaling.py`
+    make_fn: Callable[..., NormalizerFn] | None = None  # (num_heads, **options) -> a normalizer function
+    options: tuple[str, ...] = ()  # keyword arguments of `make_fn`, given as `normalizer_options`
 
 
-def _dense(name: str, about: str, rows: Callable[..., NormalizerFn], **traits: Any) -> Normalizer:
-    return Normalizer(name, about, kernel=None, alpha=None, rows=rows, **traits)
+def _dense(name: str, about: str, make_fn: Callable[..., NormalizerFn], **traits: Any) -> Normalizer:
+    return Normalizer(name, about, kernel=None, alpha=None, make_fn=make_fn, **traits)
 
 
 def _elementwise(name: str, _heads: int) -> NormalizerFn:
@@ -85,7 +79,6 @@ NORMALIZERS: dict[str, Normalizer] = {
             kernel="rela",
             alpha=None,
             sums_to_one=False,
-            can_be_null=True,
             needs_output_norm=True,
         ),
         Normalizer(
@@ -128,12 +121,11 @@ NORMALIZERS: dict[str, Normalizer] = {
         ),
         _dense(
             "stickbreaking",
-            "each key takes its share of what later keys left (Tan et al. 2024); causal self-attention only",
+            "each key takes a fraction of what later keys left (Tan et al. 2024); causal self-attention only",
             lambda _heads, **options: StickBreaking(**options),
             options=("attend_current",),
             sums_to_one=False,
             exact_zeros=False,
-            can_be_null=True,
             uses_positions=True,
             causal_only=True,
         ),
@@ -151,12 +143,12 @@ NORMALIZERS: dict[str, Normalizer] = {
             sums_to_one=False,
             exact_zeros=False,
         ),
-        _dense("relu_n", "max(s, 0) / n (Wortsman et al. 2023)", lambda _heads: ReluN(), sums_to_one=False, can_be_null=True),
+        _dense("relu_n", "max(s, 0) / n (Wortsman et al. 2023)", lambda _heads: ReluN(), sums_to_one=False),
         _dense(
             "relu2",
             "max(s, 0)^2 with ReLA's norm",
             partial(_elementwise, "relu2"),
-            **_UNBOUNDED | {"exact_zeros": True, "can_be_null": True},
+            **_UNBOUNDED | {"exact_zeros": True},
         ),
         *(
             _dense(name, f"{title} with ReLA's norm", partial(_elementwise, name), **_UNBOUNDED, signed=True)
@@ -166,30 +158,29 @@ NORMALIZERS: dict[str, Normalizer] = {
 }
 
 
-def normalizer_fn_of(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> NormalizerFn | None:
-    """The mapping of a normalizer without a fused kernel, made with its own options; None for one with a kernel."""
+def make_normalizer_fn(normalizer: Normalizer, heads: int, options: Mapping[str, Any] | None = None) -> NormalizerFn | None:
+    """Returns the function of a normalizer without a fused kernel, made with its options; None for one with a kernel."""
     unknown = [name for name in options or {} if name not in normalizer.options]
     if unknown:
         known = f"its options are {', '.join(normalizer.options)}" if normalizer.options else "it has none"
         raise ArgumentError(f'normalizer="{normalizer.name}" has no option {unknown[0]!r}; {known}.')
-    return None if normalizer.rows is None else normalizer.rows(heads, **(options or {}))
+    return None if normalizer.make_fn is None else normalizer.make_fn(heads, **(options or {}))
 
 
-def normalizer_of(name: str) -> Normalizer:
-    """The entry of this name, or one made for `package.module:Name`."""
+def get_normalizer(name: str) -> Normalizer:
+    """Returns the entry of this name, or a new one for `package.module:Name`."""
     if name in NORMALIZERS:
         return NORMALIZERS[name]
     if ":" in name:
-        return _dense(
-            name, "a mapping of your own", partial(_made, _imported(name), name), sums_to_one=False, exact_zeros=False
-        )
+        make_fn = partial(_instantiate, _import(name), name)
+        return _dense(name, "your own normalizer", make_fn, sums_to_one=False, exact_zeros=False)
     raise ArgumentError(
         f"normalizer={name!r} is not known; choose one of {', '.join(NORMALIZERS)}, or module:Name for one of your own."
     )
 
 
-def _imported(name: str) -> Any:
-    """What `package.module:Name` names. The folder one works in is looked into too, as with python -m."""
+def _import(name: str) -> Any:
+    """Imports `package.module:Name`. The working directory is searched too, as with python -m."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
     added = here not in sys.path
@@ -197,8 +188,8 @@ def _imported(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except (ImportError, ValueError) as problem:
-        raise ArgumentError(f"normalizer={name!r}: the module {module!r} cannot be imported ({problem}).") from problem
+    except (ImportError, ValueError) as err:
+        raise ArgumentError(f"normalizer={name!r}: the module {module!r} cannot be imported ({err}).") from err
     finally:
         if added:
             sys.path.remove(here)
@@ -207,18 +198,16 @@ def _imported(name: str) -> Any:
     return getattr(found, attribute)
 
 
-def _made(found: Any, name: str, heads: int) -> NormalizerFn:
-    """A class is called without arguments, or with num_heads if it has such a parameter; a function is taken as it is."""
+def _instantiate(found: Any, name: str, heads: int) -> NormalizerFn:
+    """Calls a class without arguments, or with num_heads if it has such a parameter; returns a function unchanged."""
     made: NormalizerFn = found
     if not isinstance(found, type):
         return made
     make: Callable[..., Any] = found
     try:
         made = make(num_heads=heads) if "num_heads" in inspect.signature(make).parameters else make()
-    except TypeError as problem:
-        raise ArgumentError(
-            f"normalizer={name!r} cannot be made ({problem}); num_heads is the one argument given."
-        ) from problem
+    except TypeError as err:
+        raise ArgumentError(f"normalizer={name!r} cannot be created ({err}); num_heads is the only argument given.") from err
     return made
 
 
@@ -230,11 +219,11 @@ def alpha_of(
     tied: bool = False,
     init: float | str = "random",
 ) -> LearnedAlpha | float | None:
-    """The alpha of an attention layer: a requested ("learned", a number, one shared with others), else the normalizer's own."""
+    """Returns the alpha of an attention layer: the requested one ("learned", a number, a shared one), else the normalizer's."""
     if requested is None:
         requested = normalizer.alpha
     elif not normalizer.learns_alpha:
-        raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; leave alpha out, or choose "entmax".')
+        raise ArgumentError(f'normalizer="{normalizer.name}" has no alpha to set; remove alpha, or choose "entmax".')
     if isinstance(requested, LearnedAlpha):
         if requested.num_heads != heads:
             raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 
-__all__ = ["OUTPUT_NORMS", "RelaNorm", "chosen_output_norm", "output_norm_of"]
+__all__ = ["OUTPUT_NORMS", "RelaNorm", "make_output_norm", "resolve_output_norm"]
 
 VARIANTS = ("rms", "gated", "init", "plain")
 OUTPUT_NORMS = ("none", *VARIANTS)
@@ -70,7 +70,7 @@ class RelaNorm(nn.Module):
         return f"{self.gain.numel()}, variant={self.variant}, groups={self.groups}, eps={self.eps}"
 
 
-def chosen_output_norm(normalizer: str, needs_norm: bool, output_norm: str | None, rela_norm: str | None) -> str:
+def resolve_output_norm(normalizer: str, needs_norm: bool, output_norm: str | None, rela_norm: str | None) -> str:
     """Which output norm is meant: `output_norm`, or `rela_norm`, its name when ReLA alone had one, or the normalizer's own.
 
     Raises:
@@ -89,7 +89,7 @@ def chosen_output_norm(normalizer: str, needs_norm: bool, output_norm: str | Non
     return chosen
 
 
-def output_norm_of(chosen: str, embed_dim: int, num_heads: int, per_head: bool) -> RelaNorm | None:
+def make_output_norm(chosen: str, embed_dim: int, num_heads: int, per_head: bool) -> RelaNorm | None:
     """The module of a chosen output norm; None for "none".
 
     Raises:

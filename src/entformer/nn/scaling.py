@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.nn.tracing import traced_as_leaf
+from entformer.nn.utils import traced_as_leaf
 
 __all__ = [
     "SCALINGS",
@@ -27,9 +27,9 @@ __all__ = [
     "PerHeadScaling",
     "SSMaxScaling",
     "TemperatureScaling",
+    "make_scaling",
     "row_length",
     "scale_queries",
-    "scaling_of",
 ]
 
 
@@ -249,7 +249,7 @@ SCALINGS = ("ssmax", "per_head", "asentmax", "temperature")
 """Scalings by name; each goes with any normalizer."""
 
 
-def scaling_of(
+def make_scaling(
     name: str,
     embed_dim: int,
     num_heads: int,

@@ -1,17 +1,14 @@
-"""The finite window of sparse ALiBi heads, and a decode cache cut there. In: an attention layer and the norm that feeds it.
+"""The finite window of sparse ALiBi heads, and a decode cache that holds only the window.
 
-Let x = g * u + b be what the layer gets, |u| <= sqrt(d) after any RMSNorm or LayerNorm. With A = W_q diag(g), K = W_k diag(g)
-and c = W_q b + b_q, the scores of one query differ between two keys, before ALiBi, by at most
+Let x = g * u + b be the input of the layer, |u| <= sqrt(d) after any RMSNorm or LayerNorm. With A = W_q diag(g),
+K = W_k diag(g) and c = W_q b + b_q, the scores of one query differ between two keys, before ALiBi, by at most
 
     spread = (2 d |A^T K| + 2 sqrt(d) |K^T c|) / sqrt(head size)                       |.| the spectral norm
 
-A key has weight only if its score is above the best minus 1 / (alpha - 1), and the query's own key has distance 0. So a
-key at distance n has exactly no weight once slope * n >= spread + 1 / (alpha - 1) (Vasylenko et al. 2025, proposition 6). This
-holds for every query that may still come, so the key can be forgotten: the output stays the same. ReLA's weights are zero
-once slope * n >= the largest score. Softmax has no window, nor has a head whose queries are scaled by the length.
-
-The same to the last bit: the kernel adds up rows in another order once more than a third of their keys have weight, and rows
-of a few vectors. So a cache keeps about three windows (`ROOM`), and no fewer than `LEAST` keys.
+A key has weight only if its score is above the largest minus 1 / (alpha - 1), and the query's own key has distance 0. So the
+weight of a key at distance n is exactly zero once slope * n >= spread + 1 / (alpha - 1) (Vasylenko et al. 2025, proposition 6).
+This holds for all later queries, so the key can be dropped without changing the output. ReLA's weights are zero once
+slope * n >= the largest score. Softmax has no window, nor has a head whose queries are scaled by the length.
 """
 
 import math
@@ -25,20 +22,14 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import CacheMark, KeyValueCache
-from entformer.nn.dense import NormalizerFn
-from entformer.nn.tables import normal_tensors
+from entformer.nn.normalizer_functions import NormalizerFn
+from entformer.nn.utils import normal_tensors
 
 __all__ = ["HeadGroup", "WindowedCache", "alibi_windows", "attention_by_group"]
 
 
-ROOM = 1.0 / 0.35
-"""Keys kept for each key that can have weight; kernels/attention/cpu_weights.h calls a row dense beyond this share."""
-LEAST = 128
-"""Keys; kernels/entmax/cpu_forward.h calls a row short up to 64."""
-
-
 class _Attention(Protocol):
-    """What is read of a MultiheadAttention, which imports this file."""
+    """The attributes used of a MultiheadAttention, whose module imports this one."""
 
     num_heads: int
     head_dim: int
@@ -54,21 +45,21 @@ class _Attention(Protocol):
 
 
 def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = None) -> list[int | None]:
-    """For each head how many keys, its own token's included, can have weight; None: no end is proven.
+    """Returns for each head how many keys, the query's own included, can have nonzero weight; None: no bound is proven.
 
     Args:
         attention: a `MultiheadAttention` for self-attention.
-        gain, shift: g and b above, (d,): the weight and bias of the RMSNorm or LayerNorm whose output the layer gets.
+        gain, shift: g and b above, (d,): weight and bias of the RMSNorm or LayerNorm before the layer.
     """
     nothing: list[int | None] = [None] * attention.num_heads
-    scaled = attention.scaling is not None and attention.positions != "nape"  # NAPE leaves its ALiBi heads unscaled
+    scaled = attention.scaling is not None and attention.positions != "nape"  # NAPE does not scale its ALiBi heads
     if attention.slopes is None or attention.in_proj_weight is None or attention.normalizer_fn is not None or scaled:
         return nothing
     with torch.no_grad():
-        spreads, tops = _kept_score_bounds(attention, gain, shift)
+        spreads, largest = _cached_score_bounds(attention, gain, shift)
         alphas = attention.alpha() if isinstance(attention.alpha, LearnedAlpha) else attention.alpha
         if alphas is None:  # ReLA
-            reach = tops
+            reach = largest
         else:
             e = torch.as_tensor(alphas, dtype=torch.float64, device=spreads.device).expand(attention.num_heads) - 1.0
             reach = spreads + 1.0 / e  # inf for softmax
@@ -82,27 +73,27 @@ def alibi_windows(attention: _Attention, gain: Tensor, shift: Tensor | None = No
 _bounds: WeakKeyDictionary[Any, tuple[list[Tensor], tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
-def _kept_score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`_score_bounds`, computed once for weights that stay the same."""
+def _cached_score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`_score_bounds`, computed once while the parameters stay the same."""
     read = (attention.in_proj_weight, attention.in_proj_bias, gain, shift)
     with normal_tensors():
         now = [_fingerprint(t.detach()) for t in read if t is not None]
         found = _bounds.get(attention)
         if found is None or len(found[0]) != len(now) or not all(map(torch.equal, found[0], now)):
-            wide = gain.detach().double(), None if shift is None else shift.detach().double()
-            found = now, _score_bounds(attention, *wide)
+            doubles = gain.detach().double(), None if shift is None else shift.detach().double()
+            found = now, _score_bounds(attention, *doubles)
             _bounds[attention] = found
     return found[1]
 
 
 def _fingerprint(t: Tensor) -> Tensor:
-    """A number per row, another one if any number in the row is: a version counter misses what is written through `.data`."""
+    """Returns a checksum of each row: a version counter misses what is written through `.data`."""
     ramp = torch.arange(1, t.shape[-1] + 1, dtype=torch.float32, device=t.device).cos()
     return t.float() @ ramp if t.dim() == 2 else t.float() * ramp
 
 
 def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Per head, (H,): how far two scores of one query can lie apart, and how large a score can be."""
+    """Returns bounds per head, (H,): of the difference of two scores of one query, and of a score."""
     weight = attention.in_proj_weight
     if weight is None:
         raise ArgumentError("a window needs the packed projections of self-attention.")
@@ -126,17 +117,17 @@ def _score_bounds(attention: _Attention, gain: Tensor, shift: Tensor | None) -> 
 
 
 class HeadGroup(NamedTuple):
-    """Heads that share a buffer, and what of the past they can see."""
+    """Heads that share a buffer, and the keys and values they still hold."""
 
     heads: Tensor  # (G,) which heads
-    keys: Tensor  # (B, G, n, D), the last n places
+    keys: Tensor  # (B, G, n, D), the last n tokens
     values: Tensor  # (B, G, n, E)
 
 
 class WindowedCache:
-    """A `KeyValueCache` in which each head keeps little more than its window. It serves causal self-attention.
+    """A `KeyValueCache` in which each head holds little more than its window, for causal self-attention.
 
-    Heads whose windows differ by a factor of two or less share a buffer, so that a step is a few calls of the kernel.
+    Heads whose windows differ by a factor of two or less share a buffer, so that a decoding step is a few kernel calls.
 
     Args:
         windows: from `alibi_windows`.
@@ -146,26 +137,24 @@ class WindowedCache:
         self.windows = windows
         self._length = 0
         self._groups: list[tuple[Tensor, _Tail | KeyValueCache]] = []
-        kept = [head for head, window in enumerate(windows) if window is None]
-        if kept:
-            self._groups.append((torch.tensor(kept, device="cpu"), KeyValueCache()))
+        unbounded = [head for head, window in enumerate(windows) if window is None]
+        if unbounded:
+            self._groups.append((torch.tensor(unbounded, device="cpu"), KeyValueCache()))
         rest = sorted((window, head) for head, window in enumerate(windows) if window is not None)
         while rest:
             largest = rest[-1][0]
             together = [head for window, head in rest if 2 * window >= largest]
             rest = rest[: -len(together)]
-            self._groups.append(
-                (torch.tensor(sorted(together), device="cpu"), _Tail(max(LEAST, math.ceil(ROOM * largest)) + 1))
-            )
+            self._groups.append((torch.tensor(sorted(together), device="cpu"), _Tail(largest)))
 
     @property
     def length(self) -> int:
-        """How many tokens have been fed, the forgotten ones included."""
+        """Number of tokens appended so far, dropped ones included."""
         return self._length
 
     @property
     def batch(self) -> int | None:
-        """How many sequences; None before the first token."""
+        """Number of sequences; None before the first token."""
         return self._groups[0][1].batch
 
     @property
@@ -174,33 +163,33 @@ class WindowedCache:
         return sum(buffer.bytes for _, buffer in self._groups)
 
     def append(self, k: Tensor, v: Tensor) -> list[HeadGroup]:
-        """Add n tokens, k (B, H, n, D) and v (B, H, n, E). Out: what the new queries can see, per group of heads."""
+        """Appends n tokens, k (B, H, n, D) and v (B, H, n, E). Returns the keys and values in reach, per group of heads."""
         if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or k.shape[1] != len(self.windows):
             raise ArgumentError(
                 f"keys {tuple(k.shape)} and values {tuple(v.shape)} must be (B, {len(self.windows)}, length, size) alike."
             )
-        mark, parts = self.mark(), []
+        mark, groups = self.mark(), []
         try:
             for heads, buffer in self._groups:
-                at = heads.to(k.device)
-                parts.append(HeadGroup(at, *buffer.append(k[:, at], v[:, at])))
+                index = heads.to(k.device)
+                groups.append(HeadGroup(index, *buffer.append(k[:, index], v[:, index])))
         except BaseException:  # some groups have accepted the tokens, one has not
             self.restore(mark)
             raise
         self._length += k.shape[2]
-        return parts
+        return groups
 
     def reorder(self, index: Tensor) -> None:
-        """Batch entry b becomes what entry index[b] was. The batch may change its size."""
+        """Replaces batch entry b by entry index[b]. The batch size may change."""
         if not self._length:
             raise ArgumentError("the cache is empty; there is nothing to reorder.")
-        for _, buffer in self._groups:  # all have one batch size, so the first refuses for all
+        for _, buffer in self._groups:  # all have one batch size, so the first raises for all
             buffer.reorder(index)
 
     def crop(self, length: int) -> None:
-        """Forget all tokens after the first `length`. What lies before a window is gone, so only the last few can be."""
+        """Drops all tokens after the first `length`. Only the last few can be, since keys before a window are gone."""
         if not 0 <= length <= self._length:
-            raise ArgumentError(f"cannot crop to length={length}; the cache was fed {self._length} tokens.")
+            raise ArgumentError(f"cannot crop to length={length}; the cache has had {self._length} tokens.")
         dropped = self._length - length
         if not all(buffer.can_drop(dropped, length) for _, buffer in self._groups if isinstance(buffer, _Tail)):
             raise ArgumentError(
@@ -212,18 +201,18 @@ class WindowedCache:
         self._length = length
 
     def mark(self) -> tuple[int, list[Any]]:
-        """What `restore` needs to undo every `append` from here on."""
+        """Returns what `restore` needs to undo every later `append`."""
         return self._length, [buffer.mark() for _, buffer in self._groups]
 
     def restore(self, mark: tuple[int, list[Any]]) -> None:
-        """Make the cache what it was when `mark` was taken."""
+        """Restores the cache to the state of `mark`."""
         self._length, marks = mark
-        for (_, buffer), its in zip(self._groups, marks, strict=True):
-            buffer.restore(its)
+        for (_, buffer), state in zip(self._groups, marks, strict=True):
+            buffer.restore(state)
 
 
 class _Tail:
-    """The last `window` - 1 keys and values; the next token brings the window's last."""
+    """The last `window` - 1 keys and values; the next token completes the window."""
 
     def __init__(self, window: int) -> None:
         self._keep = window - 1
@@ -235,7 +224,7 @@ class _Tail:
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of tokens held."""
         return self._cache.length
 
     @property
@@ -243,7 +232,7 @@ class _Tail:
         return self._cache.batch
 
     def can_drop(self, dropped: int, left: int) -> bool:
-        """Whether without the last `dropped` tokens it holds what the next token of `left` can see."""
+        """Whether without the last `dropped` tokens it still holds the window of the token after the first `left`."""
         return self._cache.length - dropped >= min(self._keep, left)
 
     def crop(self, length: int) -> None:
@@ -257,13 +246,13 @@ class _Tail:
         self._cache.restore(mark[1])
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if self._cache.length == 0 and k.shape[2] > self._keep:  # a long prompt: nothing but its end is ever copied
+        if self._cache.length == 0 and k.shape[2] > self._keep:  # a long prompt: only its end is copied
             self._cache.append(k[:, :, k.shape[2] - self._keep :], v[:, :, k.shape[2] - self._keep :])
             return k, v
         keys, values = self._cache.append(k, v)
         seen = min(self._cache.length, self._keep + k.shape[2])
         keys, values = keys[:, :, -seen:], values[:, :, -seen:]
-        if self._cache.length >= 2 * max(self._keep, 1) + 64:  # forgetting in bulk costs O(1) copies a token
+        if self._cache.length >= 2 * max(self._keep, 1) + 64:  # dropping in bulk costs O(1) copies a token
             shorter = KeyValueCache(2 * max(self._keep, 1) + 64)
             if self._keep:
                 shorter.append(keys[:, :, -self._keep :], values[:, :, -self._keep :])
@@ -275,9 +264,9 @@ class _Tail:
             self._cache.reorder(index)
 
 
-def attention_by_group(q: Tensor, parts: list[HeadGroup], attend: Callable[[Tensor, HeadGroup], Tensor]) -> Tensor:
-    """Attention of q (B, H, Lq, D) part by part; `attend` computes one, (B, G, Lq, E)."""
-    out = q.new_empty((*q.shape[:3], parts[0].values.shape[3]))
-    for part in parts:
-        out[:, part.heads] = attend(q[:, part.heads], part)
+def attention_by_group(q: Tensor, groups: list[HeadGroup], attend: Callable[[Tensor, HeadGroup], Tensor]) -> Tensor:
+    """Computes attention of q (B, H, Lq, D) group by group; `attend` computes one, (B, G, Lq, E)."""
+    out = q.new_empty((*q.shape[:3], groups[0].values.shape[3]))
+    for group in groups:
+        out[:, group.heads] = attend(q[:, group.heads], group)
     return out

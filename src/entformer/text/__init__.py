@@ -1,1 +1,1 @@
-"""Text and ids. In: lines of text files. Out: subword ids and back; `subwords.py` is the vocabulary, `lines.py` the reader."""
+"""Text files, subword tokenizer, and formatting of numbers."""

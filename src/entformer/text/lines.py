@@ -1,9 +1,9 @@
-"""Lines of text files, read safely. In: a path, plain or gzip. Out: its lines as text, one for every `\\n`, or one clear error.
+"""Reading of text files, plain or gzip, line by line.
 
-A line ends at `\\n` and nowhere else; Python's own splitlines() also ends one at U+2028, U+0085, form feeds and others, and two
-files that `wc -l` finds equal fall out of step. One `\\r` before the `\\n` is dropped (Windows), a byte-order mark too.
-Compression is seen by content, not by the file's name. What is not UTF-8 is named with file, line and byte. A line has at most
-`LONGEST` bytes, so that a file without line ends cannot fill the memory; files whose lines end in `\\r` alone are refused.
+A line ends at `\\n` only; `str.splitlines` also splits at U+2028, U+0085, form feeds and others, so that two files with equal
+`wc -l` would get out of step. A `\\r` before the `\\n` (Windows) and a byte-order mark are dropped. Compression is
+detected from the content. Text that is not UTF-8 is an error with file, line and byte. A line has at most `MAX_LINE_BYTES`
+bytes, so that a file without line ends cannot fill the memory; files whose lines end in `\\r` alone are an error.
 """
 
 import gzip
@@ -30,51 +30,60 @@ OTHER_KINDS = {
     b"%PDF-": ("a PDF file", "save its text as UTF-8"),
 }
 _RETURNS = "the lines end in a carriage return alone; convert them with `tr '\\r' '\\n'`"
-EXOTIC = re.compile("[\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r]")  # what other programs take for the end of a line
-LONGEST = 1 << 20  # bytes of a line: some 200,000 words
-FIRST = 5  # how many line numbers a report names
+LINE_SEPARATORS = re.compile("[\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r]")  # other programs end a line at these
+MAX_LINE_BYTES = 1 << 20  # about 200,000 words
+REPORTED_LINES = 5  # line numbers kept by a LineCounter
 
 
 @dataclass
 class LineCounter:
-    """How often something was met, and the first lines it was met in."""
+    """A count of lines, and the first of their numbers."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
 
     def add(self, line: int) -> None:
         self.count += 1
-        if len(self.lines) < FIRST:
+        if len(self.lines) < REPORTED_LINES:
             self.lines.append(line)
 
 
 @dataclass
 class TextIssues:
-    """What a reader met and mended or let pass."""
+    """Irregularities found while reading a file."""
 
     windows_ends: int = 0  # lines that ended in \r\n
-    separators: LineCounter = field(default_factory=LineCounter)  # lines with characters that other programs split at
+    separators: LineCounter = field(default_factory=LineCounter)  # lines with characters at which other programs split
     byte_order_mark: bool = False
     no_last_newline: bool = False
 
 
 def read_lines(path: Path, *, nul: Nul = "refuse", text_issues: TextIssues | None = None) -> Iterator[str]:
-    """The lines of a file, plain or gzip, without their ends. A NUL is an error, or kept for the caller to deal with."""
+    """Yields the lines of a file, plain or gzip, without their ends.
+
+    Args:
+        path: The file.
+        nul: Whether a NUL character is an error ("refuse") or kept.
+        text_issues: Receives the irregularities found.
+
+    Raises:
+        DataError: The file cannot be read or is not UTF-8 text.
+    """
     path = Path(path)
     with open_file(path) as stream:
         yield from decode_lines(stream, str(path), nul=nul, text_issues=text_issues)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The bytes of a file, unpacked if it is gzip."""
+    """Opens a file for reading bytes, decompressed if it is gzip."""
     try:
         plain = path.open("rb")
-    except FileNotFoundError as problem:
-        raise DataError(f"{path}: there is no such file{_near(path)}.") from problem
-    except IsADirectoryError as problem:
-        raise DataError(f"{path}: this is a folder; give a text file.") from problem
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from problem
+    except FileNotFoundError as err:
+        raise DataError(f"{path}: there is no such file{_near(path)}.") from err
+    except IsADirectoryError as err:
+        raise DataError(f"{path}: this is a directory; pass a text file.") from err
+    except OSError as err:
+        raise DataError(f"{path}: cannot be read ({err.strerror}).") from err
     start = plain.peek(8)[:8]
     if start.startswith(GZIP):
         plain.close()
@@ -82,18 +91,18 @@ def open_file(path: Path) -> BinaryIO:
     for mark, (kind, advice) in OTHER_KINDS.items():
         if start.startswith(mark):
             plain.close()
-            raise DataError(f"{path}: this is {kind}, not text; {advice} first (plain text and gzip are read as they are).")
+            raise DataError(f"{path}: this is {kind}, not text; {advice} first (plain text and gzip are supported).")
     return plain
 
 
 def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issues: TextIssues | None = None) -> Iterator[str]:
-    """The lines of a stream of bytes, such as standard input. `name` stands in messages."""
+    """Yields the lines of a stream of bytes, such as standard input; `name` is used in error messages. See `read_lines`."""
     seen = text_issues if text_issues is not None else TextIssues()
     offset = number = returns = 0
     try:
-        while raw := stream.readline(LONGEST + 1):
+        while raw := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
-            cut = len(raw) > LONGEST
+            cut = len(raw) > MAX_LINE_BYTES
             if number == 1:
                 _refuse_utf16(raw, name)
                 if raw.startswith(UTF8_MARK):
@@ -103,13 +112,13 @@ def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issue
                 raise DataError(_too_long(name, number, raw))
             try:
                 line = raw.decode()
-            except UnicodeDecodeError as problem:
-                raise DataError(_not_utf8(name, number, offset, raw, problem.start)) from problem
+            except UnicodeDecodeError as err:
+                raise DataError(_not_utf8(name, number, offset, raw, err.start)) from err
             if nul == "refuse" and "\0" in line:
                 where = raw.index(0)
                 raise DataError(
-                    f"{name}:{number}: byte {where + 1} of the line (byte {offset + where} of the file) is a NUL, which is no "
-                    "text; `entformer prep --clean` removes it."
+                    f"{name}:{number}: byte {where + 1} of the line (byte {offset + where} of the file) is a NUL "
+                    "character; `entformer prep --clean` removes it."
                 )
             offset += len(raw)
             if line.endswith("\n"):
@@ -119,29 +128,29 @@ def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issue
             if line.endswith("\r"):
                 line = line[:-1]
                 seen.windows_ends += 1
-            if EXOTIC.search(line):
+            if LINE_SEPARATORS.search(line):
                 seen.separators.add(number)
                 returns += line.rstrip("\r").count("\r")
             yield line
         if returns and returns >= number:
             raise DataError(f"{name}: {_RETURNS}.")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as err:
         raise DataError(
-            f"{name}: the compressed file is damaged or cut short after line {number}; fetch or compress it again."
-        ) from problem
-    except OSError as problem:
-        raise DataError(f"{name}: cannot be read after line {number} ({problem.strerror or problem}).") from problem
+            f"{name}: the compressed file is damaged or truncated after line {number}; download or compress it again."
+        ) from err
+    except OSError as err:
+        raise DataError(f"{name}: cannot be read after line {number} ({err.strerror or err}).") from err
 
 
 def _too_long(name: str, number: int, raw: bytes) -> str:
-    """The sentence for a line beyond `LONGEST`; `raw` is its beginning."""
-    if raw.count(b"\r") > len(raw) // 10_000:  # more than one in as many bytes as a long paragraph has
+    """Returns the error message for a line beyond `MAX_LINE_BYTES`, of which `raw` is the beginning."""
+    if raw.count(b"\r") > len(raw) // 10_000:  # more than one per long paragraph
         return f"{name}:{number}: {_RETURNS}."
-    return f"{name}:{number}: the line is longer than {LONGEST:,} bytes; put one sentence on a line, or remove what is no text."
+    return f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; put one sentence on a line."
 
 
 def _refuse_utf16(first: bytes, name: str) -> None:
-    """UTF-16 is named by its byte-order mark, or by its many NULs."""
+    """Raises `DataError` for UTF-16, detected by its byte-order mark or its many NULs."""
     marked = first.startswith(UTF16_MARKS)
     start = first[:4096]
     if marked or (len(start) >= 8 and start.count(0) > 0.3 * len(start)):
@@ -152,12 +161,12 @@ def _refuse_utf16(first: bytes, name: str) -> None:
 def _not_utf8(name: str, number: int, offset: int, raw: bytes, where: int) -> str:
     guess = _guess_encoding(raw)
     advice = f"perhaps it is {guess[0]}; convert it with `iconv -f {guess[1]} -t UTF-8`" if guess else "convert it to UTF-8"
-    place = f"byte {where + 1} of the line (byte {offset + where} of the file, 0x{raw[where]:02X})"
-    return f"{name}:{number}: {place} is not UTF-8; {advice}."
+    location = f"byte {where + 1} of the line (byte {offset + where} of the file, 0x{raw[where]:02X})"
+    return f"{name}:{number}: {location} is not UTF-8; {advice}."
 
 
 def _guess_encoding(raw: bytes) -> tuple[str, str] | None:
-    """A name for people and one for iconv, from one line that is not UTF-8."""
+    """Guesses the encoding of a line that is not UTF-8; returns its common name and its name in iconv."""
     letters = [byte for byte in raw if byte > 0x20]
     if letters and sum(byte >= 0x80 for byte in letters) > 0.5 * len(letters):  # mostly beyond ASCII: not a Western language
         for encoding, people, iconv in (("euc_jp", "EUC-JP", "EUC-JP"), ("shift_jis", "Shift JIS", "SHIFT_JIS")):
@@ -176,9 +185,9 @@ def _guess_encoding(raw: bytes) -> tuple[str, str] | None:
 
 
 def _near(path: Path) -> str:
-    """Where the path stops being true, or a name that is nearly the same."""
+    """Returns the missing parent directory or a similar file name, as the end of an error message."""
     parent = path.parent
     if not parent.is_dir():
-        return f" (nor the folder {parent})"
+        return f" (nor the directory {parent})"
     close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.75)
-    return f"; perhaps {parent / close[0]} is meant" if close else ""
+    return f"; did you mean {parent / close[0]}?" if close else ""

@@ -1,6 +1,6 @@
-"""Numbers and names as people read them: a small weight never looks like zero, and a name never becomes markup.
+"""Formatting of numbers and labels: a nonzero weight never reads as zero, and a label never becomes markup.
 
-`format_number` and `format_percent` follow the same rules as `analysis/page/numbers.js`, value for value; a test compares them.
+`format_number` and `format_percent` give the same strings as `analysis/page/numbers.js`; a test compares them.
 """
 
 import math
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 UNKNOWN = "\u2013"  # a dash
-MORE_DIGITS = 3  # decimals that may be added so that a value does not look like a value it is not
-LONGEST_LABEL = 60  # characters of a name in a figure
+MORE_DIGITS = 3  # decimals that may be added to tell a value from an exact one
+LONGEST_LABEL = 60  # characters of a label in a figure
 
 
 def format_number(value: float | None, digits: int = 2, *, exact: Sequence[float] = (0.0,)) -> str:
-    """Formats a number with a fixed number of decimals that never reads as one of `exact` unless it is equal to it.
+    """Formats a number with fixed decimals so that it reads as a value of `exact` only if it is equal to it.
 
     Args:
         value: The number; None and NaN give a dash.
         digits: Decimals shown in the ordinary case.
-        exact: Values with a meaning of their own: 0 for weights, 1 and 2 for alpha (softmax and sparsemax).
+        exact: Special values: 0 for weights, 1 and 2 for alpha (softmax and sparsemax).
 
     Returns:
         "0" for exactly zero; "2.3e-5" or "0.004" where rounding would give zero; more decimals, or "<" and ">", where
@@ -45,7 +45,7 @@ def format_number(value: float | None, digits: int = 2, *, exact: Sequence[float
 
 
 def format_percent(share: float | None, digits: int | None = None) -> str:
-    """Formats a share as a percentage that reads as 0% or 100% only where the share is exactly 0 or 1.
+    """Formats a fraction as a percentage that reads as 0% or 100% only if the fraction is exactly 0 or 1.
 
     Args:
         share: From 0 to 1; None and NaN give a dash.
@@ -72,7 +72,7 @@ def format_alpha(alpha: float | None) -> str:
 
 
 def _small(value: float) -> str:
-    """Two significant digits of a value near zero: 0.004, 2.3e-5."""
+    """Formats a value near zero with two significant digits: 0.004, 2.3e-5."""
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     if int(exponent) >= -3:
         return f"{float(f'{value:.1e}'):.4f}".rstrip("0")
@@ -80,7 +80,7 @@ def _small(value: float) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Fixed decimals, halves away from zero as JavaScript's toFixed rounds them."""
+    """Formats with fixed decimals, rounding halves away from zero like JavaScript's toFixed."""
     if math.isinf(value):
         return str(value)
     return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):f}"
@@ -91,19 +91,19 @@ def _misleads(text: str, value: float, exact: Sequence[float]) -> bool:
 
 
 def plain_label(text: str, longest: int = LONGEST_LABEL) -> str:
-    r"""Returns a name or token as matplotlib shows it literally: one line, no mathematics, no control characters, not endless.
+    r"""Returns a label that matplotlib shows literally: one line, no mathematics, no control characters, limited length.
 
-    matplotlib reads text between two "$" as mathematics and raises on what it cannot parse; "\$" is a dollar sign to it.
+    matplotlib parses text between two "$" as mathematics and raises if it cannot; "\$" is a dollar sign.
     """
     return printable(text, longest).replace("$", r"\$")
 
 
 def encodable(text: str) -> str:
-    """Returns text that UTF-8 can hold: names of files may hold bytes that are no text, which become question marks."""
+    """Returns text that can be encoded as UTF-8: undecodable bytes of file names become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """Returns text on one line that any file and terminal can hold; what was cut is marked by an ellipsis."""
+    """Returns text on one line without control characters, shortened with an ellipsis if longer than `longest`."""
     line = "".join(" " if unicodedata.category(letter) in ("Cc", "Zl", "Zp") else letter for letter in encodable(text))
     return line if longest is None or len(line) <= longest else f"{line[: longest - 1]}…"

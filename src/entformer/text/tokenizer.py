@@ -1,15 +1,14 @@
-"""The joint subword vocabulary: byte-pair encoding by sentencepiece. In: lines of text. Out: ids, and text from ids.
+"""Subword tokenizer for both languages: byte-pair encoding by sentencepiece.
 
-    decode(encode(line)) == line     for every line without a newline whose words are parted by single spaces
+    decode(encode(line)) == line     for every line without a newline whose words are separated by single spaces
 
-Text is never changed but for runs of spaces, which become one: no NFKC, no lower-casing. What the vocabulary does not know
-is spelled in bytes, so there is no unknown word. Everything a user writes is text, "<s>" and "▁" too; the ids of PAD, UNK,
-BOS and EOS never come out of `encode`.
+Runs of spaces become one; the text is not changed otherwise (no NFKC, no lowercasing). Characters that are not in the
+vocabulary are encoded as bytes, so there is no unknown word. "<s>" and "▁" in the input are text: `encode` never returns the
+ids of PAD, UNK, BOS and EOS.
 """
 
 import hashlib
 import io
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,25 +17,33 @@ from pathlib import Path
 import sentencepiece
 
 from entformer.errors import ArgumentError, DataError
+from entformer.files import write_bytes
+from entformer.models import special_tokens
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-CONTROLS = 4  # ids below this are PAD, UNK, BOS, EOS
-SMALLEST = CONTROLS + 256 + 16  # the four, one piece for every byte, and room for a few characters
-SPACE = "▁"  # sentencepiece's mark for "a word starts here"
-RICH_SCRIPT = 0.25  # above this share of the vocabulary for single characters, the rarest are left to bytes
-ALPHABET = 256  # characters that make up nearly all of a text written with an alphabet, at most
-RICH_COVERAGE = 0.9995  # of the running text, then; what sentencepiece's authors advise for Chinese and Japanese
-NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # Unicode promises that no text has a use for these
+PAD, UNK, BOS, EOS = special_tokens.PAD, special_tokens.UNK, special_tokens.BOS, special_tokens.EOS
+NUM_SPECIAL_TOKENS = 4  # ids below this are PAD, UNK, BOS, EOS
+CONTROLS = NUM_SPECIAL_TOKENS  # former name
+SMALLEST = NUM_SPECIAL_TOKENS + 256 + 16  # special ids, one piece per byte, and a few characters
+SPACE = "▁"  # marks the start of a word in a sentencepiece
+RICH_SCRIPT = 0.25  # above this fraction of single characters in the vocabulary, the rarest are encoded as bytes
+ALPHABET = 256  # an alphabet has at most this many common characters
+RICH_COVERAGE = 0.9995  # of the text; recommended by sentencepiece for Chinese and Japanese
+NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # code points that Unicode reserves for internal use
 
 
 class SubwordTokenizer:
-    """A trained vocabulary. Holds the model as bytes, so that it travels inside a run folder."""
+    """A trained subword vocabulary.
+
+    Args:
+        model: Content of a sentencepiece model file.
+        note: Remark of training about the size of the vocabulary.
+    """
 
     def __init__(self, model: bytes, *, note: str | None = None) -> None:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except Exception as problem:  # sentencepiece raises RuntimeError or TypeError, with its own source lines in the text
-            raise DataError("this is not a sentencepiece model; it is damaged or another kind of file.") from problem
+        except Exception as err:  # sentencepiece raises RuntimeError or TypeError, with its own source lines in the text
+            raise DataError("this is not a sentencepiece model, or it is damaged.") from err
         processor = self._processor
         controls = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if controls != (PAD, UNK, BOS, EOS):
@@ -48,86 +55,83 @@ class SubwordTokenizer:
         if UNK in self._byte_ids:
             raise DataError("this sentencepiece model has no byte pieces; train it with byte_fallback=True.")
         self.model = model
-        self.note = note  # what training has to say: a smaller vocabulary than was asked for, or None
+        self.note = note  # a remark of training, such as a smaller vocabulary than requested
         self.size: int = processor.get_piece_size()
         self.fingerprint = hashlib.sha256(model).hexdigest()[:16]
         self._pieces = [processor.id_to_piece(i) for i in range(self.size)]
-        # Characters the vocabulary cannot hold stand in for "▁" while sentencepiece splits a line.
+        # Characters that are not in the vocabulary replace "▁" while sentencepiece splits a line.
         known = set("".join(self._pieces))
         self._stand_ins = [character for character in NONCHARACTERS if character not in known]
         self._merges: dict[str, tuple[float, int]] | None = None
 
-    # ---- making and keeping ----------------------------------------------------------------------------------------
+    # ---- training and storage ----------------------------------------------------------------------------------------
 
     @classmethod
     def train(
         cls, lines: Iterable[str], *, vocab_size: int = 32000, sample: int = 5_000_000, seed: int = 1, threads: int = 2
     ) -> "SubwordTokenizer":
-        """Learn the vocabulary from `lines`, from a random `sample` of them when there are more.
+        """Trains a vocabulary.
 
-        A text that cannot fill `vocab_size` gives a smaller vocabulary, and `note` says so.
+        Args:
+            lines: Text of both languages.
+            vocab_size: Number of subwords; fewer, with a `note`, if the text does not support as many.
+            sample: Number of lines to train on, sampled at random if there are more.
+            seed: Seed of the sample.
+            threads: Threads of sentencepiece.
 
         Raises:
             ArgumentError: `vocab_size` cannot hold the special ids, the 256 bytes and the characters of the text.
         """
         if vocab_size < SMALLEST:
-            raise ArgumentError(f"vocab_size is {vocab_size}, and the smallest is {SMALLEST}: 256 bytes come first.")
+            raise ArgumentError(f"vocab_size must be at least {SMALLEST} (256 of it are bytes), got {vocab_size}.")
         if sample < 1:
-            raise ArgumentError(f"sample is {sample}; give the number of lines to learn the vocabulary from, 1 or more.")
+            raise ArgumentError(f"sample must be at least 1, got {sample}.")
         kept = [line for line in _reservoir(map(_trainable, lines), sample, random.Random(seed)) if line]
         if not kept:
-            raise DataError("there is no text to learn a vocabulary from: every line is empty.")
+            raise DataError("the vocabulary cannot be learned: every line of the text is empty.")
         kept, spelled = _without_rare_characters(kept, vocab_size)
-        characters = len(set().union(*kept) - {" "}) + 1  # and the mark of a space
-        smallest = CONTROLS + 256 + characters
+        characters = len(set().union(*kept) - {" "}) + 1  # and "▁"
+        smallest = NUM_SPECIAL_TOKENS + 256 + characters
         if vocab_size < smallest:
             raise ArgumentError(
-                f"vocab_size is {vocab_size}, and this text needs at least {smallest}: {CONTROLS} special ids, 256 bytes and "
-                f"its {characters} characters."
+                f"vocab_size must be at least {smallest} for this text ({NUM_SPECIAL_TOKENS} special ids, 256 bytes, "
+                f"{characters} characters), got {vocab_size}."
             )
         made = cls(_train_sentencepiece(kept, vocab_size, threads))
         if spelled > 1 - RICH_COVERAGE:
-            made.note = f"{100 * spelled:.1f}% of the text is characters spelled in bytes; a larger vocabulary holds more."
+            made.note = f"{100 * spelled:.1f}% of the characters are encoded as bytes; a larger vocabulary covers more."
         if made.size < vocab_size:
-            made.note = f"the text supports {made.size} subwords, fewer than the {vocab_size} asked for; all of them are taken."
+            made.note = f"the text supports {made.size} subwords, fewer than the {vocab_size} requested."
         return made
 
     @classmethod
     def load(cls, path: Path) -> "SubwordTokenizer":
-        """Read a vocabulary from a file written by `save`."""
+        """Loads a vocabulary from a file written by `save`."""
         try:
             data = Path(path).read_bytes()
-        except OSError as problem:
-            raise DataError(f"{path}: the vocabulary cannot be read ({problem.strerror}).") from problem
+        except OSError as err:
+            raise DataError(f"{path}: the vocabulary cannot be read ({err.strerror}).") from err
         try:
             return cls(data)
-        except DataError as problem:
-            raise DataError(f"{path}: {problem}") from problem
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "SubwordTokenizer":
-        """A vocabulary from the bytes of its model."""
-        return cls(data)
+        except DataError as err:
+            raise DataError(f"{path}: {err}") from err
 
     def save(self, path: Path) -> None:
-        """Write the model, whole or not at all."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with temporary.open("wb") as file:
-            file.write(self.model)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        """Writes the model to a file."""
+        write_bytes(Path(path), self.model)
 
     # ---- text to ids -----------------------------------------------------------------------------------------------
 
     def encode(self, line: str, *, dropout: float = 0.0, seed: int | None = None) -> list[int]:
-        """Ids of a line, without BOS and EOS.
+        """Returns the ids of a line, without BOS and EOS.
 
-        `dropout` is BPE-dropout (Provilkov et al. 2020): the probability that a merge is left out. Equal `seed`, equal split.
+        Args:
+            line: The text.
+            dropout: Probability that a merge is skipped (BPE-dropout, Provilkov et al. 2020).
+            seed: Seed of the dropout.
         """
         if not 0 <= dropout <= 1:
-            raise ArgumentError(f"dropout is {dropout}; it is a probability, 0 to 1.")
+            raise ArgumentError(f"dropout must be between 0 and 1, got {dropout}.")
         if dropout > 0:
             return self._encode_with_dropout(_valid(line), dropout, random.Random(seed))
         if SPACE in line:
@@ -136,7 +140,7 @@ class SubwordTokenizer:
         return ids
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of many lines, quicker than one by one."""
+        """Returns the ids of many lines, faster than one by one."""
         valid = [_valid(line) for line in lines]
         ids: list[list[int]] = self._processor.encode(valid) if valid else []
         for i, line in enumerate(valid):
@@ -145,10 +149,10 @@ class SubwordTokenizer:
         return ids
 
     def _encode_with_marks(self, line: str) -> list[int]:
-        """A line with "▁" in it: the mark is spelled in bytes, since sentencepiece would take it for a space."""
+        """Encodes a line with "▁", which is encoded as bytes because sentencepiece would read it as a space."""
         stand_in = next((character for character in self._stand_ins if character not in line), None)
         if stand_in is None:
-            raise DataError("a line has all 32 Unicode noncharacters in it; it is not text.")
+            raise DataError("a line contains all 32 Unicode noncharacters; it is not text.")
         ids = self._processor.encode(line.replace(SPACE, stand_in))
         spelled = [self._byte_ids[byte] for byte in stand_in.encode()]
         wanted = [self._byte_ids[byte] for byte in SPACE.encode()]
@@ -160,10 +164,10 @@ class SubwordTokenizer:
         return out
 
     def _encode_with_dropout(self, line: str, dropout: float, rng: random.Random) -> list[int]:
-        """Merge adjacent pieces, best score first, each possible merge of each round left out with probability `dropout`."""
+        """Merges adjacent pieces, best score first; each possible merge of each round is skipped with probability `dropout`."""
         if self._merges is None:
             scores = ((piece, self._processor.get_score(i), i) for i, piece in enumerate(self._pieces))
-            special = {*range(CONTROLS), *self._byte_ids}
+            special = {*range(NUM_SPECIAL_TOKENS), *self._byte_ids}
             self._merges = {piece: (score, i) for piece, score, i in scores if i not in special}
         merges, out = self._merges, list[int]()
         for word in line.split(" "):
@@ -189,27 +193,27 @@ class SubwordTokenizer:
     # ---- ids to text -----------------------------------------------------------------------------------------------
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, always one line: PAD, UNK, BOS and EOS are left out, a newline spelled in bytes becomes a space."""
-        words = [int(i) for i in ids if int(i) >= CONTROLS]
+        """Returns the text of ids as one line: PAD, UNK, BOS and EOS are skipped, a newline becomes a space."""
+        words = [int(i) for i in ids if int(i) >= NUM_SPECIAL_TOKENS]
         self._check(words)
         text: str = self._processor.decode(words)
         return text.replace("\n", " ")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each id as people see it: "▁man", "s", "<0xE2>", "</s>"."""
+        """Returns the piece of each id: "▁man", "s", "<0xE2>", "</s>"."""
         self._check(ids)
         return [self._pieces[int(i)] for i in ids]
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """True where a new word begins. The first piece and every control id begin one too."""
+        """Returns True where a word starts; the first piece and special ids start one too."""
         self._check(ids)
-        starts = [int(i) < CONTROLS or self._pieces[int(i)].startswith(SPACE) for i in ids]
-        return [start or position == 0 or int(ids[position - 1]) < CONTROLS for position, start in enumerate(starts)]
+        starts = [int(i) < NUM_SPECIAL_TOKENS or self._pieces[int(i)].startswith(SPACE) for i in ids]
+        return [start or position == 0 or int(ids[position - 1]) < NUM_SPECIAL_TOKENS for position, start in enumerate(starts)]
 
     def _check(self, ids: Sequence[int]) -> None:
         for i in ids:
             if not 0 <= int(i) < self.size:
-                raise ArgumentError(f"id {int(i)} is not in this vocabulary, whose ids are 0 to {self.size - 1}.")
+                raise ArgumentError(f"ids must be between 0 and {self.size - 1}, got {int(i)}.")
 
 
 def _train_sentencepiece(lines: list[str], vocab_size: int, threads: int) -> bytes:
@@ -219,7 +223,7 @@ def _train_sentencepiece(lines: list[str], vocab_size: int, threads: int) -> byt
         model_writer=model,
         model_type="bpe",
         vocab_size=vocab_size,
-        hard_vocab_limit=False,  # take what the text supports
+        hard_vocab_limit=False,  # fewer if the text does not support as many
         character_coverage=1.0,
         byte_fallback=True,
         normalization_rule_name="identity",
@@ -235,9 +239,9 @@ def _train_sentencepiece(lines: list[str], vocab_size: int, threads: int) -> byt
 
 
 def _without_rare_characters(lines: list[str], vocab_size: int) -> tuple[list[str], float]:
-    """The lines without the characters that are left to bytes, and the share of the text that these are.
+    """Returns the lines without rare characters, which are encoded as bytes, and the fraction of the text they make up.
 
-    A script of thousands of characters must not fill the vocabulary alone.
+    Otherwise a script of thousands of characters would fill the vocabulary.
     """
     if len(set().union(*lines)) <= RICH_SCRIPT * vocab_size:
         return lines, 0.0
@@ -251,20 +255,20 @@ def _without_rare_characters(lines: list[str], vocab_size: int) -> tuple[list[st
             break
         common.append(character)
         wanted -= count
-    # The characters of an alphabet are all needed. A script of thousands gets half of what the bytes leave.
-    kept = set(common if len(common) <= ALPHABET else common[: (vocab_size - CONTROLS - 256) // 2])
+    # All characters of an alphabet are needed. A script of thousands gets half of the vocabulary beside the bytes.
+    kept = set(common if len(common) <= ALPHABET else common[: (vocab_size - NUM_SPECIAL_TOKENS - 256) // 2])
     rare = dict.fromkeys(map(ord, counts.keys() - kept), " ")
     spelled = sum(counts[character] for character in counts.keys() - kept) / counts.total()
     return [line.translate(rare) for line in lines], spelled
 
 
 def _trainable(line: str) -> str:
-    """A line as sentencepiece can learn from it: a NUL ends a string in C, and "▁" would pass for a space."""
+    """Replaces what sentencepiece cannot train on: NUL ends a string in C, and "▁" stands for a space."""
     return _valid(line).replace("\0", " ").replace(SPACE, " ").strip()
 
 
 def _valid(line: str) -> str:
-    """Half a surrogate pair, as Python makes from undecodable bytes, is not Unicode text; it becomes U+FFFD."""
+    """Replaces unpaired surrogates, which Python makes from undecodable bytes, by U+FFFD."""
     try:
         line.encode()
     except UnicodeEncodeError:
@@ -273,11 +277,11 @@ def _valid(line: str) -> str:
 
 
 def _reservoir(lines: Iterator[str], size: int, rng: random.Random) -> list[str]:
-    """A uniform sample of at most `size` lines, in one pass and without knowing how many there are (Vitter 1985)."""
+    """Returns a uniform sample of at most `size` lines in one pass (Vitter 1985)."""
     kept: list[str] = []
     for seen, line in enumerate(lines):
         if seen < size:
             kept.append(line)
-        elif (place := int(rng.random() * (seen + 1))) < size:
-            kept[place] = line
+        elif (index := int(rng.random() * (seen + 1))) < size:
+            kept[index] = line
     return kept

@@ -1,6 +1,6 @@
-"""Training: recipe -> run folder. `train(recipe, out)` is all most programs need.
+"""Training of translation models: `train(recipe, out)` trains, or resumes, a run.
 
-Names load on first use: reading and checking recipes does not wait for torch.
+Names load on first use, so that reading and checking recipes does not import torch.
 """
 
 import importlib

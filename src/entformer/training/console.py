@@ -1,7 +1,4 @@
-"""What a person sees of a training. In: sentences and progress. Out: train.log, and the terminal: a moving bar, or plain lines.
-
-On standard error, so that what a program reads from standard output stays clean.
-"""
+"""Training messages and progress: train.log, and a progress bar or plain lines on standard error."""
 
 import sys
 import time
@@ -14,7 +11,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 
 class Reporter:
-    """Says things. `quiet` writes to the log only; with no log either, nothing is written (other processes than the first)."""
+    """Writes messages to the log and the terminal.
+
+    Args:
+        log: The log file; None writes no log (all processes of a distributed run but the first).
+        quiet: Write to the log only.
+    """
 
     def __init__(self, log: Path | None, *, quiet: bool = False) -> None:
         self._log: IO[str] | None = None if log is None else open(log, "a", encoding="utf-8")  # noqa: SIM115
@@ -25,20 +27,20 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
-        if problem is not None and self._log is not None:
-            self._write(f"stopped: {' '.join(str(problem).split()) or type(problem).__name__}")
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        if exc is not None and self._log is not None:
+            self._write(f"stopped: {' '.join(str(exc).split()) or type(exc).__name__}")
         self.end_bar()
         if self._log is not None:
             self._log.close()
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Writes one line."""
         self._write(text)
         self._console.print(text, markup=False)
 
     def begin_bar(self, total: int, done: int) -> None:
-        """Show a moving bar if this is a terminal."""
+        """Shows a progress bar if standard error is a terminal."""
         if not self._console.is_terminal or self._console.quiet:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(None), TextColumn("{task.description}"))
@@ -56,7 +58,7 @@ class Reporter:
             self._progress.update(self._task, completed=step, description=text)
 
     def interval(self, text: str) -> None:
-        """The line of a log interval: in the log always, on the screen where no bar shows it."""
+        """Writes the line of a log interval: always to the log, and to the terminal unless a progress bar shows it."""
         if self._progress is None:
             self.say(text)
         else:
@@ -69,7 +71,7 @@ class Reporter:
 
 
 def time_text(seconds: float) -> str:
-    """3 s, 4 min, 2 h 05 min."""
+    """Formats a duration: 3 s, 4 min, 2 h 05 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,7 +1,7 @@
-"""The data of a recipe, ready to train on. In: the recipe's data section and a folder. Out: `Prepared`, made if missing.
+"""Prepares the training data of a recipe, or opens data that are prepared already.
 
-Preparing happens once. Later starts open what is there; if the files named in the recipe have changed since, they are
-prepared again only when the user said so, with the subwords the model has.
+Data are prepared once. If the files named in the recipe have changed since, they are prepared again only on request
+(`--resume-with-new-data`), with the subwords of the model.
 """
 
 import hashlib
@@ -28,24 +28,33 @@ from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
 SPLITS = ("train", "valid", "test")
-LOOKED_AT = 200  # pairs by which the languages of the two sides are guessed
+LANGUAGE_SAMPLE = 200  # pairs from which the languages of the two sides are detected
 
 
 def open_prepared(
     data: DataConfig, folder: Path, say: Callable[[str], None], *, run_subwords: Path | None = None, allow_new: bool = False
 ) -> Prepared:
-    """Open the prepared folder; make it first if it is missing, or if its files changed and `allow_new` says so.
+    """Opens the prepared directory; prepares it first if it is missing, or if its files changed and `allow_new` is True.
 
-    `run_subwords` are those of a model that is trained already: it cannot change its vocabulary.
+    Args:
+        data: The data section of the recipe.
+        folder: The prepared directory.
+        say: Called with one line of progress at a time.
+        run_subwords: The subwords of a model that is trained already, whose vocabulary cannot change.
+        allow_new: Prepare files that changed again.
+
+    Raises:
+        DataError: A file changed and `allow_new` is False.
+        ArgumentError: The recipe contradicts the prepared directory, or there is no validation text.
     """
     missing = not (folder / "prep.json").is_file()
     changed = None if missing else _changed_file(data, folder)
     if changed is not None and not allow_new:
         raise DataError(
-            f"{changed} changed since {folder} was made of it; add --resume-with-new-data to prepare it again and go on "
-            "with the new data, or start a new run with another --out."
+            f"{changed} has changed since {folder} was prepared from it; add --resume-with-new-data to prepare it again and "
+            "resume with the new data, or start a new run with another --out."
         )
-    if not missing and changed is None and run_subwords is None:  # a run that goes on compares its recipes instead
+    if not missing and changed is None and run_subwords is None:  # a resumed run compares its recipes instead
         _refuse_contradictions(data, folder)
     if missing or changed is not None:
         with tempfile.TemporaryDirectory() as work:
@@ -86,12 +95,12 @@ def _prepare(
 
 
 def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus | None:
-    """Where the text is, `work` taking what has to be written for it; None if the recipe names a prepared folder only."""
+    """Finds the text of the recipe, writing to `work` if need be; None if the recipe names a prepared directory only."""
     if data.corpus == "builtin":
-        return _as_told(builtin_text(work, train=data.size), data)
+        return _with_tokenized(builtin_text(work, train=data.size), data)
     if data.corpus is not None:
         say(f"looking for {data.corpus} in {data.from_ or cache_folder()}")
-        return _as_told(named_corpus(data.corpus, source=data.from_, layout=data.layout), data)
+        return _with_tokenized(named_corpus(data.corpus, source=data.from_, layout=data.layout), data)
     if not data.train:
         return None
     texts = {split: texts_of(data, split) for split in SPLITS}
@@ -108,23 +117,25 @@ def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus 
     return corpus
 
 
-def _as_told(corpus: Corpus, data: DataConfig) -> Corpus:
-    """The corpus, tokenized or not as the recipe has it."""
+def _with_tokenized(corpus: Corpus, data: DataConfig) -> Corpus:
+    """Applies `tokenized` of the recipe."""
     return corpus if data.tokenized is None else replace(corpus, tokenized=data.tokenized)
 
 
 def texts_of(data: DataConfig, split: str) -> tuple[ParallelText, ...]:
-    """The texts of "train", "valid" or "test" that the recipe names."""
+    """Returns the texts of "train", "valid" or "test" that the recipe names."""
     return find_texts(getattr(data, split), data.source_language or "", data.target_language or "", data.columns)
 
 
 def check_sides(corpus: Corpus) -> None:
-    """Warn if the source side of a text is clearly in the target language; raise if the endings of its files say so."""
+    """Warns if the source side of a text is in the target language; raises if the extensions of its files are swapped."""
     texts = [*corpus.train, *(text for text in (corpus.valid, corpus.test) if text is not None)]
     for text in texts:
         refuse_swapped(text, corpus.source_language, corpus.target_language)
     for text in texts:
-        lines = [pair.source for pair in islice(text.pairs(nul="keep", allow_truncate=True, drop_malformed=True), LOOKED_AT)]
+        lines = [
+            pair.source for pair in islice(text.pairs(nul="keep", allow_truncate=True, drop_malformed=True), LANGUAGE_SAMPLE)
+        ]
         direction = f"the languages are {corpus.source_language}-{corpus.target_language}"
         language_warning = check_source_language(
             lines,
@@ -138,7 +149,7 @@ def check_sides(corpus: Corpus) -> None:
 
 
 def named_corpus(name: str, *, source: str | None = None, layout: str | None = None, cache: Path | None = None) -> Corpus:
-    """A corpus of the catalog, from `source` (a folder or a mirror), the cache, or its home on the network."""
+    """Returns a registered corpus from `source` (a directory or a mirror), the cache, or its original address."""
     found = fetch(name, cache_folder() if cache is None else cache, source=source, layout=layout)
     texts = {split: ParallelText(*files) for split, files in found.files.items()}
     return Corpus(
@@ -153,7 +164,7 @@ def named_corpus(name: str, *, source: str | None = None, layout: str | None = N
 
 
 def builtin_text(folder: Path, *, train: int | None = None) -> Corpus:
-    """The built-in corpus, written to TSV files in `folder`."""
+    """Writes the built-in corpus to TSV files in `folder`."""
     texts = {}
     for split, lines in builtin_corpus(train).items():
         path = folder / f"{split}.tsv"
@@ -165,12 +176,12 @@ def builtin_text(folder: Path, *, train: int | None = None) -> Corpus:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: corpora/ in $ENTFORMER_CACHE, else $XDG_CACHE_HOME/entformer, else ~/.cache/entformer."""
+    """Returns the download directory: corpora/ in $ENTFORMER_CACHE, else $XDG_CACHE_HOME/entformer, else ~/.cache/entformer."""
     return cache_root() / "corpora"
 
 
 def _changed_file(data: DataConfig, folder: Path) -> Path | None:
-    """A file of the recipe whose content is not what the folder was made of. Files that are gone count as unchanged."""
+    """Returns a file of the recipe that changed since it was prepared; missing files count as unchanged."""
     facts = stored(folder)
     if facts is None or not data.train:
         return None
@@ -178,7 +189,7 @@ def _changed_file(data: DataConfig, folder: Path) -> Path | None:
         before = [digest for text in facts["request"]["files"].get(split, []) for digest in text["files"]]
         try:
             files = [path for text in texts_of(data, split) for path in text.files]
-        except DataError:  # gone
+        except DataError:  # missing
             continue
         for path, digest in zip(files, before, strict=False):
             if path.is_file() and _digest(path) != digest:
@@ -187,27 +198,27 @@ def _changed_file(data: DataConfig, folder: Path) -> Path | None:
 
 
 def _refuse_contradictions(data: DataConfig, folder: Path) -> None:
-    """Refuse settings of the recipe that the prepared folder was not made with: they would have no effect."""
+    """Raises if the recipe sets what the prepared directory was not made with: it would have no effect."""
     facts = stored(folder)
     if facts is None:
         return
     request: dict[str, Any] = facts["request"]
-    made_with: dict[str, Any] = {
+    prepared_with: dict[str, Any] = {
         "vocab_size": request["vocab_size"],
         "tokenized": facts["tokenized"],
         "seed": request["seed"],
         **{name: request["rules"][name] for name in ("max_length", "max_ratio", "dedup", "clean", "lowercase")},
     }
     if data.corpus is not None:
-        made_with["corpus"] = facts["corpus"]
+        prepared_with["corpus"] = facts["corpus"]
     else:
-        made_with["source_language"], made_with["target_language"] = facts["source_language"], facts["target_language"]
-    for name, before in made_with.items():
-        wanted = getattr(data, name)
-        if name in data.model_fields_set and wanted is not None and before is not None and wanted != before:
+        prepared_with["source_language"], prepared_with["target_language"] = facts["source_language"], facts["target_language"]
+    for name, before in prepared_with.items():
+        requested = getattr(data, name)
+        if name in data.model_fields_set and requested is not None and before is not None and requested != before:
             raise ArgumentError(
-                f"data.{name} is {wanted}, and {folder} was prepared with {before}; leave data.{name} out, or give another "
-                "folder (data.prepared) to prepare the text again."
+                f"data.{name} is {requested}, but {folder} was prepared with {before}; remove data.{name}, or set "
+                "data.prepared to another directory to prepare the text again."
             )
 
 

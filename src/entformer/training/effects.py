@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from entformer.data import datasets
 from entformer.data.texts import is_tsv
 
@@ -110,7 +108,9 @@ def _training(recipe: Any) -> Iterator[Ineffective]:
         yield from _each(("length_penalty_alpha",), reason, ("length_penalty",), section="decoding")
 
 
-def _is_set(recipe: BaseModel, place: Place) -> bool:
+def _is_set(recipe: Any, place: Place) -> bool:
+    if place[0] == "model":
+        return place in recipe.model_settings
     here: Any = recipe
     for key in place:
         fields = type(here).model_fields
@@ -130,7 +130,7 @@ def _effective_elsewhere(recipe: Any, one: Ineffective, found: list[Ineffective]
     value = getattr(getattr(recipe.model, str(kind)), str(key))
     return any(
         ("model", other, key) not in places
-        and str(key) in getattr(recipe.model, other).model_fields_set
+        and ("model", other, key) in recipe.model_settings
         and getattr(getattr(recipe.model, other), str(key)) == value
         for other in KINDS
     )

@@ -1,7 +1,7 @@
-"""The end of a training: average checkpoints, compare the average with the best checkpoint, and let `best` name the better one.
+"""Averages checkpoints at the end of training and points `best` to the better of the average and the best checkpoint.
 
-Both are validated with the same beam, that of `decoding`, so that the two figures can be compared. What was found is kept in
-RUN/averaged/average.json, and a finished run that is started again does not repeat it.
+Both are validated with the beam of `decoding`. The result is stored in RUN/averaged/average.json, so that a finished run that
+is started again does not repeat it.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from entformer.training.recipe import Recipe
 from entformer.training.state import Progress
 from entformer.training.summary import Choice, Validation, as_read, describe
 
-HOPELESS = 1.0  # BLEU and chrF below which a wide beam only takes time
+MIN_SCORE = 1.0  # BLEU and chrF below which a wide beam is not worth its time
 
 Evaluate = Callable[[int, str], Validation | None]  # beam, name of the file of translations
 
@@ -41,15 +41,15 @@ def finish(
     say: Callable[[str], None],
     metrics: Metrics | None,
 ) -> tuple[Validation | None, Choice | None]:
-    """Average what is worth averaging and point `best` to the better of the average and the best checkpoint.
+    """Averages checkpoints and points `best` to the better of the average and the best checkpoint.
 
     Args:
         folder: The run.
         recipe: Its recipe; `training.average` is "last" or "best".
         progress: Where training stands, with the ranking of its validations.
         model: Takes the weights that are validated.
-        evaluate: Validates the model as it is; None when training was told to stop.
-        say: Reports a line.
+        evaluate: Validates the model with its current weights; returns None if training was interrupted.
+        say: Called with one line of progress at a time.
         metrics: Where the validation of the average is written.
 
     Returns:
@@ -68,8 +68,8 @@ def finish(
     step, ranked = progress.best[0]
     best, beam, metric = folder.checkpoint(str(step)), _beam(recipe, ranked), recipe.training.metric
     record = folder.averaged / "average.json"
-    wanted = {"checkpoint": best.name, "metric": metric, "beam": beam}
-    known = _recorded(record, names, wanted)
+    settings = {"checkpoint": best.name, "metric": metric, "beam": beam}
+    known = _recorded(record, names, settings)
     if known is not None:
         found, checkpoint_value = known
     else:
@@ -83,7 +83,9 @@ def finish(
             return None, None
         found = averaged
         say(f"average of {len(names)} checkpoints ({names[0]} to {names[-1]}), beam {beam}: {describe(found)}")
-        write_json(record, {**read_json(record), "validation": vars(found), "compared": {**wanted, "value": checkpoint_value}})
+        write_json(
+            record, {**read_json(record), "validation": vars(found), "compared": {**settings, "value": checkpoint_value}}
+        )
         if metrics is not None:
             metrics.write("averaged", progress.step, **vars(found))
     value = found.value(metric)
@@ -104,11 +106,11 @@ def finish(
     return found, choice
 
 
-def _recorded(record: Path, names: list[str], wanted: dict[str, Any]) -> tuple[Validation, float] | None:
-    """The validation of this average and the checkpoint's value, if average.json has both; a damaged record is made again."""
+def _recorded(record: Path, names: list[str], settings: dict[str, Any]) -> tuple[Validation, float] | None:
+    """Reads the validation of this average and the checkpoint's value; None if average.json lacks them or is damaged."""
     try:
         facts = read_json(record)
-        if facts["checkpoints"] != names or not facts["compared"].items() >= wanted.items():
+        if facts["checkpoints"] != names or not facts["compared"].items() >= settings.items():
             return None
         return Validation(**facts["validation"]), float(facts["compared"]["value"])
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
@@ -116,7 +118,7 @@ def _recorded(record: Path, names: list[str], wanted: dict[str, Any]) -> tuple[V
 
 
 def compared_with(folder: RunFolder) -> str | None:
-    """Return the name of the checkpoint that the average was compared with, if it was."""
+    """Returns the name of the checkpoint that the average was compared with, if any."""
     record = folder.averaged / "average.json"
     compared = (read_json(record) if record.is_file() else {}).get("compared")
     return compared.get("checkpoint") if isinstance(compared, dict) else None
@@ -133,15 +135,15 @@ def _chosen(folder: RunFolder, recipe: Recipe, progress: Progress) -> list[Check
 
 
 def _beam(recipe: Recipe, ranked: float) -> int:
-    """The beam of `decoding`, or that of the validations while the best of them is hopeless."""
-    hopeless = recipe.training.metric in ("bleu", "chrf") and ranked < HOPELESS
-    return min(recipe.training.validate_beam, recipe.decoding.beam) if hopeless else recipe.decoding.beam
+    """Returns the beam of `decoding`, or the narrower one of the validations if the best score is below MIN_SCORE."""
+    is_low = recipe.training.metric in ("bleu", "chrf") and ranked < MIN_SCORE
+    return min(recipe.training.validate_beam, recipe.decoding.beam) if is_low else recipe.decoding.beam
 
 
 def _evaluate_best(
     best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, evaluate: Evaluate, say: Callable[[str], None]
 ) -> float | None:
-    """The best checkpoint's value with this beam; None when training was told to stop."""
+    """Returns the best checkpoint's value with this beam; None if training was interrupted."""
     metric = recipe.training.metric
     if metric in ("loss", "accuracy") or beam == recipe.training.validate_beam:
         return ranked

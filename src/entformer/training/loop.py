@@ -1,9 +1,9 @@
-"""The loop itself. In: everything built and loaded. Out: checkpoints, metrics, `RunSummary`.
+"""The training loop: steps, validations, checkpoints and metrics, until the recipe's end or an interruption.
 
-    validate if it is due -> end if there is nothing left to do -> one update -> log -> save if time says so -> again
+    validate if due -> stop if finished -> one optimizer step -> log -> save if due -> repeat
 
-A stop is looked for after every update, and between the batches of a validation. Checkpoints at validations are planned:
-they are the same however often the run was interrupted, and only they are ranked and averaged.
+Interruptions are handled after every step and between the batches of a validation. Checkpoints at validations do not depend
+on how often the run was interrupted, and only they are ranked and averaged.
 """
 
 import signal
@@ -19,7 +19,7 @@ from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.training.console import Reporter, time_text
 from entformer.training.finish import compared_with, finish
 from entformer.training.metrics import Metrics
-from entformer.training.prefetch import Stream
+from entformer.training.prefetch import BatchPrefetcher
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
 from entformer.training.schedule import rate
@@ -31,7 +31,7 @@ from entformer.training.validate import validate
 
 
 class Trainer:
-    """One start of a training."""
+    """Trains a model from its current progress on."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Trainer:
         """Updates, and all that comes between them; why it stopped."""
         progress, total = self.progress, self._total_steps()
         self.reporter.begin_bar(total, progress.step)
-        with Stream(self.batches, epoch=progress.epoch, position=progress.position) as stream:
+        with BatchPrefetcher(self.batches, epoch=progress.epoch, position=progress.position) as stream:
             while True:
                 if self._validation_due() and self._validate():
                     self._save(planned=True)
@@ -118,7 +118,7 @@ class Trainer:
 
     # ---- one update ------------------------------------------------------------------------------------------------------
 
-    def _update(self, stream: Stream) -> None:
+    def _update(self, stream: BatchPrefetcher) -> None:
         began = time.perf_counter()
         progress = self.progress
         placed = [stream.take() for _ in range(self.config.accumulate)]

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object per line, always; TensorBoard besides if asked. In: a step and numbers. Out: lines.
+"""Writes metrics.jsonl, one JSON object per line, and TensorBoard files if requested.
 
     {"kind": "train", "step", "epoch", "loss", "nll", "accuracy", "lr", "grad_norm", "target_tokens", "tokens_per_second",
      "seconds"}                        means of the interval; target_tokens and seconds since the run began
@@ -6,7 +6,7 @@
     {"kind": "valid", "step", "loss", "nll", "perplexity", "accuracy", "bleu", "signature", "chrf", "seconds"}
     {"kind": "averaged", ...}          as valid, of the averaged weights
 
-When a run goes on from a checkpoint, lines of later steps, and a line cut short, are removed first.
+When a run is resumed, lines of later steps and an incomplete line are removed first.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The optimizer. In: a model with `parameter_groups()`. Out: AdamW with one group each for matrices, the rest, and alphas.
+"""AdamW with one parameter group each for matrices, alphas and the rest.
 
-Weight decay is decoupled and touches matrices only. Alphas have their own learning rate and never decay: decay would pull
-their logits to 0, that is every alpha to 1.5.
+Weight decay applies to matrices only. Alphas have their own learning rate and do not decay: decay would pull their logits to
+0, that is every alpha to 1.5.
 """
 
 import warnings
@@ -18,7 +18,7 @@ _SEPARATOR = "/"
 
 
 def make_optimizer(model: Seq2Seq, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW over every trained parameter of the model; one fused pass per update on CPU and GPU."""
+    """Returns a fused AdamW over all parameters of the model."""
     groups = [
         {
             "params": parameters,
@@ -33,37 +33,37 @@ def make_optimizer(model: Seq2Seq, config: TrainingConfig) -> torch.optim.AdamW:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group its learning rate."""
+    """Sets the learning rate of every group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_factor"]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors: parameter/what."""
+    """Returns the optimizer's state as tensors named parameter/entry."""
     return {
-        f"{name}{_SEPARATOR}{what}": value if isinstance(value, Tensor) else torch.tensor(value)
+        f"{name}{_SEPARATOR}{entry}": value if isinstance(value, Tensor) else torch.tensor(value)
         for name, parameter in model.named_parameters()
-        for what, value in optimizer.state.get(parameter, {}).items()
+        for entry, value in optimizer.state.get(parameter, {}).items()
     }
 
 
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], origin: str
 ) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Loads the tensors of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
-        name, _, what = key.rpartition(_SEPARATOR)
+        name, _, entry = key.rpartition(_SEPARATOR)
         if name not in parameters:
             raise DataError(f"{origin}: there is no parameter {name} in this model; the checkpoint belongs to another one.")
         parameter = parameters[name]
-        if what != "step" and value.shape != parameter.shape:
+        if entry != "step" and value.shape != parameter.shape:
             raise DataError(f"{origin}: {key} has shape {tuple(value.shape)}, the parameter {tuple(parameter.shape)}.")
-        optimizer.state[parameter][what] = value.to(parameter.device)
+        optimizer.state[parameter][entry] = value.to(parameter.device)
 
 
 def clip(parameters: list[nn.Parameter], limit: float | None) -> Tensor:
-    """Scale the gradients to a norm of at most `limit`; the norm before, ()."""
+    """Scales the gradients to a norm of at most `limit` and returns the norm before, a scalar tensor."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     if limit is not None:

@@ -1,6 +1,6 @@
-"""Batches made ready in a thread while the model computes. In: an endless stream of epochs. Out: batches with their place.
+"""Builds batches in a thread while the model computes.
 
-The place travels with the batch, so what was made ready and never used is forgotten: resuming starts from what was trained.
+Each batch carries its position in the data, so that resuming starts after the last batch trained on, not the last one built.
 """
 
 import queue
@@ -14,33 +14,33 @@ from entformer.data.batching import TokenBatches
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A batch, and where the stream stands once it is done."""
+class PrefetchedBatch:
+    """A batch and the position in the data after it."""
 
     batch: Batch
     epoch: int
-    position: int  # batches of the epoch that are done then
+    position: int  # number of batches of the epoch up to and including this one
 
 
-class Stream:
-    """Endless batches from (epoch, position) on. Use as a context manager: leaving it ends the thread."""
+class BatchPrefetcher:
+    """Endless batches from (epoch, position) on. A context manager: the thread ends on exit."""
 
     def __init__(self, batches: TokenBatches, *, epoch: int, position: int, depth: int = 4) -> None:
         self._batches, self._epoch, self._position = batches, epoch, position
-        self._ready: queue.Queue[Placed | BaseException] = queue.Queue(maxsize=depth)
-        self._leaving = threading.Event()
+        self._ready: queue.Queue[PrefetchedBatch | BaseException] = queue.Queue(maxsize=depth)
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> "BatchPrefetcher":
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
-        self._leaving.set()
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.set()
         self._thread.join(timeout=5)
 
-    def take(self) -> Placed:
-        """The next batch; an error met while making it is raised here."""
+    def take(self) -> PrefetchedBatch:
+        """Returns the next batch; raises the error that building it raised."""
         item = self._ready.get()
         if isinstance(item, BaseException):
             raise item
@@ -48,27 +48,27 @@ class Stream:
 
     def _work(self) -> None:
         try:
-            for placed in self._all():
-                self._put(placed)
-                if self._leaving.is_set():
+            for prefetched in self._all():
+                self._put(prefetched)
+                if self._closing.is_set():
                     return
-        except BaseException as problem:
-            self._put(problem)
+        except BaseException as err:
+            self._put(err)
 
-    def _put(self, item: Placed | BaseException) -> None:
-        while not self._leaving.is_set():
+    def _put(self, item: PrefetchedBatch | BaseException) -> None:
+        while not self._closing.is_set():
             try:
                 self._ready.put(item, timeout=0.2)
                 return
             except queue.Full:
                 continue
 
-    def _all(self) -> Iterator[Placed]:
+    def _all(self) -> Iterator[PrefetchedBatch]:
         epoch, position = self._epoch, self._position
         while True:
             total = self._batches.batches_in(epoch)
             for batch in self._batches.epoch(epoch, position):
                 position += 1
-                # The last batch of an epoch leaves the stream at the start of the next.
-                yield Placed(batch, epoch + 1, 0) if position >= total else Placed(batch, epoch, position)
+                # After the last batch of an epoch the position is the start of the next.
+                yield PrefetchedBatch(batch, epoch + 1, 0) if position >= total else PrefetchedBatch(batch, epoch, position)
             epoch, position = epoch + 1, 0

@@ -1,10 +1,9 @@
-"""The processes of a distributed run. In: what torchrun put into the environment. Out: sums over all processes.
+"""Communication between the processes of a distributed run, from the environment variables that torchrun sets.
 
     torchrun --nproc-per-node 2 -m entformer.cli.main train RECIPE
 
-Each process has its share of every epoch's batches, the same number by construction. Gradients are summed once per update in
-one flat buffer, after accumulation: a process that had to split a batch for lack of memory keeps the others waiting but never
-out of step. Without torchrun there is one process and every sum is its own.
+Every process gets the same number of batches per epoch. Gradients are summed once per step in one flat buffer, after
+accumulation, so that a process may split a batch for lack of memory. Without torchrun there is one process.
 """
 
 import importlib
@@ -19,33 +18,33 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 
-PATIENCE = timedelta(hours=2)  # process 0 validates alone while the others wait
+TIMEOUT = timedelta(hours=2)  # process 0 validates alone while the others wait
 
 
 class Ranks:
-    """This process among all."""
+    """The rank of this process, the number of processes, and collective operations."""
 
     def __init__(self, device: str = "auto") -> None:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.size > 1 else 0
         use_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
         if use_cuda and not torch.cuda.is_available():
-            raise ArgumentError("training.device is cuda and torch finds no GPU here; use cpu or auto.")
+            raise ArgumentError("training.device is cuda, but torch finds no GPU; use cpu or auto.")
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device("cuda", local) if use_cuda else torch.device("cpu")
         if use_cuda:
             torch.cuda.set_device(self.device)
         self._started_here = self.size > 1 and not dist.is_initialized()
         if self._started_here:
-            # Functions of this module have the group that exists at their definition as a default, and optimizers import it at
-            # their first step: it would hold our group for ever, and gloo's threads, which then outlive `close`, can abort a
-            # process that has finished. Imported before there is a group, it holds none.
+            # Functions of this module have the group that exists when they are defined as a default argument, and optimizers
+            # import it at their first step. It would keep our group alive, and gloo's threads, which then outlive `close`, can
+            # abort a finished process. Imported before there is a group, it keeps none.
             importlib.import_module("torch.distributed.nn")
-            dist.init_process_group("nccl" if use_cuda else "gloo", timeout=PATIENCE)
+            dist.init_process_group("nccl" if use_cuda else "gloo", timeout=TIMEOUT)
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def close(self) -> None:
@@ -53,7 +52,7 @@ class Ranks:
             dist.destroy_process_group()
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value, summed over the processes."""
+        """Sums each value over the processes."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -62,7 +61,7 @@ class Ranks:
         return out
 
     def share(self, value: Any) -> Any:
-        """What process 0 has."""
+        """Returns the value of process 0 in every process."""
         if self.size == 1:
             return value
         box = [value]
@@ -70,7 +69,7 @@ class Ranks:
         return box[0]
 
     def collect(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of every process, all of one shape."""
+        """Returns the tensors of all processes, which must have one shape."""
         if self.size == 1:
             return [tensor]
         mine = tensor.to(self.device)
@@ -79,7 +78,7 @@ class Ranks:
         return [other.cpu() for other in everyone]
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], sums: Tensor) -> None:
-        """Sum gradients and the vector `sums` over the processes, in place."""
+        """Sums gradients and the vector `sums` over the processes, in place."""
         if self.size == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -96,7 +95,7 @@ class Ranks:
             offset += gradient.numel()
 
     def same_weights(self, module: nn.Module) -> None:
-        """Give every process the weights of process 0."""
+        """Copies the weights of process 0 to every process."""
         if self.size > 1:
             with torch.no_grad():
                 for tensor in module.state_dict().values():

@@ -5,15 +5,25 @@
 Reading files, built-in recipes, `--set` and error messages with line numbers are in `training/recipe_file.py`.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from entformer.data.datasets import CORPORA
-from entformer.models.config import PRESETS, Seq2SeqConfig
+from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.text.tokenizer import SMALLEST
-from entformer.training.effects import BUILTIN, KINDS, without_effect
+from entformer.training.effects import BUILTIN, KINDS, Place, without_effect
 
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
 TEXT = "a prefix (data/train for data/train.en and data/train.de), a .tsv file, SOURCE,TARGET, or a list of two files"
@@ -186,6 +196,8 @@ def expand_model(given: Any) -> Any:
         own = given.get(kind)
         if own is None or (isinstance(own, dict) and "normalizer" not in own):
             full[kind] = {**everywhere, **(own or {})}
+        if isinstance(full[kind], dict):
+            full[kind] = AttentionConfig.upgrade(full[kind])
     if everywhere and all(isinstance(given.get(kind), dict) and "normalizer" in given[kind] for kind in KINDS):
         raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; leave it out")
     return full
@@ -197,10 +209,30 @@ class Recipe(Section):
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     data: DataConfig
     model: Annotated[Seq2SeqConfig, BeforeValidator(expand_model)] = Field(
-        default_factory=lambda: Seq2SeqConfig.model_validate({"vocab_size": UNKNOWN_VOCABULARY})
+        default_factory=lambda: Seq2SeqConfig(vocab_size=UNKNOWN_VOCABULARY)
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
+    _model_settings: frozenset[Place] = PrivateAttr(default=frozenset())
+
+    @property
+    def model_settings(self) -> frozenset[Place]:
+        """The keys of `model` that were given, those of `attention` as keys of each kind: ("model", "encoder", "alpha")."""
+        return self._model_settings
+
+    def __eq__(self, other: object) -> bool:
+        """Compares the values; which of them were given and which are defaults does not matter."""
+        return isinstance(other, Recipe) and all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _record_settings(cls, values: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
+        recipe = handler(values)
+        if isinstance(values, dict) and isinstance(given := expand_model(values.get("model")), dict):
+            nested = {kind: given[kind] for kind in KINDS if isinstance(given.get(kind), dict)}
+            found = {("model", key) for key in given} | {("model", kind, key) for kind in nested for key in nested[kind]}
+            recipe._model_settings = frozenset(found)
+        return recipe
 
     @field_validator("name")
     @classmethod
@@ -211,7 +243,7 @@ class Recipe(Section):
 
     def model_for(self, vocab_size: int) -> Seq2SeqConfig:
         """The model's configuration, now that the size of the vocabulary is known."""
-        return self.model.model_copy(update={"vocab_size": vocab_size})
+        return dataclasses.replace(self.model, vocab_size=vocab_size)
 
     def resolved(self) -> dict[str, Any]:
         """Every value that takes effect, defaults and presets written out; reading it again gives the same run."""

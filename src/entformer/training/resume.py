@@ -1,7 +1,7 @@
-"""May this run go on? In: the run folder, the recipe and the data now. Out: what changed, or an error that names it.
+"""Checks whether a run can be resumed with the current recipe and data.
 
-Some changes do no harm: more steps, other logging, where the same data lie. All others would make a run that no recipe
-describes, so they are refused by name.
+Settings in `ALLOWED_ON_RESUME` may change: more steps, logging, the location of the data. Other changes raise an error, because
+no recipe would describe the run.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ ALLOWED_ON_RESUME = {
 
 
 def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
-    """Harmless changes since the run began, as text; an error for any other."""
+    """Returns the allowed changes since the run began, as text; raises ArgumentError for others."""
     if not folder.recipe.is_file():
         return []
     try:
@@ -63,7 +63,7 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
     if bad:
         raise ArgumentError(
             f"the run in {folder.path} began with another recipe: {_listed(bad, changed)}. "
-            "Put the old value back to go on, or start a new run with another --out."
+            "Restore the old value to resume, or start a new run with another --out."
         )
     return [_listed([key], changed) for key in changed]
 
@@ -77,7 +77,11 @@ def _shown(value: Any) -> str:
 
 
 def same_data(folder: RunFolder, prepared: Prepared, *, allow_new: bool) -> bool:
-    """Whether the data are those the run began with. Other data need leave; other subwords are never possible."""
+    """Returns whether the data are those the run began with.
+
+    Raises:
+        DataError: The data differ and `allow_new` is False, or the subwords differ.
+    """
     if not folder.model.is_file() or folder.latest() is None:
         return True
     info, _ = read_model_info(folder.model)
@@ -93,6 +97,6 @@ def same_data(folder: RunFolder, prepared: Prepared, *, allow_new: bool) -> bool
     if not allow_new:
         raise DataError(
             f"the data changed since the run in {folder.path} began (fingerprint {info.data_fingerprint} then, "
-            f"{prepared.fingerprint} now); add --resume-with-new-data to go on with the new data from the start of an epoch."
+            f"{prepared.fingerprint} now); add --resume-with-new-data to resume with the new data from the start of an epoch."
         )
     return False

@@ -1,8 +1,8 @@
-"""The learning rate of an update. In: the recipe's numbers and the update, counted from 1. Out: a factor of the peak rate.
+"""Learning-rate schedules: a factor of the peak rate for each step, counted from 1.
 
     warm-up        step / warmup                        up to `warmup`
     inverse_sqrt   sqrt(warmup / step)                  after it, as in the paper
-    linear         (steps - step) / (steps - warmup)    reaches 0 at the last update
+    linear         (steps - step) / (steps - warmup)    reaches 0 at the last step
     cosine         half a cosine from 1 to 0
     constant       1
 
@@ -15,12 +15,12 @@ from entformer.training.recipe import TrainingConfig
 
 
 def rate(config: TrainingConfig, step: int) -> float:
-    """The learning rate of update `step` >= 1."""
+    """Returns the learning rate of `step` >= 1."""
     return config.lr * factor(config.schedule, step, config.warmup, config.steps)
 
 
 def factor(schedule: str, step: int, warmup: int, steps: int) -> float:
-    """The share of the peak rate at update `step`."""
+    """Returns the factor of the peak rate at `step`."""
     if step < warmup:
         return step / warmup
     if schedule == "inverse_sqrt":

@@ -1,7 +1,7 @@
-"""The training. In: a recipe and a folder. Out: a run folder with a trained model, and `RunSummary`.
+"""`train`: checks the recipe and the data, builds the model or loads the last checkpoint, and runs the training loop.
 
-Calling `train` again with the same arguments goes on where the last complete checkpoint stands; on the CPU, with as many
-threads as before, the result is bit for bit that of a run that was never interrupted.
+Calling `train` again with the same arguments resumes from the last complete checkpoint. On the CPU, with the same number of
+threads, the result is bitwise identical to that of an uninterrupted run.
 """
 
 import contextlib
@@ -43,27 +43,34 @@ def train(
     stop_after_minutes: float | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Train a model, or go on training it.
+    """Trains a model, or resumes training it.
 
     Args:
-        recipe: a Recipe, a file, or the name of a built-in recipe.
-        out: the run folder; runs/NAME if not given.
-        settings: changes to the recipe such as "training.lr=1e-3"; not together with a Recipe.
-        resume_with_new_data: go on although the data changed; the new data start with a new epoch.
-        threads: for torch and the kernels; as many as torch takes if not given.
-        stop_after_minutes: save and stop after this time; the same call later goes on.
-        quiet: write to RUN/train.log only.
+        recipe: A Recipe, a file, or the name of a built-in recipe.
+        out: The run directory. Default: runs/NAME.
+        settings: Changes to the recipe such as "training.lr=1e-3"; not together with a Recipe.
+        resume_with_new_data: Resume even if the training data has changed; starts a new epoch.
+        threads: Number of threads for torch and the kernels. Default: torch's.
+        stop_after_minutes: Save and stop after this time; the same call later resumes.
+        quiet: Write to RUN/train.log only.
+
+    Returns:
+        What was trained, the best checkpoint and its scores.
+
+    Raises:
+        ArgumentError: An argument or a setting is invalid, or contradicts the run to resume.
+        DataError: The data or the run directory is damaged, or the data has changed.
     """
     if isinstance(recipe, Recipe):
         if settings:
-            raise ArgumentError("settings are for recipe files; make the Recipe with these values instead.")
+            raise ArgumentError("settings apply to recipe files only; create the Recipe with these values instead.")
         refuse_ineffective(recipe)
     else:
         recipe = load_recipe(recipe, settings)
     if stop_after_minutes is not None and stop_after_minutes <= 0:
-        raise ArgumentError(f"stop_after_minutes={stop_after_minutes:g} must be above 0.")
+        raise ArgumentError(f"stop_after_minutes must be above 0, got {stop_after_minutes:g}.")
     folder = RunFolder(Path("runs") / recipe.name if out is None else Path(out))
-    with _as_before(threads), contextlib.ExitStack() as stack:
+    with _restored_state(threads), contextlib.ExitStack() as stack:
         ranks = Ranks(recipe.training.device)
         stack.callback(ranks.close)
         if ranks.first:
@@ -75,8 +82,8 @@ def train(
 
 
 @contextlib.contextmanager
-def _as_before(threads: int | None) -> Iterator[None]:
-    """Leave the caller's threads and random states as they were."""
+def _restored_state(threads: int | None) -> Iterator[None]:
+    """Restores the caller's number of threads and random states on exit."""
     threads_before, random_before = torch.get_num_threads(), random.getstate()
     try:
         if threads is not None:
@@ -96,7 +103,7 @@ def _set_up(
     stack: contextlib.ExitStack,
     new_data: bool,
 ) -> Trainer:
-    """Check everything that can be checked before the first step, build, and load the last checkpoint."""
+    """Checks what can be checked before the first step, builds the trainer, and loads the last checkpoint."""
     changed = changes(folder, recipe)
     prepared = _data(recipe, folder, ranks, reporter, new_data)
     same = same_data(folder, prepared, allow_new=new_data)
@@ -106,7 +113,7 @@ def _set_up(
     random.seed(config.seed)
     model = Seq2Seq(recipe.model_for(prepared.subwords.size)).to(ranks.device)
     ranks.same_weights(model)
-    torch.manual_seed(config.seed + ranks.rank)  # each process drops out its own
+    torch.manual_seed(config.seed + ranks.rank)  # each process has its own dropout
     optimizer = make_optimizer(model, config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
@@ -118,24 +125,25 @@ def _set_up(
         kept = config.kept_last + config.kept_best + 2 - len(folder.complete())
         folder.need_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
         _write_facts(folder, recipe, model, prepared)
-    ranks.share(None)  # the others look for checkpoints only now
+    ranks.share(None)  # the other processes wait until files are complete
     progress, resumed = Progress(), False
     latest = folder.latest()
     if latest is not None:
         progress, remarks = load_progress(latest, model=model, optimizer=optimizer, ranks=ranks, seed=config.seed)
         resumed = True
-        reporter.say(f"going on from {latest.path}")
+        reporter.say(f"resuming from {latest.path}")
         for remark in [*(f"recipe: {text}" for text in changed), *remarks]:
             reporter.say(f"  {remark}")
         if not same:
-            reporter.say("  the data are new; a new epoch begins")
+            reporter.say("  the data has changed; starting a new epoch")
             progress.epoch, progress.position = progress.epoch + 1, 0
     else:
         threads = torch.get_num_threads()
         reporter.say(
             f"{recipe.name}: {prepared.source_language}-{prepared.target_language}, {len(prepared.store('train')):,} pairs, "
             f"{prepared.subwords.size:,} subwords, {parameters / 1e6:.2f} M parameters, "
-            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; run folder {folder.path}"
+            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; "
+            f"run directory {folder.path}"
         )
     metrics = None
     if ranks.first:
@@ -164,7 +172,7 @@ def _set_up(
 
 
 def _data(recipe: Recipe, folder: RunFolder, ranks: Ranks, reporter: Reporter, new_data: bool) -> Prepared:
-    """The prepared data; process 0 makes them if need be."""
+    """Opens the prepared data; process 0 prepares them first if need be."""
     where = recipe.data.prepared or folder.prepared
     if ranks.first:
         trained = folder.subwords if folder.latest() is not None else None
@@ -176,7 +184,7 @@ def _data(recipe: Recipe, folder: RunFolder, ranks: Ranks, reporter: Reporter, n
 
 
 def _write_facts(folder: RunFolder, recipe: Recipe, model: Seq2Seq, prepared: Prepared) -> None:
-    """recipe.yaml, model.json and subwords.model."""
+    """Writes recipe.yaml, model.json and subwords.model."""
     write_text(folder.recipe, to_yaml(recipe))
     prepared.subwords.save(folder.subwords)
     info = model_info(

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM. In: signals. Out: a number the loop looks at between steps, so that it can finish the step and save.
+"""Handles Ctrl-C and SIGTERM, so that the training loop can finish its step and save.
 
-A second Ctrl-C does not wait. Outside of the main thread Python allows no handlers; nothing is caught there.
+A second Ctrl-C interrupts at once. Python allows handlers in the main thread only; elsewhere nothing is caught.
 """
 
 import signal
@@ -12,23 +12,23 @@ CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Catches signals while it is entered."""
+    """A context manager that records signals."""
 
     def __init__(self) -> None:
         self.received = 0
-        """The signal that came, 0 for none."""
+        """Number of the first signal received, 0 for none."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in CAUGHT}
+            self._before = {number: signal.signal(number, self._receive) for number in CAUGHT}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = self.received or number

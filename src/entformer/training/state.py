@@ -1,7 +1,7 @@
-"""Where a training stands. In: a checkpoint. Out: the same training, bit for bit on the CPU; and back again.
+"""Saves and loads the state of a training, so that resuming is bitwise identical on the CPU.
 
-Saved: weights, the optimizer's moments, the random states of torch and Python for every process, the place in the data, the
-sums of the log interval under way, the ranking of the validations. The learning rate is a function of the step.
+Saved: weights, the optimizer's moments, the random states of torch and Python for every process, the position in the data, the
+sums of the current log interval, the ranking of the validations. The learning rate is a function of the step.
 """
 
 import random
@@ -27,7 +27,7 @@ _RANDOM = "random/"
 
 @dataclass
 class Progress:
-    """The numbers of a training that are not tensors."""
+    """State of a training other than tensors."""
 
     step: int = 0
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""What a run came to. In: facts of the loop. Out: `RunSummary`, for programs, the last lines on the screen, and exit codes."""
+"""Results of a training run: validations, the comparison of averaged weights, `RunSummary` and exit codes."""
 
 import signal
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ WORST = -1e300  # finite, so that JSON can hold it
 
 @dataclass(frozen=True)
 class Validation:
-    """One look at the validation set. Loss and nll per target token, natural logarithms."""
+    """Results on the validation set. Loss and nll are per target token, with natural logarithms."""
 
     loss: float
     nll: float
@@ -29,7 +29,7 @@ class Validation:
     seconds: float
 
     def value(self, metric: str) -> float:
-        """The number that decides, higher is better; WORST if there is none or it is NaN."""
+        """Returns the value that ranks checkpoints, higher is better; WORST if there is none or it is NaN."""
         found = {"bleu": self.bleu, "chrf": self.chrf, "accuracy": self.accuracy, "loss": -self.loss}[metric]
         return WORST if found is None or not found > WORST else found
 
@@ -46,41 +46,41 @@ class Choice:
     averaged_value: float
     averaged_from: tuple[str, ...]
     better: Literal["checkpoint", "averaged"]
-    """What `best` stands for. Of equals the checkpoint."""
+    """What `best` points to; the checkpoint if both are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """The end of a training, or of a part of it."""
+    """Result of `train`."""
 
     run: Path
     stopped: Stopped
     step: int
     epoch: int
     seconds: float
-    """Spent on updates, over all restarts."""
+    """Spent on training steps, over all restarts."""
     target_tokens: int
     metric: str
     best_step: int | None
     best: float | None
-    """The best value of the metric at a validation; a loss as it is."""
+    """The best value of the metric at a validation."""
     validation: Validation | None
-    """The last one of this start."""
+    """The last validation since the run was started or resumed."""
     averaged: Validation | None
     """Of the averaged weights, with the beam of `decoding`; None if there are none."""
     choice: Choice | None
     """Averaged weights or best checkpoint; None if nothing was averaged."""
     rank: int
-    """Which process of a distributed run this one is; 0 is the one that writes."""
+    """Rank of this process in a distributed run; process 0 writes the files."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether training has finished."""
         return self.stopped in ("finished", "no better validation")
 
     @property
     def exit_code(self) -> int:
-        """0; 130 after Ctrl-C and 143 after SIGTERM, as shells do."""
+        """Exit code: 0, 130 after Ctrl-C, 143 after SIGTERM."""
         return EXIT_CODES.get(self.stopped, 0)
 
     @property
@@ -95,12 +95,12 @@ class RunSummary:
 
 
 def as_read(metric: str, value: float) -> float:
-    """A value of the ranking as people read it: losses are negative there."""
+    """Converts a value of the ranking, where losses are negated, to the metric."""
     return -value if metric == "loss" else value
 
 
 def describe(found: Validation) -> str:
-    """One validation in a line."""
+    """Formats a validation as one line."""
     signature = found.signature or ""
     kind = title("tokenized_bleu" if "tok:none" in signature else "bleu", signature)
     score = "" if found.bleu is None else f"  {kind} {found.bleu:.2f}"

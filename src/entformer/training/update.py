@@ -1,8 +1,7 @@
-"""One update of the weights. In: batches and a learning rate. Out: new weights and the sums of loss, nll, hits and tokens.
+"""One optimizer step on a list of batches.
 
-The gradient is that of the mean loss per target token over all batches of all processes, however they are cut. A batch that
-does not fit into memory is cut in two, and again. A loss or gradient that is not finite stops the run before it reaches the
-weights.
+The gradient is that of the mean loss per target token over all batches of all processes. A batch that does not fit into memory
+is split in two, repeatedly. A loss or gradient that is not finite stops the run before the weights change.
 """
 
 import math
@@ -25,14 +24,14 @@ _NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory
 
 @dataclass(frozen=True)
 class Updated:
-    """What one update did."""
+    """Results of one step."""
 
     sums: Tensor  # (4,) float64: loss, nll, correct, target tokens, over all processes
     grad_norm: float  # before clipping
 
 
 class Updater:
-    """Holds what every update needs."""
+    """Runs optimizer steps."""
 
     def __init__(
         self, model: Seq2Seq, optimizer: torch.optim.Optimizer, config: TrainingConfig, ranks: Ranks, say: Callable[[str], None]

@@ -1,10 +1,7 @@
-"""Validate a model: loss, accuracy, BLEU, and the translations themselves.
+"""Validates a model: loss, accuracy, BLEU, and the translations themselves.
 
-Batches come from the token store, whose examples are the lines of the text: translations find their line by that number.
-
-A model that has seen few updates does not end its sentences: every translation runs into the length limit, which takes longer
-than the training did. The limit is therefore that of the training pairs, and greedy search cuts translations that only repeat
-themselves.
+A model early in training does not end its sentences, and translations up to the usual length limit would take longer than the
+training. The limit is therefore taken from the training pairs, and greedy search cuts translations that repeat themselves.
 """
 
 import math
@@ -31,7 +28,7 @@ USUAL = 0.999  # the share of training pairs that the length limit of validation
 
 
 def usual_lengths(store: TokenStore) -> MaxLength:
-    """Return the length limit that nearly all pairs of the store keep: a multiple of the source length + EXTRA."""
+    """Returns a length limit that nearly all pairs of the store satisfy: a multiple of the source length + EXTRA."""
     ratios = store.target_lengths / (store.source_lengths + EXTRA)
     ratio = max(float(np.quantile(ratios, USUAL)), 1.0)
     return MaxLength(ratio, math.ceil(EXTRA * ratio))
@@ -48,12 +45,19 @@ def validate(
     translations: Path,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Validation | None:
-    """Evaluate the model; the translations go to the file `translations`.
+    """Evaluates the model and writes its translations to the file `translations`.
 
     Args:
-        beam: 1 is greedy, 0 leaves BLEU out.
-        tokens: of a batch, as in training.
-        stopped: asked between batches; when it says yes the answer is None.
+        model: The model.
+        prepared: Data with a validation set.
+        beam: Width of the beam; 1 is greedy search, 0 skips BLEU.
+        decoding: Length penalty of the beam search.
+        tokens: Size of a batch, as in training.
+        translations: The file to write.
+        stopped: Called between batches; if it returns True, validation is interrupted.
+
+    Returns:
+        The results, or None if interrupted.
     """
     began = time.perf_counter()
     device = next(model.parameters()).device

@@ -46,7 +46,7 @@ def make_model(vocabulary: int, normalizer: str = "entmax", **options: object) -
     torch.manual_seed(1)
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32}
     kinds = {kind: AttentionConfig(normalizer=normalizer) for kind in KINDS}
-    model = Seq2Seq(Seq2SeqConfig.model_validate({"vocab_size": vocabulary, **sizes, **kinds, **options})).eval()
+    model = Seq2Seq(Seq2SeqConfig.from_dict({"vocab_size": vocabulary, **sizes, **kinds, **options})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:

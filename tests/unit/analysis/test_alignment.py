@@ -126,11 +126,11 @@ def shares(weights: np.ndarray) -> np.ndarray:
     return np.nan_to_num(weights / weights.sum(-1, keepdims=True).clip(1e-30))
 
 
-def test_a_loud_head_decides_the_raw_mean_and_not_the_mean_of_shares() -> None:
+def test_a_loud_head_decides_the_raw_mean_and_not_the_mean_of_normalized_weights() -> None:
     """As with ReLA: two heads agree on the first key, a third gives a hundred times as much to the second."""
     weights = np.array([[[1.0, 0.0]], [[0.8, 0.2]], [[0.0, 100.0]]])[None]
     rows = LayerRows.from_dense("cross", 0, weights)
-    for values, best in ((rows.share, 0), (rows.weight, 1)):
+    for values, best in ((rows.normalized, 0), (rows.weight, 1)):
         mixture = rows.mixed(values)
         assert strongest_keys(mixture.row, mixture.col, mixture.value, 1).tolist() == [best]
 

@@ -11,7 +11,7 @@ from entformer.analysis.assemble import assemble
 from entformer.analysis.budget import allocate_budget, cut_rows
 from entformer.analysis.sentence import SentenceView, packed_rows, view_sentence
 from entformer.analysis.table import Example
-from entformer.cli.report import Options, run
+from entformer.cli.report import report
 from entformer.decoding.records import SparseRows
 from entformer.models.config import PRESETS
 from entformer.text.tokenizer import SubwordTokenizer
@@ -87,7 +87,7 @@ def test_a_report_says_what_it_leaves_out(
     monkeypatch.setattr(budget, "MOST_WEIGHTS", 900)
     monkeypatch.setattr(budget, "MOST_SCORES", 0)
     monkeypatch.setattr("entformer.analysis.html_report.draw_figures", lambda *_: [])
-    run([run_folder], Options(data=f"{run_folder / 'test'}", out=tmp_path / "r.html", examples=2, which="last", as_json=True))
+    report([run_folder], data=f"{run_folder / 'test'}", out=tmp_path / "r.html", examples=2, checkpoint="last", as_json=True)
     summary = json.loads(capsys.readouterr().out)
     assert summary["runs"][0]["kinds"]["encoder"]["normalizer"] == "entmax"
     data = json.loads(Path(summary["data"]).read_text(encoding="utf-8"))

@@ -40,8 +40,8 @@ def test_numbers_are_those_of_single_sentences(normalizer: str, subwords: Subwor
     for row in table:
         densities, entropies, previous, null, rows_seen = [], [], [], 0, 0
         for record in records:
-            dense = record.head(row.kind, row.layer, row.head).dense()[None, None].astype(np.float64)
-            rows = LayerRows.from_dense(row.kind, row.layer, dense, causal=row.kind == "decoder")
+            dense = record.head(row.attn_type, row.layer, row.head).dense()[None, None].astype(np.float64)
+            rows = LayerRows.from_dense(row.attn_type, row.layer, dense, causal=row.attn_type == "decoder")
             densities += density(rows).ravel().tolist()
             entropies += entropy(rows).ravel().tolist()
             null += int((dense.sum(-1) == 0).sum())
@@ -52,7 +52,7 @@ def test_numbers_are_those_of_single_sentences(normalizer: str, subwords: Subwor
         assert sum(row.density_histogram) == len(records)  # a sentence counts once, however long it is
         if row.entropy is not None:
             assert row.entropy == pytest.approx(np.nanmean(entropies), rel=1e-4, abs=1e-6)
-        if row.kind != "cross":
+        if row.attn_type != "cross":
             assert row.positional["-1"] == pytest.approx(np.median(previous), abs=1e-3)
     assert table.sentences == len(store)
     assert table.source_tokens == sum(len(pair[0]) for pair in store)
@@ -157,7 +157,7 @@ def test_only_the_kinds_asked_for_are_watched(model: Seq2Seq, store: TokenStore)
         assert rows.mass[rows.real[:, None].repeat(rows.heads, 1)] == pytest.approx(1.0, abs=1e-5)
 
     batch = next(batches(store))
-    run_with_trace(model, batch, watch, kinds=("cross",))
+    run_with_trace(model, batch, watch, attn_types=("cross",))
     assert seen == [("cross", 0), ("cross", 1)]
 
 

@@ -25,7 +25,7 @@ REQUESTED: dict[str, Any] = {
     "budget": None,
     "size": "laptop",
     "options": ["alphabet=4"],
-    "changes": {"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16, "heads": 4},
+    **{"train_length": 6, "steps": 3, "sequences": 4, "batch": 4, "width": 16, "heads": 4},
     "threads": 1,
     "as_json": False,
 }
@@ -34,8 +34,10 @@ REQUESTED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweeps")
-    longctx.run("copy", **REQUESTED, out=folder / "copy")
-    longctx.run("flip-flop", **REQUESTED | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop")
+    longctx.run_task("copy", **REQUESTED, out=folder / "copy")
+    longctx.run_task(
+        "flip-flop", **REQUESTED | {"options": [], "positions": "nape", "methods": "ssmax"}, out=folder / "flip-flop"
+    )
     return folder
 
 
@@ -95,7 +97,7 @@ def test_the_command_gives_the_recipe_again(sweeps: Path, monkeypatch: pytest.Mo
         made.append(recipe)
         return read_results(sweeps / "copy" / "results.jsonl")
 
-    monkeypatch.setattr(longctx, "sweep", sweep_instead)
+    monkeypatch.setattr("entformer.longcontext.results.sweep", sweep_instead)
     done = CliRunner().invoke(app, [*words[1:], "--out", str(sweeps / "again")], catch_exceptions=False)
     assert done.exit_code == 0
     held = json.loads((sweeps / "copy" / "runs" / "softmax_nape_0" / "run.json").read_text())["recipe"]
@@ -130,7 +132,7 @@ def test_mistakes_are_told(sweeps: Path, tmp_path: Path) -> None:
     other = tmp_path / "run"
     other.mkdir()
     for arguments, why in (
-        ([str(sweeps), str(other)], "report on them apart"),
+        ([str(sweeps), str(other)], "report on it separately"),
         ([str(sweeps), "--data", "x"], "have no text"),
         ([str(sweeps), "--out", str(tmp_path / "x.json")], r"ends in .html"),
     ):

@@ -5,20 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from entformer.analysis.density import (
-    density,
-    density_histogram,
-    effective_keys,
-    entropy,
-    null_rows,
-    sentence_density,
-    union_density,
-)
-from entformer.analysis.diversity import jensen_shannon, jensen_shannon_of_live_heads
+from entformer.analysis.density import density, density_histogram, entropy, null_rate, sentence_density, union_density
+from entformer.analysis.diversity import jensen_shannon
 from entformer.analysis.interrogation import interrogation_weights
+from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES, measure_sentence
 from entformer.analysis.merging import merging_scores
-from entformer.analysis.positional import first_key_share, last_key_share, positional_confidence
+from entformer.analysis.positional import first_key_weight, last_key_weight, positional_confidence
 from entformer.analysis.rows import LayerRows
+from entformer.analysis.words import Marks
 from entformer.errors import ArgumentError
 
 # One sentence, two heads, three queries, four keys.
@@ -36,7 +30,27 @@ def rows(weights: np.ndarray, **options: object) -> LayerRows:
     return LayerRows.from_dense("encoder", 0, weights, **options)  # type: ignore[arg-type]
 
 
-def test_density_is_the_share_of_keys_with_weight() -> None:
+def mark_words(*words: list[int]) -> Marks:
+    return Marks(np.array(words), np.zeros((len(words), len(words[0])), np.bool_), np.full(len(words), -1))
+
+
+def test_every_measure_has_a_name_of_its_own_and_a_text() -> None:
+    for measures in (HEAD_MEASURES, LAYER_MEASURES):
+        assert len({measure.name for measure in measures}) == len({measure.title for measure in measures}) == len(measures)
+        assert all(measure.text.endswith((".", "better.")) for measure in measures)
+
+
+def test_a_sentence_is_measured_by_the_same_records() -> None:
+    found = measure_sentence(rows(TWO_HEADS), None)
+    assert found["density"] == pytest.approx([1.75 / 3, 1.0 / 3])
+    assert found["support"] == pytest.approx([7 / 3, 4 / 3])
+    assert found["effective_keys"] == pytest.approx([7 / 3, 4 / 3])
+    assert found["normalized_entropy"] == pytest.approx([(0.5 + 1.0) / 3, 0.5 / 3])
+    assert found["null_rate"] == [0.0, 0.0]
+    assert not {"alpha", "aer", "merging", "interrogation"} & found.keys()  # not computed from weights, or need words
+
+
+def test_density_is_the_fraction_of_keys_with_nonzero_weight() -> None:
     assert density(rows(TWO_HEADS)).tolist() == [[[0.5, 1.0, 0.25], [0.5, 0.25, 0.25]]]
 
 
@@ -73,22 +87,21 @@ def test_softmax_is_one_bar_at_full_density() -> None:
     assert histogram.sum() == 10
 
 
-def test_entropy_and_effective_keys() -> None:
+def test_entropy() -> None:
     assert entropy(rows(TWO_HEADS))[0, 0] == pytest.approx([math.log(2), math.log(4), 0.0])
-    assert effective_keys(rows(TWO_HEADS))[0, 0] == pytest.approx([2.0, 4.0, 1.0])
 
 
-def test_rows_that_do_not_sum_to_one_are_measured_by_their_shares() -> None:
+def test_rows_that_do_not_sum_to_one_are_measured_by_normalized_weights() -> None:
     assert entropy(rows(7.0 * TWO_HEADS)) == pytest.approx(entropy(rows(TWO_HEADS)))
     for found, expected in zip(jensen_shannon(rows(7.0 * TWO_HEADS)), jensen_shannon(rows(TWO_HEADS)), strict=True):
         assert found == pytest.approx(expected)
 
 
-def test_a_row_without_weight_is_null() -> None:
+def test_a_row_of_zeros_is_null() -> None:
     weights = TWO_HEADS.copy()
     weights[0, 1, 2] = 0.0
     found = rows(weights)
-    assert null_rows(found).tolist() == [[[False, False, False], [False, False, True]]]
+    assert null_rate(found).tolist() == [[[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]]
     assert density(found)[0, 1, 2] == 0.0
     assert math.isnan(entropy(found)[0, 1, 2])
 
@@ -105,7 +118,7 @@ def test_jensen_shannon_by_hand() -> None:
     assert found.by_heads[0] == pytest.approx([0.0, middle / math.log(2), 1.0])
 
 
-def test_jensen_shannon_is_one_when_heads_share_all_keys_out() -> None:
+def test_jensen_shannon_is_one_when_heads_attend_to_different_keys() -> None:
     found = jensen_shannon(rows(np.eye(3)[None, :, None, :]))
     assert (found.by_keys.item(), found.by_heads.item()) == pytest.approx((1.0, 1.0))
 
@@ -127,11 +140,6 @@ def test_jensen_shannon_of_null_rows() -> None:
     weights[0, 0, 0, 0] = 2.0  # the other head gives nothing
     assert jensen_shannon(rows(weights)).by_keys.item() == pytest.approx(math.log(2) / math.log(4))
     assert jensen_shannon(rows(weights)).by_heads.item() == pytest.approx(1.0)
-    assert np.isnan(jensen_shannon_of_live_heads(rows(weights))).all()
-    weights = np.zeros((1, 3, 1, 3))
-    weights[0, 0, 0, 0] = weights[0, 1, 0, 1] = 1.0
-    live = jensen_shannon_of_live_heads(rows(weights))
-    assert (live.by_keys.item(), live.by_heads.item()) == pytest.approx((math.log(2) / math.log(3), 1.0))
 
 
 def test_jensen_shannon_needs_a_choice() -> None:
@@ -145,7 +153,7 @@ def test_a_large_table_is_added_up_the_same_way(monkeypatch: pytest.MonkeyPatch)
     assert jensen_shannon(rows(weights)).by_keys == pytest.approx(small, nan_ok=True)
 
 
-def test_positional_confidence_is_the_mean_share_of_a_neighbour() -> None:
+def test_positional_confidence_is_the_mean_weight_of_a_neighbor() -> None:
     weights = np.array([[[[0.2, 0.8, 0.0], [0.9, 0.1, 0.0], [0.0, 0.5, 0.5]]]])
     assert positional_confidence(rows(weights), -1).item() == pytest.approx((0.9 + 0.5) / 2)
     assert positional_confidence(rows(weights), 0).item() == pytest.approx((0.2 + 0.1 + 0.5) / 3)
@@ -159,7 +167,7 @@ def test_a_query_without_a_choice_proves_nothing() -> None:
     assert math.isnan(positional_confidence(rows(causal, causal=True), 1).item())
 
 
-def test_neighbours_in_padding_do_not_count() -> None:
+def test_neighbors_in_padding_do_not_count() -> None:
     weights = np.zeros((1, 1, 3, 3))
     weights[0, 0, 0, 1] = weights[0, 0, 1, 0] = weights[0, 0, 2, 1] = 1.0
     short = rows(weights, query_lengths=np.array([2]), key_lengths=np.array([2]))
@@ -169,14 +177,14 @@ def test_neighbours_in_padding_do_not_count() -> None:
 
 def test_first_and_last_key() -> None:
     weights = np.array([[[[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]]])
-    assert first_key_share(rows(weights)).item() == pytest.approx(0.75)
-    assert last_key_share(rows(weights)).item() == pytest.approx(0.25)
+    assert first_key_weight(rows(weights)).item() == pytest.approx(0.75)
+    assert last_key_weight(rows(weights)).item() == pytest.approx(0.25)
 
 
 def test_merging_by_hand() -> None:
     # Tokens: "blo" "wing" | "up" | end. The paper: the most that any piece gives to the rest of its word.
     weights = np.array([[[[0.1, 0.6, 0.3, 0.0], [0.9, 0.1, 0.0, 0.0], [0.5, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 1.0]]]])
-    found = merging_scores(rows(weights), np.array([[0, 0, 1, -1]]))
+    found = merging_scores(rows(weights), mark_words([0, 0, 1, -1]))
     assert found.sizes.tolist() == [2, 1]
     assert found.rest[0] == pytest.approx([0.9, 0.3])
     assert found.with_self[0] == pytest.approx([1.0, 0.3])
@@ -186,7 +194,7 @@ def test_merging_keeps_sentences_and_heads_apart() -> None:
     weights = np.zeros((2, 2, 2, 2))
     weights[:, 0] = np.eye(2)
     weights[:, 1] = np.eye(2)[::-1]
-    found = merging_scores(rows(weights), np.array([[0, 0], [0, 1]]))
+    found = merging_scores(rows(weights), mark_words([0, 0], [0, 1]))
     assert found.sizes.tolist() == [2, 1, 1]
     assert found.rest.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
     assert found.with_self.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]

@@ -20,7 +20,7 @@ from entformer.analysis.html_report import ReportFiles
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
-from entformer.cli.report import Options, _print, run
+from entformer.cli.report import _print, report
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.kernels.entmax.api import entmax
@@ -97,7 +97,7 @@ def written(run_folder: Path, rela_folder: Path, tmp_path_factory: pytest.TempPa
     gold = folder / "gold.wa"
     gold.write_text("0-0 1-1\n0-0\n0?0\n1-1\n0-0\n0-0\n")
     text = f"{run_folder / 'test.de'},{run_folder / 'test.en'}"  # the other order: turned round
-    run([run_folder, rela_folder], Options(data=text, gold=gold, out=folder / "report.html", examples=4, which="last"))
+    report([run_folder, rela_folder], data=text, gold=gold, out=folder / "report.html", examples=4, checkpoint="last")
     return folder
 
 
@@ -108,7 +108,7 @@ def data(written: Path) -> dict[str, Any]:
 
 
 def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
-    assert data["version"] == 2
+    assert data["version"] == 3
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", data["created"])
     learned, rela = data["runs"]
     assert learned["languages"] == ["en", "de"]
@@ -125,7 +125,7 @@ def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
         "entropy",
         "effective_keys",
         "null_rate",
-        "positional",
+        "positional.-1",
         "merging",
         "merging_with_self",
         "interrogation_contrast",
@@ -135,9 +135,9 @@ def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
     }
     assert rela["heads"][0]["alpha"] is None
     assert any(head["null_rate"] > 0 for head in rela["heads"])
-    assert {layer["kind"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}
+    assert {layer["attn_type"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}
     assert learned["alignment"].keys() >= {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw"}
-    cross = [head for head in learned["heads"] if head["kind"] == "cross"]
+    cross = [head for head in learned["heads"] if head["attn_type"] == "cross"]
     best = min(min(head["aer"], head["aer_shifted"]) for head in cross)
     assert learned["alignment"]["best_head"]["aer"] == pytest.approx(best)
     assert learned["heads"][0]["aer"] is None
@@ -198,10 +198,8 @@ def test_figures_count_layers_and_heads_from_0(data: dict[str, Any]) -> None:
     keys = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
     assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == keys
     assert {text for text in texts("alpha-trajectories") if text.startswith("layer")} == {"layer 0", "layer 1"}
-    best = max(
-        (head for head in learned["runs"][0]["heads"] if "-1" in head["positional"]), key=lambda h: h["positional"]["-1"]
-    )
-    assert any(f"{best['kind']} layer {best['layer']} head {best['head']}," in text for text in texts("positional-heads"))
+    best = max(learned["runs"][0]["heads"], key=lambda head: head["positional.-1"] or 0.0)
+    assert any(f"{best['attn_type']} layer {best['layer']} head {best['head']}," in text for text in texts("positional-heads"))
     for name in ("density-by-layer", "head-diversity", "alignment-error"):
         figure = FIGURES[name](learned)
         assert figure is not None
@@ -216,7 +214,6 @@ def test_small_numbers_are_small_in_every_figure_and_in_the_terminal(
     for one in tiny["runs"]:
         for head in one["heads"]:
             head.update({name: 2.3e-5 for name, value in head.items() if isinstance(value, float) and "alpha" not in name})
-            head["positional"] = dict.fromkeys(head["positional"], 2.3e-5)
         for layer in one["layers"]:
             layer.update({name: 2.3e-5 for name, value in layer.items() if isinstance(value, float)})
         one["roles"] = [{**ranking, "heads": [[key, 2.3e-5] for key, _ in ranking["heads"]]} for ranking in one["roles"]]
@@ -247,7 +244,7 @@ def test_the_start_of_every_alpha_is_in_the_report(data: dict[str, Any]) -> None
     assert learned["alpha_correlation"]["all"] == pytest.approx(np.corrcoef(*zip(*pairs, strict=True))[0, 1])
     assert learned["alpha_correlation"].keys() == {"all", "encoder", "decoder", "cross"}
     assert rela["alpha_correlation"] is None
-    assert correlation_text(0.93, 1500).startswith("After 1,500 updates final alphas correlate 0.93 with their random")
+    assert correlation_text(0.93, 1500).startswith("After 1,500 steps final alphas correlate 0.93 with their random")
 
 
 def test_a_question_is_drawn_beside_the_same_words_as_a_statement(data: dict[str, Any]) -> None:
@@ -298,12 +295,12 @@ def test_best_weights_that_are_averaged_have_the_scores_of_the_average(run_folde
 def test_mistakes_are_named(run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "r.html"
     with pytest.raises(ArgumentError, match="twice"):
-        run([run_folder, run_folder], Options(out=out))
+        report([run_folder, run_folder], out=out)
     with pytest.raises(DataError, match="prepared data"):
-        run([run_folder], Options(out=out, which="last"))
+        report([run_folder], out=out, checkpoint="last")
     with pytest.raises(ArgumentError, match="--gold FILE"):
-        run([run_folder], Options(data=str(run_folder / "test"), gold_text="a,b", out=out, which="last"))
-    with pytest.raises(DataError, match="no run folder"):
-        run([tmp_path / "nowhere"], Options(out=out))
+        report([run_folder], data=str(run_folder / "test"), gold_text="a,b", out=out, checkpoint="last")
+    with pytest.raises(DataError, match="no run directory"):
+        report([tmp_path / "nowhere"], out=out)
     with pytest.raises(ArgumentError, match=r"ends in \.html"):
-        run([run_folder], Options(out=tmp_path / "r.json"))
+        report([run_folder], out=tmp_path / "r.json")

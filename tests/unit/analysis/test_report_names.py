@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from entformer.analysis.assemble import assemble
-from entformer.cli.report import Options, run
-from entformer.cli.report_progress import report_progress
+from entformer.cli.output import progress_bar
+from entformer.cli.report import report
 from entformer.text.numbers import printable
 
 NASTY = (r"run$\frac$", '<b>&amp;"it\'s" <script>\nnew [/line] $x$'.replace("/", "|"), "long" * 50)
@@ -25,7 +25,7 @@ def test_names_of_runs_are_shown_as_they_are(
     for folder in folders:
         shutil.copytree(run_folder, folder)
     text = str(run_folder / "test")
-    run(folders, Options(data=text, out=tmp_path / "report.html", examples=2, which="last", title="</script>" + NASTY[1]))
+    report(folders, data=text, out=tmp_path / "report.html", examples=2, checkpoint="last", title="</script>" + NASTY[1])
     names = [printable(folder.name) for folder in folders]
     assert all("\n" not in name for name in names)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -49,6 +49,6 @@ def test_text_that_utf8_does_not_have_can_be_written() -> None:
 
 def test_progress_does_not_read_names_as_markup() -> None:
     console = Console(force_terminal=True, width=80)
-    with console.capture() as shown, report_progress(console) as progress:
+    with console.capture() as shown, progress_bar(console) as progress:
         progress("run [/bold] [red]: heads", 1, 2)
     assert "[/bold]" in shown.get()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from entformer.analysis.streaming import Reservoir, StreamingMedians
+from entformer.analysis.streaming import Reservoir, StreamingMeans, StreamingMedians
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
@@ -12,20 +12,19 @@ def test_medians_are_those_of_numpy(count: int) -> None:
     medians = StreamingMedians(3)
     for part in np.array_split(values, 4):
         medians.add(part)
-    assert medians.medians() == pytest.approx(np.median(values, 0), abs=1e-3)
+    assert medians.values() == pytest.approx(np.median(values, 0), abs=1e-3)
 
 
 def test_medians_of_equal_values_are_exact() -> None:
     medians = StreamingMedians(3)
     medians.add(np.array([[0.0, 1.0, 0.3333], [0.0, 1.0, 0.3333]]))
-    assert medians.medians().tolist() == [0.0, 1.0, 0.3333]
+    assert medians.values() == [0.0, 1.0, 0.3333]
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    medians = StreamingMedians(2)
-    medians.add(np.array([[0.25, np.nan], [np.nan, np.nan]]))
-    assert medians.medians()[0] == 0.25
-    assert np.isnan(medians.medians()[1])
+def test_unknown_values_are_skipped() -> None:
+    for statistic in (StreamingMedians(2), StreamingMeans(2)):
+        statistic.add(np.array([[0.25, np.nan], [np.nan, np.nan]]))
+        assert statistic.values() == [0.25, None]
 
 
 def test_reservoir_is_a_uniform_sample() -> None:

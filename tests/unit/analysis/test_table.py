@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from entformer.analysis import Collector, HeadTable, LayerRows, Role
-from entformer.analysis.roles import QUESTIONS, RoleQuestion, find_roles, rank_heads
+from entformer.analysis.roles import ROLES, RoleDefinition, find_roles, rank_heads
 from entformer.errors import ArgumentError
 
 
@@ -39,10 +39,17 @@ def test_roles_are_ranked_whether_or_not_they_are_candidates(table: HeadTable) -
     assert "merges subwords" not in ranking  # nothing to measure it on
 
 
-def test_more_roles_can_be_asked_for(table: HeadTable) -> None:
-    sparse = RoleQuestion("one key only", lambda head: 1.0 / head.support, 0.9)
-    assert find_roles(table.heads[0], (*QUESTIONS, sparse)).roles[0].role in ("one key only", "previous token")
-    assert len(find_roles(table.heads[0], (*QUESTIONS, sparse)).roles) == 2
+def test_more_roles_can_be_defined(table: HeadTable) -> None:
+    sparse = RoleDefinition("one key only", "support", 0.9, lambda head: 1.0 / head.support)
+    assert find_roles(table.heads[0], (*ROLES, sparse)).roles[0].role in ("one key only", "previous token")
+    assert len(find_roles(table.heads[0], (*ROLES, sparse)).roles) == 2
+
+
+def test_measures_are_attributes(table: HeadTable) -> None:
+    assert table.heads[0].density == table.heads[0].values["density"] == pytest.approx(0.1)
+    assert table.heads[0].aer is None
+    with pytest.raises(AttributeError, match="no measure 'beauty'"):
+        _ = table.heads[0].beauty
 
 
 def test_columns_and_order(table: HeadTable) -> None:
@@ -56,8 +63,8 @@ def test_columns_and_order(table: HeadTable) -> None:
 
 
 def test_small_measures_are_small_in_the_terminal_and_in_notebooks(table: HeadTable) -> None:
-    tiny = replace(table.heads[0], density=2.3e-5, entropy=0.0004, roles=(Role("previous token", 2.3e-5),))
-    layer = replace(table.layers[0], null_rate=2.3e-5)
+    tiny = replace(table.heads[0].with_values(density=2.3e-5, entropy=0.0004), roles=(Role("previous token", 2.3e-5),))
+    layer = table.layers[0].with_values(null_rate=2.3e-5)
     shown = replace(table, heads=(tiny,), layers=(layer,))
     for text in (repr(shown), shown._repr_html_()):
         assert text.count("2.3e-5") >= 2
@@ -71,6 +78,6 @@ def test_it_becomes_json_and_html(table: HeadTable) -> None:
     assert table.to_dict()["heads"][0]["roles"][0]["role"] == "previous token"
     page = table._repr_html_()
     assert page.count("<tr>") == 4 + 2  # heads and layers, each with a line of titles
-    assert "js diversity heads" in page
+    assert "Jensen-Shannon divergence, base: heads" in page
     assert "encoder.0.2" in page
     assert "encoder.0.2" in repr(table)

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from entformer.checkpoint import RunFolder, average_checkpoints, load_run, load_weights, model_info, save_weights
-from entformer.checkpoint.atomic import read_json, write_json
 from entformer.checkpoint.average import best_checkpoints
 from entformer.checkpoint.folder import Checkpoint
 from entformer.checkpoint.weights import save_tensors
 from entformer.errors import ArgumentError, DataError
+from entformer.files import read_json, write_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
@@ -35,7 +35,7 @@ def subwords() -> SubwordTokenizer:
 
 def model_of(size: int, seed: int = 1) -> Seq2Seq:
     torch.manual_seed(seed)
-    return Seq2Seq(Seq2SeqConfig.model_validate({**SIZES, "vocab_size": size}))
+    return Seq2Seq(Seq2SeqConfig.from_dict({**SIZES, "vocab_size": size}))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: S
 
 def test_one_flipped_bit_in_averaged_weights_is_found(run: RunFolder) -> None:
     flip(average_checkpoints(run, ["4", "8"]))
-    with pytest.raises(DataError, match=r"averaged/model\.safetensors is damaged: .*make it again with: entformer average"):
+    with pytest.raises(DataError, match=r"averaged/model\.safetensors is damaged: .*recreate it with: entformer average"):
         load_run(run.path, "averaged")
 
 
@@ -149,7 +149,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(
     (note,) = run.set_damaged_aside()
     assert note.startswith("WARNING: ")
     assert "state.safetensors is damaged" in note
-    assert "goes on from step-00000008 and repeats the 4 steps in between" in note
+    assert "resumes from step-00000008 and repeats the 4 steps in between" in note
     assert resume(run, subwords.size).step == 8
     assert (run.checkpoints / "damaged-step-00000012" / "state.safetensors").is_file()
     assert run.set_damaged_aside() == []  # said once
@@ -158,7 +158,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(
 def test_with_no_whole_checkpoint_training_does_not_silently_start_again(run: RunFolder) -> None:
     for checkpoint in run.complete():
         flip(checkpoint.weights)
-    with pytest.raises(DataError, match=r"step-00000004.* is damaged: .* no other checkpoint to go on from; put the file back"):
+    with pytest.raises(DataError, match=r"step-00000004.* is damaged: .* no other checkpoint to resume from; restore the file"):
         run.set_damaged_aside()
     assert [checkpoint.step for checkpoint in run.complete()] == [4]
 
@@ -172,7 +172,7 @@ def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder,
 
 def test_a_pointer_to_a_checkpoint_that_is_gone_is_told(run: RunFolder) -> None:
     run.keep_only([8, 12])
-    with pytest.warns(UserWarning, match=r"best\.json names is gone or incomplete; the last one is used"):
+    with pytest.warns(UserWarning, match=r"checkpoint named in .*best\.json is missing or incomplete; the last one is used"):
         assert load_run(run.path).step == 12
     run.point("best", run.checkpoint("8"))
     with warnings.catch_warnings():
@@ -228,7 +228,7 @@ def test_json_files_of_other_content_are_one_sentence(run: RunFolder, text: str)
 @pytest.mark.parametrize("changed", [{"subwords": None}, {"subwords": {"size": 280}}, {"source_language": 3}, {"model": []}])
 def test_a_model_file_of_other_types_names_the_key(run: RunFolder, changed: dict[str, Any]) -> None:
     write_json(run.model, read_json(run.model) | changed)
-    with pytest.raises(DataError, match=rf"model\.json is damaged \({next(iter(changed))}.*\); put it back from a copy\."):
+    with pytest.raises(DataError, match=rf"model\.json is damaged \({next(iter(changed))}.*\); restore it from a copy\."):
         load_run(run.path)
 
 
@@ -251,7 +251,10 @@ def test_a_ranking_of_other_types_is_one_sentence(run: RunFolder) -> None:
 
 def test_a_lock_that_cannot_be_opened_is_one_sentence(run: RunFolder) -> None:
     (run.path / ".lock").mkdir()
-    with pytest.raises(ArgumentError, match=r"\.lock cannot be opened \(Is a directory\).*give another folder"), run.locked():
+    with (
+        pytest.raises(ArgumentError, match=r"\.lock cannot be opened \(Is a directory\).*choose another directory"),
+        run.locked(),
+    ):
         pass
 
 
@@ -265,7 +268,7 @@ def test_the_lock_of_another_user_is_one_sentence(run: RunFolder) -> None:
 
 def test_a_lock_with_other_content_does_not_matter(run: RunFolder) -> None:
     (run.path / ".lock").write_bytes(b"\xff\xfe" * 100)
-    with run.locked(), pytest.raises(ArgumentError, match=r"another training \(process \d+\)"), run.locked():
+    with run.locked(), pytest.raises(ArgumentError, match=r"another process \(PID \d+\)"), run.locked():
         pass
 
 

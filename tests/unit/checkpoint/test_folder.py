@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from entformer.checkpoint import atomic
+from entformer import files
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import save_tensors
 from entformer.errors import ArgumentError, DataError, RunFailed
@@ -93,7 +93,7 @@ def test_pointers_name_complete_checkpoints_only(folder: RunFolder) -> None:
     assert json.loads((folder.path / "best.json").read_text(encoding="utf-8"))["value"] == 3.5
     folder.point("last", second)
     (second.path / "DONE").unlink()
-    with pytest.warns(UserWarning, match=r"last\.json names is gone or incomplete"):
+    with pytest.warns(UserWarning, match=r"checkpoint named in .*last\.json is missing or incomplete"):
         assert folder.pointed("last") is None
     assert folder.pointed("other") is None
 
@@ -121,15 +121,15 @@ def test_a_full_disk_is_one_sentence_and_older_checkpoints_stay(folder: RunFolde
 
 def test_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "best.json"
-    atomic.write_json(path, {"step": 1})
+    files.write_json(path, {"step": 1})
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(RunFailed, match="the disk is full"):
-        atomic.write_json(path, {"step": 2})
-    assert atomic.read_json(path) == {"step": 1}
+        files.write_json(path, {"step": 2})
+    assert files.read_json(path) == {"step": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["best.json"]
 
 
@@ -141,16 +141,16 @@ def test_too_little_space_is_said_before_training(folder: RunFolder) -> None:
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     (tmp_path / "zoo").mkdir()
-    with pytest.raises(ArgumentError, match=r"exists and is not a run of entformer \(it holds thesis.tex and more\)"):
+    with pytest.raises(ArgumentError, match=r"exists and is not an entformer run \(it contains thesis.tex and more\)"):
         RunFolder(tmp_path).claim()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex", "zoo"]
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
-    with pytest.raises(ArgumentError, match="is a file; give the name of a folder"):
+    with pytest.raises(ArgumentError, match="is a file; choose the name of a directory"):
         RunFolder(tmp_path / "run").claim()
-    with pytest.raises(ArgumentError, match="cannot be made"):
+    with pytest.raises(ArgumentError, match="cannot be created or written"):
         RunFolder(tmp_path / "run" / "below").claim()
 
 
@@ -162,14 +162,14 @@ def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(ArgumentError, match=r"cannot be written to \(Read-only file system\)"):
+    with pytest.raises(ArgumentError, match=r"cannot be created or written \(Read-only file system\)"):
         RunFolder(run).claim()
 
 
 def test_two_trainings_cannot_share_a_folder(folder: RunFolder) -> None:
     with (
         folder.locked(),
-        pytest.raises(ArgumentError, match=rf"another training \(process {os.getpid()}\)"),
+        pytest.raises(ArgumentError, match=rf"another process \(PID {os.getpid()}\)"),
         RunFolder(folder.path).locked(),
     ):
         pass
@@ -178,11 +178,11 @@ def test_two_trainings_cannot_share_a_folder(folder: RunFolder) -> None:
 
 
 def test_infinities_become_null_in_json(tmp_path: Path) -> None:
-    atomic.write_json(tmp_path / "x.json", {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
-    assert atomic.read_json(tmp_path / "x.json") == {"a": [None, {"b": None}], "c": 1.5}
+    files.write_json(tmp_path / "x.json", {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
+    assert files.read_json(tmp_path / "x.json") == {"a": [None, {"b": None}], "c": 1.5}
 
 
 def test_damaged_json_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"x\.json cannot be read as JSON"):
-        atomic.read_json(tmp_path / "x.json")
+        files.read_json(tmp_path / "x.json")

@@ -20,7 +20,7 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidd
 
 def model_of(vocab_size: int, seed: int = 1, **changes: object) -> Seq2Seq:
     torch.manual_seed(seed)
-    return Seq2Seq(Seq2SeqConfig.model_validate({**SIZES, "vocab_size": vocab_size, **changes}))
+    return Seq2Seq(Seq2SeqConfig.from_dict({**SIZES, "vocab_size": vocab_size, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_weights_can_be_named_by_folders(run: RunFolder, subwords: SubwordTokeni
     shutil.copytree(run.checkpoint("2").path, copy)
     assert same(load_run(run.path, copy).model, model_of(subwords.size, 2))
     (run.path.parent / "empty").mkdir()
-    with pytest.raises(DataError, match="empty holds no weights; give a run, a checkpoint folder or a safetensors file"):
+    with pytest.raises(DataError, match="empty has no weights; pass a run, a checkpoint directory or a safetensors file"):
         load_run(run.path, run.path.parent / "empty")
 
 
@@ -104,7 +104,7 @@ def test_best_is_the_last_one_while_there_is_no_validation(run: RunFolder) -> No
 def test_load_skips_a_truncated_checkpoint(run: RunFolder) -> None:
     path = run.checkpoint("3").weights
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.warns(UserWarning, match=r"last\.json names is gone or incomplete; the last one is used"):
+    with pytest.warns(UserWarning, match=r"last\.json is missing or incomplete; the last one is used"):
         assert load_run(run.path, "last").step == 2
 
 
@@ -112,7 +112,7 @@ def test_subwords_of_another_size_are_told_by_numbers(run: RunFolder, subwords: 
     other = SubwordTokenizer.train(["x y z hello world"] * 5, vocab_size=276)
     assert other.size != subwords.size
     other.save(run.subwords)
-    with pytest.raises(DataError, match=rf"has {subwords.size} types of subwords, .*subwords.model has {other.size}; put back"):
+    with pytest.raises(DataError, match=rf"has a vocabulary of {subwords.size}, .*subwords.model of {other.size}; restore"):
         load_run(run.path)
 
 
@@ -148,12 +148,12 @@ def test_tied_tensors_are_stored_once_and_come_back_tied(tmp_path: Path, tied: s
 
 
 def test_folders_that_are_no_runs_are_told_apart(tmp_path: Path, run: RunFolder) -> None:
-    with pytest.raises(DataError, match="there is no run folder"):
+    with pytest.raises(DataError, match="there is no run directory"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "other").mkdir()
-    with pytest.raises(DataError, match=r"is not a run of entformer: it has no model\.json"):
+    with pytest.raises(DataError, match=r"is not an entformer run: it has no model\.json"):
         load_run(tmp_path / "other")
-    with pytest.raises(DataError, match=r"has no averaged weights; make them with: entformer average"):
+    with pytest.raises(DataError, match=r"has no averaged weights; create them with: entformer average"):
         load_run(run.path, "averaged")
     shutil.rmtree(run.checkpoints)
     with pytest.raises(DataError, match="has no complete checkpoint yet"):
@@ -180,5 +180,5 @@ def test_which_checkpoints_are_last_and_best(run: RunFolder) -> None:
     assert [checkpoint.step for checkpoint in last_checkpoints(run, 2)] == [1, 3]  # step 2 was saved because of a stop
     assert [checkpoint.step for checkpoint in best_checkpoints(run, 5)] == [1, 3]
     assert [checkpoint.step for checkpoint in best_checkpoints(run, 1)] == [3]
-    with pytest.raises(ArgumentError, match="there is no checkpoint to average"):
+    with pytest.raises(ArgumentError, match="must not be empty"):
         average_checkpoints(run, [])

@@ -9,7 +9,7 @@ import pytest
 from entformer.data import datasets, downloads
 from entformer.data.corpus import Corpus, ParallelText
 
-from .web import Web, serve, small_corpus
+from .web import Web, serve, small_dataset
 
 Pairs = Sequence[tuple[str, str]]
 NOUNS = {"dog": "hund", "man": "mann", "horse": "gaul", "friend": "freund", "tree": "baum"}
@@ -68,8 +68,8 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> datasets.Corpus:
-    """The only corpus there is to fetch."""
-    made = small_corpus(web)
+def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> datasets.DatasetInfo:
+    """The only dataset."""
+    made = small_dataset(web)
     monkeypatch.setattr(downloads, "corpus", lambda name: made)
     return made

@@ -139,11 +139,10 @@ def test_less_than_five_percent_padding_on_multi30k(tmp_path: Path) -> None:
     assert report.padding_share < 0.05
 
 
-def test_a3_09_a_sentence_longer_than_a_batch_is_a_batch_of_its_own() -> None:
+def test_a_sentence_longer_than_a_batch_is_a_batch_of_its_own() -> None:
     batches = TokenBatches(store_of([(500, 3), (4, 5), (3, 600), (5, 5)]), tokens=64)
     shapes = sorted((len(batch.examples), max(batch.source.shape[1], batch.target.shape[1] - 1)) for batch in batches.epoch(0))
     assert shapes == [(1, 501), (1, 601), (2, 6)]
-    assert batches.oversized == 2
     assert TokenBatches(store_of([(30, 30)] * 5), tokens=1).batches_in(0) == 5  # never an empty iterator
 
 
@@ -160,18 +159,18 @@ def test_every_process_gets_equally_many_batches_and_every_pair_goes_to_one(worl
 def test_wrong_arguments_are_named() -> None:
     store = store_of([(2, 2)] * 3)
     for arguments, sentence in [
-        ({"tokens": 0}, "a batch of 0 tokens is empty; give 1 or more"),
-        ({"max_sentences": 0}, "a batch of 0 sentences is empty"),
-        ({"count": "words"}, "count is 'words'; it is 'max', 'source' or 'target'"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2 processes"),
+        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"max_sentences": 0}, "max_sentences must be at least 1"),
+        ({"count": "words"}, "count must be 'max', 'source' or 'target', got 'words'"),
+        ({"rank": 2, "world_size": 2}, "rank must be between 0 and 1, got 2"),
     ]:
         with pytest.raises(ArgumentError, match=sentence):
             TokenBatches(store, **arguments)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="has 3 pairs, too few for 4 processes"):
         TokenBatches(store, world_size=4)
-    with pytest.raises(DataError, match="is empty: there is not one pair to make a batch of"):
+    with pytest.raises(DataError, match="is empty; training needs at least one pair"):
         TokenBatches(TokenStore.from_examples([]))
-    with pytest.raises(ArgumentError, match="start is -1"):
+    with pytest.raises(ArgumentError, match="start must be at least 0, got -1"):
         next(TokenBatches(store).epoch(0, -1))
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from entformer.cli.prep import find_text, parse_columns, parse_languages, run
+from entformer.cli.prep import parse_columns, parse_languages, prep
 from entformer.data.corpus import ParallelText
 from entformer.data.prepared import Prepared
+from entformer.data.texts import find_text
 from entformer.errors import ArgumentError, DataError
 
 Text = Callable[..., ParallelText]
@@ -42,7 +43,7 @@ def test_the_report_names_counts_and_lines(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     test = str(tmp_path / "test")
-    run(tmp_path / "out", languages="en-de", train=[messy], test=test, vocab_size=500)
+    prep(tmp_path / "out", languages="en-de", train=[messy], test=test, vocab_size=500)
     said = " ".join(capsys.readouterr().out.split())
     for sentence in (
         "1 a side is empty 41",
@@ -50,24 +51,24 @@ def test_the_report_names_counts_and_lines(
         "1 it holds a NUL byte",
         "1 a side has more subwords than --max-length 45",
         "1 one side is more than --max-ratio times as long as the other 48",
-        "sources of the test text that are in the training text too: 1 of 10, with the same translation: 1 (training line 46; "
+        "sources of the test text that are also in the training text: 1 of 10, with the same translation: 1 (training line 46; "
         "--dedup drops them)",
         "1 training pairs repeat an earlier one (line 43)",
         "train, source side: a byte-order mark was removed",
         "2 lines end in \\r\\n (Windows); the \\r was removed",
         "the last line has no newline",
-        "1 lines hold characters that other programs take for the end of a line, such as U+2028 (line 47)",
+        "1 lines contain characters that other programs treat as line ends, such as U+2028 (line 47)",
         "the longest sentence has",
         "subwords for both languages",
         "% padding",
         "prepared in",
     ):
         assert sentence in said, said
-    assert Prepared.open(tmp_path / "out").report.kept == 43
+    assert len(Prepared.open(tmp_path / "out").store("train")) == 43
 
 
 def test_json_is_one_object_on_standard_output(messy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path / "out", languages="en-de", train=[messy], vocab_size=500, as_json=True)
+    prep(tmp_path / "out", languages="en-de", train=[messy], vocab_size=500, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["train"][0]["dropped"]["empty"] == {"count": 1, "lines": [41]}
     assert report["folder"] == str(tmp_path / "out")
@@ -84,13 +85,13 @@ def test_a_text_is_named_by_prefix_by_two_files_or_by_a_tsv(text: Text, tmp_path
     assert find_text(prefix, "en", "de").source == tmp_path / "train.en.gz"
 
 
-def test_a3_25_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
+def test_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
     text("train", [("a", "b")])
-    with pytest.raises(DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; name the part before \.fr"):
+    with pytest.raises(DataError, match=r"train\.fr: there is no such file, nor train\.fr\.gz; pass the path without \.fr"):
         find_text(str(tmp_path / "train"), "en", "fr")
-    with pytest.raises(DataError, match=r"is a file: give both sides as SOURCE,TARGET, or rename it to \.tsv"):
+    with pytest.raises(DataError, match=r"is a file: pass both sides as SOURCE,TARGET, or rename it to \.tsv"):
         find_text(str(tmp_path / "train.en"), "en", "de")
-    with pytest.raises(ArgumentError, match="is not of the form SOURCE,TARGET"):
+    with pytest.raises(ArgumentError, match="expected SOURCE,TARGET"):
         find_text("a,b,c", "en", "de")
     with pytest.raises(ArgumentError, match="'english' is not of the form en-de"):
         parse_languages("english")
@@ -99,7 +100,7 @@ def test_a3_25_wrong_names_are_explained(text: Text, tmp_path: Path) -> None:
 
 
 def test_the_built_in_corpus_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path / "out", corpus="builtin", vocab_size=2000, as_json=True)
+    prep(tmp_path / "out", corpus="builtin", vocab_size=2000, as_json=True)
     assert json.loads(capsys.readouterr().out)["overlap"]["test"]["pairs"] == 0
     opened = Prepared.open(tmp_path / "out")
     assert opened.corpus == "builtin"
@@ -109,13 +110,13 @@ def test_the_built_in_corpus_by_name(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_options_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     for arguments, sentence in [
         ({}, "give --languages en-de and --train, or a named corpus with --corpus"),
-        ({"corpus": "builtin", "train": ["x"], "valid": "y"}, "brings its own languages and files; leave out --train, --valid"),
-        ({"languages": "en-de", "train": ["x"], "from_": "y"}, "--from and --layout belong to a named corpus"),
-        ({"corpus": "builtin", "layout": "raw"}, "the built-in corpus is made here and has one layout"),
-        ({"corpus": "multi40k"}, "There is no corpus 'multi40k'"),
+        ({"corpus": "builtin", "train": ["x"], "valid": "y"}, "has its own languages and files; remove --train, --valid"),
+        ({"languages": "en-de", "train": ["x"], "from_": "y"}, "--from and --layout require a named corpus"),
+        ({"corpus": "builtin", "layout": "raw"}, "the built-in corpus needs no download and has one layout"),
+        ({"corpus": "multi40k"}, "here is no corpus 'multi40k'"),
     ]:
         with pytest.raises(ArgumentError, match=sentence):
-            run(tmp_path / "out", **arguments)  # type: ignore[arg-type]
+            prep(tmp_path / "out", **arguments)  # type: ignore[arg-type]
 
 
 def test_swapped_sides_are_refused_by_their_endings(text: Text, tmp_path: Path) -> None:
@@ -125,26 +126,26 @@ def test_swapped_sides_are_refused_by_their_endings(text: Text, tmp_path: Path) 
     with pytest.raises(
         ArgumentError, match=r"train\.de is given as the en side and ends in \.de: source and target are swapped"
     ):
-        run(tmp_path / "out", languages="en-de", train=swapped)
+        prep(tmp_path / "out", languages="en-de", train=swapped)
     (tmp_path / "train.de").rename(tmp_path / "other.txt")
     with pytest.raises(ArgumentError, match=r"train\.en is given as the de side and ends in \.en"):
-        run(tmp_path / "out", languages="en-de", train=[f"{tmp_path / 'other.txt'},{prefix}.en"])
+        prep(tmp_path / "out", languages="en-de", train=[f"{tmp_path / 'other.txt'},{prefix}.en"])
     assert not (tmp_path / "out").exists()
 
 
-def test_swapped_sides_are_suspected_by_their_words(tmp_path: Path) -> None:
+def test_swapped_sides_are_detected_by_their_words(tmp_path: Path) -> None:
     english = tmp_path / "one.txt"
     german = tmp_path / "two.txt"
     english.write_text("the man and the dog is in the house with the cat\n" * 9, encoding="utf-8")
     german.write_text("der Mann und der Hund ist in dem Haus mit der Katze\n" * 9, encoding="utf-8")
     with pytest.warns(UserWarning, match=r"the source side of .*one\.txt and .* looks like en, but the languages are de-en"):
-        run(tmp_path / "out", languages="de-en", train=[f"{english},{german}"], vocab_size=300, as_json=True)
+        prep(tmp_path / "out", languages="de-en", train=[f"{english},{german}"], vocab_size=300, as_json=True)
 
 
 def test_options_without_effect_are_refused(text: Text, tmp_path: Path) -> None:
     text("train", [("a man", "ein Mann")])
     prefix = str(tmp_path / "train")
     with pytest.raises(ArgumentError, match="--vocab-size 300 has no effect"):
-        run(tmp_path / "out", languages="en-de", train=[prefix], vocab_size=300, subwords=tmp_path / "s.model")
+        prep(tmp_path / "out", languages="en-de", train=[prefix], vocab_size=300, subwords=tmp_path / "s.model")
     with pytest.raises(ArgumentError, match=r"--columns 2,3 has no effect: no text is a \.tsv file"):
-        run(tmp_path / "out", languages="en-de", train=[prefix], columns="2,3")
+        prep(tmp_path / "out", languages="en-de", train=[prefix], columns="2,3")

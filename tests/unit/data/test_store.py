@@ -56,7 +56,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     path = tmp_path / "train.source.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"train\.source\.bin: has 7 bytes and must have 8; a copy was cut short"):
+    with pytest.raises(DataError, match=r"train\.source\.bin: has 7 bytes, expected 8 \(truncated copy"):
         TokenStore.open(tmp_path, "train")
     path.unlink()
     with pytest.raises(DataError, match=r"train\.source\.bin: missing \(No such file or directory\)"):
@@ -64,7 +64,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{")
     with pytest.raises(DataError, match=r"train\.json: damaged"):
         TokenStore.open(tmp_path, "train")
-    with pytest.raises(DataError, match=r"valid\.json: no such part of the prepared data"):
+    with pytest.raises(DataError, match=r"valid\.json: there is no such split"):
         TokenStore.open(tmp_path, "valid")
 
 
@@ -76,5 +76,5 @@ def test_a_writer_that_failed_leaves_no_store(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="power cut"):
         fail()
-    with pytest.raises(DataError, match="no such part"):
+    with pytest.raises(DataError, match="no such split"):
         TokenStore.open(tmp_path, "train")

@@ -305,16 +305,16 @@ def test_a_damaged_model_is_named() -> None:
     ("options", "message"),
     [
         ({"beam": 0}, "beam=0 must be at least 1"),
-        ({"beam": 2, "n_best": 3}, "raise the beam"),
+        ({"beam": 2, "n_best": 3}, "increase the beam"),
         ({"length_penalty": "none", "length_penalty_alpha": 0.6}, "has no effect"),
         ({"length_penalty": "wu"}, "average, gnmt, none"),
         ({"length_penalty_alpha": -1.0}, "at least 0"),
         ({"max_length": 3, "min_length": 4}, "min_length=4"),
-        ({"prefix": [[4], [4]]}, "2 prefixes for 1 sentences"),
-        ({"prefix": [[EOS]]}, "may not hold"),
+        ({"prefix": [[4], [4]]}, "one entry per sentence \\(1\\), got 2"),
+        ({"prefix": [[EOS]]}, "must not contain"),
     ],
 )
-def test_wishes_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         beam_search(ToyModel(random_table(0, 7)), sources(9), **options)
 

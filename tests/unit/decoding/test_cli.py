@@ -7,15 +7,15 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from entformer.checkpoint import average_checkpoints, load_run
-from entformer.cli import score, translate
-from entformer.cli.main import app
-from entformer.cli.test_sets import TestSet
+from entformer.cli.score import score
+from entformer.cli.test_sets import TestSet, in_direction_of
+from entformer.cli.translate import translate
 from entformer.data.builtin import builtin_corpus
 from entformer.data.corpus import Corpus, ParallelText
 from entformer.data.prep import prepare
@@ -28,8 +28,7 @@ from entformer.text.tokenizer import SubwordTokenizer
 LINES = ["two dogs", "", "a\u2028man \x0b in 👍", "a hat"]
 
 
-def options(**given: object) -> translate.Options:
-    return translate.Options(**{"beam": 2, "max_ratio": 0.0, "max_extra": 6, **given})  # type: ignore[arg-type]
+SHORT: dict[str, Any] = {"beam": 2, "max_ratio": 0.0, "max_extra": 6}
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_file_in_a_file_out_line_for_line(
     run_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "out.txt"
-    translate.run(run_folder, options(input=source, output=out))
+    translate(run_folder, input_file=source, output=out, **SHORT)
     text = out.read_text(encoding="utf-8")
     assert text.count("\n") == len(LINES) == len(text.splitlines())
     assert text.split("\n")[1] == ""
@@ -59,13 +58,13 @@ def test_a_pipe_in_a_pipe_out(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"two dogs\r\n\n\xef\xbb\xbfa man\n")))
-    translate.run(run_folder, options())
+    translate(run_folder, **SHORT)
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
 
 def test_n_best_is_one_line_of_json_per_line(run_folder: Path, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    translate.run(run_folder, options(input=source, output=out, n_best=2))
+    translate(run_folder, input_file=source, output=out, n_best=2, **SHORT)
     found = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
     assert [entry["line"] for entry in found] == [1, 2, 3, 4]
     assert [entry["source"] for entry in found] == LINES
@@ -76,7 +75,7 @@ def test_n_best_is_one_line_of_json_per_line(run_folder: Path, source: Path, tmp
 
 def test_attention_of_every_head_as_json_lines(run_folder: Path, source: Path, tmp_path: Path) -> None:
     out, heads = tmp_path / "out.txt", tmp_path / "heads.jsonl"
-    translate.run(run_folder, options(input=source, output=out, attention=heads))
+    translate(run_folder, input_file=source, output=out, attention=heads, **SHORT)
     lines = heads.read_text(encoding="utf-8").split("\n")[:-1]
     assert [(json.loads(line)["line"], json.loads(line)["part"]) for line in lines] == [(1, 1), (3, 1), (4, 1)]
     record = AttentionRecord.from_json(lines[0])
@@ -87,7 +86,7 @@ def test_attention_of_every_head_as_json_lines(run_folder: Path, source: Path, t
 def test_prefix_of_every_line(run_folder: Path, source: Path, tmp_path: Path) -> None:
     out, prefixes = tmp_path / "out.txt", tmp_path / "prefixes.txt"
     prefixes.write_text("red\n\nball\n\n", encoding="utf-8")
-    translate.run(run_folder, options(input=source, output=out, prefix_file=prefixes))
+    translate(run_folder, input_file=source, output=out, prefix_file=prefixes, **SHORT)
     found = out.read_text(encoding="utf-8").split("\n")
     assert found[0].startswith("red")
     assert found[2].startswith("ball")
@@ -97,20 +96,20 @@ def test_prefix_of_every_line(run_folder: Path, source: Path, tmp_path: Path) ->
     ("given", "message"),
     [
         ({"prefix": "a", "prefix_file": Path("x")}, "not both"),
-        ({"input": Path("nowhere.txt")}, "no such file"),
-        ({"interactive": True, "input": Path("x")}, "leave --input out"),
+        ({"input_file": Path("nowhere.txt")}, "no such file"),
+        ({"interactive": True, "input_file": Path("x")}, "remove --input"),
         ({"output": Path("a"), "attention": Path("a")}, "same file"),
-        ({"n_best": 3}, "raise the beam"),
+        ({"n_best": 3}, "increase the beam"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(run_folder: Path, given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_reported(run_folder: Path, given: dict[str, Any], message: str) -> None:
     with pytest.raises((ArgumentError, DataError), match=message):
-        translate.run(run_folder, options(**given))
+        translate(run_folder, **{**SHORT, **given})
 
 
 def test_the_input_is_never_overwritten(run_folder: Path, source: Path) -> None:
     with pytest.raises(ArgumentError, match="would be overwritten"):
-        translate.run(run_folder, options(input=source, output=source))
+        translate(run_folder, input_file=source, output=source, **SHORT)
     assert source.read_bytes() == "\n".join(LINES).encode()
 
 
@@ -121,7 +120,7 @@ def test_what_was_translated_before_a_failure_is_kept(
     source.write_bytes(b"two dogs\na man\nbad \xff byte\n")
     out.write_text("old\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"source\.txt:3"):
-        translate.run(run_folder, options(input=source, output=out, window=1))
+        translate(run_folder, input_file=source, output=out, window=1, **SHORT)
     assert out.read_text(encoding="utf-8") == "old\n"
     assert (tmp_path / "out.txt.partial").read_text(encoding="utf-8").count("\n") == 2
     assert "out.txt.partial" in capsys.readouterr().err
@@ -141,7 +140,7 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_score_of_two_files(files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     reference, good, bad = files
-    score.run(score.Options(hypotheses=good, references=(reference,), compare=bad, resamples=100), options())
+    score(hypotheses=good, references=[reference], compare=bad, resamples=100, beam=2)
     out = capsys.readouterr().out
     assert "BLEU = " in out
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in out
@@ -156,10 +155,7 @@ def test_score_as_json_has_signatures_and_language_warnings(
     pieces = tmp_path / "pieces.txt"
     pieces.write_text("▁The ▁cat\nA dog runs.\n" * 10, encoding="utf-8")
     with pytest.warns(UserWarning, match="subwords, not text"):
-        score.run(
-            score.Options(hypotheses=pieces, references=(reference,), compare=bad, resamples=20, tokenized=True, as_json=True),
-            options(),
-        )
+        score(hypotheses=pieces, references=[reference], compare=bad, resamples=20, tokenized=True, as_json=True)
     content = json.loads(capsys.readouterr().out)
     assert content["main"] == "tokenized_bleu"
     assert all("version:" in entry["signature"] for entry in content["scores"].values())
@@ -171,7 +167,7 @@ def test_different_line_counts_name_both_files(files: tuple[Path, Path, Path]) -
     reference, good, _ = files
     good.write_text("one line\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"good.txt has 1 lines and the references \(.*ref.txt\) have 20"):
-        score.run(score.Options(hypotheses=good, references=(reference,)), options())
+        score(hypotheses=good, references=[reference], beam=2)
 
 
 @pytest.fixture(scope="session")
@@ -194,7 +190,7 @@ def test_score_of_a_run_translates_its_test_set(
     out = tmp_path / "translations.txt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an untrained model's translations are doubtful in every way
-        score.run(score.Options(run=run_folder, data=prepared, output=out, as_json=True), options())
+        score(run=run_folder, data=prepared, output=out, as_json=True, beam=2)
     content = json.loads(capsys.readouterr().out)
     assert content["lines"] == 6
     assert "step 7" in content["translations"]
@@ -202,37 +198,37 @@ def test_score_of_a_run_translates_its_test_set(
 
 
 def test_a_run_whose_data_are_gone_says_where_it_looked(run_folder: Path) -> None:
-    with pytest.raises(DataError, match="give them with --data"):
-        score.run(score.Options(run=run_folder), options())
+    with pytest.raises(DataError, match="give it with --data"):
+        score(run=run_folder, beam=2)
 
 
 def test_an_unknown_test_set_is_named(run_folder: Path, prepared: Path) -> None:
-    with pytest.raises(DataError, match="no 'test2017' part, only"):
-        score.run(score.Options(run=run_folder, data=prepared, test_set="test2017"), options())
+    with pytest.raises(DataError, match="no 'test2017' split, only"):
+        score(run=run_folder, data=prepared, test_set="test2017", beam=2)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "say what to score"),
-        ({"hypotheses": Path("a")}, "say what to score against"),
-        ({"hypotheses": Path("a"), "references": (Path("b"),), "data": Path("c")}, "not both"),
+        ({}, "nothing to score"),
+        ({"hypotheses": Path("a")}, "no references"),
+        ({"hypotheses": Path("a"), "references": [Path("b")], "data": Path("c")}, "not both"),
         ({"run": Path("a"), "test": "x", "test_set": "valid"}, "--test and --test-set each name the references"),
         ({"run": Path("a"), "source": "x"}, "--from has no effect without a named corpus"),
         ({"run": Path("a"), "language": "en"}, "--language en has no effect without --moses"),
         ({"hypotheses": Path("a"), "test": "x"}, "--test x is a prefix, which needs the languages of a run"),
-        ({"run": Path("a"), "references": (Path("b"),)}, "a run takes --test SOURCE,REFERENCE"),
+        ({"run": Path("a"), "references": [Path("b")]}, "with --run, use --test SOURCE,REFERENCE"),
     ],
 )
-def test_score_says_what_is_missing(given: dict[str, object], message: str) -> None:
+def test_score_says_what_is_missing(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        score.run(score.Options(**given), options())  # type: ignore[arg-type]
+        score(**given)
 
 
 def test_a_named_test_set_needs_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     german = tmp_path / "german.txt"
     german.write_text("".join(f"{target}\n" for _, target in builtin_corpus()["test"]), encoding="utf-8")
-    score.run(score.Options(hypotheses=german, test_set="builtin", as_json=True), options())
+    score(hypotheses=german, test_set="builtin", as_json=True, beam=2)
     content = json.loads(capsys.readouterr().out)
     assert content["scores"]["bleu"]["score"] == pytest.approx(100)
     assert content["references"] == "test of builtin"
@@ -241,9 +237,9 @@ def test_a_named_test_set_needs_no_files(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_run_takes_a_named_test_set_in_its_own_direction(run_folder: Path) -> None:
     english = builtin_corpus()["valid"][0][0]
     way = TestSet([english], ["x"], "test of toy", "de", "en", False, False)
-    assert score._as_run_translates(way, run_folder).references == [english]
+    assert in_direction_of(way, run_folder).references == [english]
     with pytest.raises(ArgumentError, match="translates en -> de, test of toy is fr -> en"):
-        score._as_run_translates(TestSet(["a"], ["b"], "test of toy", "fr", "en", False, False), run_folder)
+        in_direction_of(TestSet(["a"], ["b"], "test of toy", "fr", "en", False, False), run_folder)
 
 
 @pytest.mark.parametrize(("name", "message"), [("multi30q", "multi30"), ("builtin:train", "must be test or valid")])
@@ -251,7 +247,7 @@ def test_a_wrong_test_set_is_named(name: str, message: str, tmp_path: Path) -> N
     lines = tmp_path / "lines.txt"
     lines.write_text("a\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match=message):
-        score.run(score.Options(hypotheses=lines, test_set=name), options())
+        score(hypotheses=lines, test_set=name, beam=2)
 
 
 def test_a_run_is_scored_on_files_named_as_prep_takes_them(
@@ -265,21 +261,21 @@ def test_a_run_is_scored_on_files_named_as_prep_takes_them(
         test = ",".join(str(tmp_path / part) for part in name.split(","))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            score.run(score.Options(run=run_folder, test=test, moses=True, as_json=True), options())
+            score(run=run_folder, test=test, moses=True, as_json=True, beam=2)
         found.append(json.loads(capsys.readouterr().out))
     assert [content["lines"] for content in found] == [2, 2, 2]
     assert found[0]["scores"] == found[1]["scores"] == found[2]["scores"]
     assert found[0]["main"] == "moses_bleu"
     assert "tok:moses.de-sacremoses" in found[0]["scores"]["moses_bleu"]["signature"]
     with pytest.raises(ArgumentError, match=r"news\.de\.gz is given as the en side"):
-        score.run(score.Options(run=run_folder, test=f"{tmp_path}/news.de.gz,{tmp_path}/news.en.gz"), options())
+        score(run=run_folder, test=f"{tmp_path}/news.de.gz,{tmp_path}/news.en.gz", beam=2)
 
 
 def test_moses_needs_a_language_for_files(files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     reference, good, _ = files
     with pytest.raises(ArgumentError, match="--moses needs the language of the references"):
-        score.run(score.Options(hypotheses=good, references=(reference,), moses=True), options())
-    score.run(score.Options(hypotheses=good, references=(reference,), moses=True, language="en"), options())
+        score(hypotheses=good, references=[reference], moses=True, beam=2)
+    score(hypotheses=good, references=[reference], moses=True, language="en", beam=2)
     out = capsys.readouterr().out
     assert "Moses-tokenized BLEU = " in out
     assert "the tokenized BLEU of papers before sacreBLEU" in out
@@ -289,9 +285,9 @@ def test_moses_needs_a_language_for_files(files: tuple[Path, Path, Path], capsys
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_device_that_is_not_here_is_told_in_one_sentence(run_folder: Path, source: Path, name: str) -> None:
     with pytest.raises(ArgumentError, match=r"use cpu"):
-        translate.run(run_folder, options(input=source, device=name))
+        translate(run_folder, input_file=source, device=name, **SHORT)
     with pytest.raises(ArgumentError, match=r"use cpu"):
-        score.run(score.Options(hypotheses=source, references=(source,)), options(device=name))
+        score(hypotheses=source, references=[source], beam=2, device=name)
     with pytest.raises(ArgumentError, match=r"use cpu"):
         load_run(run_folder, device=name)
 
@@ -316,17 +312,8 @@ def test_messages_tell_an_average_from_a_checkpoint(
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
     average_checkpoints(run, ["7"])
-    translate.run(run, options(input=source, output=tmp_path / "out"))
+    translate(run, input_file=source, output=tmp_path / "out", **SHORT)
     assert f"{run}, best (step 7), beam 2" in capsys.readouterr().err
     (run / "best.json").write_text('{"checkpoint": "averaged", "step": 7}', encoding="utf-8")
-    translate.run(run, options(input=source, output=tmp_path / "out"))
+    translate(run, input_file=source, output=tmp_path / "out", **SHORT)
     assert f"{run}, best (average up to step 7), beam 2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["translate", "score"])
-def test_the_old_name_of_the_length_penalty_is_explained(command: str) -> None:
-    where = ["x"] if command == "translate" else ["--run", "x"]
-    found = CliRunner().invoke(app, [command, *where, "--alpha", "0.6"])
-    assert isinstance(found.exception, ArgumentError)
-    assert str(found.exception).startswith("--alpha is now --length-penalty-alpha: write --length-penalty-alpha 0.6")
-    assert "--length-penalty-alpha" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output

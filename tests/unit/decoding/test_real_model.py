@@ -22,7 +22,7 @@ def tiny(normalizer: str = "entmax", **options: object) -> Seq2Seq:
     """A model with weights of some size, so that its choices are not all alike."""
     torch.manual_seed(1)
     kinds = {kind: AttentionConfig(normalizer=normalizer) for kind in ("encoder", "decoder", "cross")}
-    config = Seq2SeqConfig.model_validate(
+    config = Seq2SeqConfig.from_dict(
         {"vocab_size": 30, "encoder_layers": 2, "decoder_layers": 2, "heads": 2, "width": 16, "hidden": 32, **kinds, **options}
     )
     model = Seq2Seq(config).eval()
@@ -179,5 +179,5 @@ def test_what_is_no_attention_record_is_refused(text: str) -> None:
 
 
 def test_ids_outside_of_the_vocabulary_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="0 to 29"):
+    with pytest.raises(ArgumentError, match="between 0 and 29"):
         record_attention(tiny(), [5, 30], [6])

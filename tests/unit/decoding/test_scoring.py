@@ -1,11 +1,11 @@
-"""Scores: sacreBLEU's numbers, never without a signature, and language_warnings said aloud."""
+"""Scores equal those of sacreBLEU and carry its signature; unreliable text is reported."""
 
 import json
 
 import pytest
 import sacrebleu
 
-from entformer.decoding.scoring import bleu, compare, corpus_scores, look_tokenized, moses_tokenized, scoring_warnings
+from entformer.decoding.scoring import compare, corpus_scores, look_tokenized, moses_tokenized, scoring_warnings
 from entformer.errors import ArgumentError, DataError
 
 REFERENCES = ["The cat sits on the mat.", "A dog runs.", "Two men are talking, aren't they?"] * 20
@@ -40,7 +40,6 @@ def test_the_main_score_fits_the_data(tokenized: bool, lowercase: bool, name: st
     found = corpus_scores(TRANSLATIONS, REFERENCES, tokenized=tokenized, lowercase=lowercase)
     assert found.main.name == name
     assert all(part in found.main.signature for part in signature)
-    assert bleu(TRANSLATIONS, REFERENCES, tokenized=tokenized, lowercase=lowercase) == found.main
 
 
 def test_json_holds_a_signature_beside_every_number() -> None:
@@ -61,7 +60,7 @@ def test_empty_references_are_lines_like_others() -> None:
     found = corpus_scores([*TRANSLATIONS, "something", ""], [*REFERENCES, "", ""])
     assert found.lines == 62
     assert 0 < found.bleu < 100
-    assert found["bleu"].detail.endswith(f"for {sum(map(len, _words(REFERENCES)))} of the references)")  # none was left out
+    assert found["bleu"].detail.endswith(f"for {sum(map(len, _words(REFERENCES)))} of the references)")  # all of them
     assert corpus_scores(["", ""], ["", ""]).bleu == 0
 
 
@@ -79,7 +78,7 @@ def test_a_different_number_of_lines_is_an_error(hypotheses: list[str], referenc
 
 
 def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(DataError, match="nothing to score"):
+    with pytest.raises(DataError, match="no translations to score"):
         corpus_scores([], [])
 
 
@@ -87,14 +86,14 @@ def test_suspect_text_is_named() -> None:
     good = ["The cat sits on the mat.", "A dog runs."]
     assert scoring_warnings(good, good) == []
     [pieces] = scoring_warnings(["▁The ▁cat", "A dog runs."], good)
-    assert "translations hold '▁' in 1 of 2 lines" in pieces
+    assert "translations contain '▁' in 1 of 2 lines" in pieces
     [bpe] = scoring_warnings(["The ca@@ t sits.", "A dog runs."], good)
     assert "'@@'" in bpe
     lower = scoring_warnings([line.lower() for line in good], good)
-    assert any("the translations are all in lower case" in language_warning for language_warning in lower)
+    assert any("the translations are all in lower case" in warning for warning in lower)
     assert scoring_warnings([line.lower() for line in good], good, lowercase=True) == []
     tokens = scoring_warnings(["The cat sits on the mat .", "A dog runs ."], good)
-    assert any("look tokenized" in language_warning for language_warning in tokens)
+    assert any("look tokenized" in warning for warning in tokens)
     assert scoring_warnings(["the cat sits .", "a dog runs ."], ["the cat sits .", "a dog runs ."], tokenized=True) == []
     assert scoring_warnings(["", "A dog runs."], good) == ["1 of 2 translations are empty."]
     assert scoring_warnings(["猫がいる。"], ["猫がいる。"]) == []  # a script without cases is not "all lower case"
@@ -135,9 +134,7 @@ def test_case_counts_unless_the_text_is_lower_case() -> None:
     assert str(found) == "tokenized lower-case BLEU = 100.00"
     assert str(corpus_scores(cased, cased, tokenized=True).main) == "tokenized BLEU = 100.00"
     assert str(corpus_scores(lower, cased, lowercase=True).main) == "lower-case BLEU = 100.00"
-    assert any(
-        "are all in lower case" in language_warning for language_warning in scoring_warnings(lower, cased, tokenized=True)
-    )
+    assert any("are all in lower case" in warning for warning in scoring_warnings(lower, cased, tokenized=True))
 
 
 def test_moses_bleu_tokenizes_both_sides_and_says_so() -> None:
@@ -152,7 +149,7 @@ def test_moses_bleu_tokenizes_both_sides_and_says_so() -> None:
     [*_, comparison] = compare(hypotheses, references, references, moses="en", resamples=20)
     assert (comparison.name, comparison.baseline) == ("moses_bleu", expected)
     assert "tok:moses.en-sacremoses." in comparison.signature
-    with pytest.raises(ArgumentError, match="the text is tokenized already; leave --moses out"):
+    with pytest.raises(ArgumentError, match="moses cannot be used with tokenized text; omit --moses"):
         corpus_scores(hypotheses, references, tokenized=True, moses="en")
-    with pytest.raises(ArgumentError, match="does not know ja"):
+    with pytest.raises(ArgumentError, match="moses does not support ja"):
         corpus_scores(hypotheses, references, moses="ja")

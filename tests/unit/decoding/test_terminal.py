@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys
 from pathlib import Path
-from entformer.cli.translate import Options, run
-run(Path(sys.argv[1]), Options(beam=2, n_best=2, max_ratio=0.0, max_extra=4, threads=1))
+from entformer.cli.translate import translate
+translate(Path(sys.argv[1]), beam=2, n_best=2, max_ratio=0.0, max_extra=4, threads=1)
 """
 
 
@@ -70,7 +70,7 @@ def test_a_program_that_waits_gets_its_answer_at_once(run_folder: Path) -> None:
 def test_a_reader_that_has_seen_enough_is_no_error(run_folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.txt"
     source.write_text("two dogs\n" * 3000, encoding="utf-8")
-    program = PROGRAM.replace("beam=2, n_best=2", f"beam=1, window=50, input=Path({str(source)!r})")
+    program = PROGRAM.replace("beam=2, n_best=2", f"beam=1, window=50, input_file=Path({str(source)!r})")
     command = [sys.executable, "-c", program, str(run_folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)

@@ -84,7 +84,7 @@ def test_special_symbols_in_text_are_text(copying: LoadedRun, text: str) -> None
 def test_a_line_of_5000_words_is_translated_and_warned_about(copying: LoadedRun) -> None:
     line = " ".join(["a man is looking at the red ball ."] * 556)
     translator = Translator(copying, beam=2)
-    with pytest.warns(UserWarning, match=r"line 2 has \d+ subwords.*in parts, cut after sentences"):
+    with pytest.warns(UserWarning, match=r"line 2 has \d+ subwords.*in parts, split after sentences"):
         found = list(translator.translate(["a man", line, "a hat"]))
     assert [t.text for t in found] == ["a man", line, "a hat"]
     assert len(found[1].parts) > 15
@@ -171,14 +171,14 @@ def test_a_run_folder_is_enough(run_folder: Path) -> None:
     records = Translator(run_folder, beam=2, max_length=6).attention(found[0])
     assert records[0].source_pieces[-1] == "</s>"
     assert len(records[0].heads) == 2 * (1 + 2 + 2)
-    with pytest.raises(DataError, match="no run folder"):
+    with pytest.raises(DataError, match="no run directory"):
         Translator(run_folder / "nothing")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_best": 9}, "raise the beam"),
+        ({"n_best": 9}, "increase the beam"),
         ({"window": 0}, "window=0"),
         ({"length_penalty": "none", "length_penalty_alpha": 1.0}, "no effect"),
     ],

@@ -37,7 +37,7 @@ def test_the_model_is_described(client: Client, make_run: MakeRun) -> None:
         **{"characters": 4000, "tokens": 30, "target_tokens": 70, "beam": 10, "n_best": 10},
         **{"alpha": [1.0, 4.0], "seconds": 900.0},
     }
-    named = {(head["kind"], head["layer"], head["head"]): head["alpha"] for head in facts["heads"]}
+    named = {(head["attn_type"], head["layer"], head["head"]): head["alpha"] for head in facts["heads"]}
     for kind, alphas in run.model.alphas().items():
         for layer, own in enumerate(alphas.tolist()):
             assert [named[kind, layer, head] for head in range(2)] == pytest.approx(own)
@@ -134,7 +134,7 @@ def test_an_answer_that_grows_too_large_leaves_heads_out_and_says_so(
 def test_every_normalizer_can_be_looked_at(make_run: MakeRun, normalizer: str, takes: bool) -> None:
     client = Client(create_app(make_run(cross={"normalizer": normalizer})))
     facts = client.get("/api/model").json()
-    assert {head["adjustable"] for head in facts["heads"] if head["kind"] == "cross"} == {takes}
+    assert {head["adjustable"] for head in facts["heads"] if head["attn_type"] == "cross"} == {takes}
     assert client.attention().status_code == 200
     changed = client.attention(target="Der Mann", alphas={"cross.0.0": 1.01})  # dense, unlike most
     if takes:
@@ -165,16 +165,16 @@ def test_odd_text_is_translated(client: Client, text: str) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"text": ""}, "at least 1 character"),
-    ({"text": " \n "}, "there is no word in the text"),
+    ({"text": " \n "}, "text contains no word"),
     ({"text": "a" * 4001}, "at most 4000 characters"),
-    ({"text": "hat " * 100}, "at most 30 are taken here"),
+    ({"text": "hat " * 100}, "at most 30 are allowed"),
     ({"text": "a", "alphas": {"cross.0.0": 0.5}}, "alphas cross.0.0: input should be greater than or equal to 1"),
     ({"text": "a", "alphas": {"cross.0.0": 4.5}}, "less than or equal to 4"),
     ({"text": "a", "alphas": {"cross": 1.5}}, 'such as "cross.1.2"'),
     ({"text": "a", "alphas": {"cross.0.7": 1.5}}, "there is no head cross.0.7"),
     ({"text": "a", "alphas": {"encoder.1.0": 1.5}}, "there is no head encoder.1.0"),
     ({"text": "a", "beam": 11}, "beam: input should be less than or equal to 10"),
-    ({"text": "a", "beam": 2, "n_best": 3}, "n_best is 3 and beam is 2"),
+    ({"text": "a", "beam": 2, "n_best": 3}, "n_best=3 must be at most beam=2"),
     ({"text": "a", "prefix": "hat " * 100}, "the prefix has"),
     ({"text": "a", "alpha": 1.5}, "alpha: extra inputs are not permitted"),
     ({"text": 7}, "text: input should be a valid string"),
@@ -190,11 +190,11 @@ def test_wrong_input_gets_one_sentence(client: Client, body: dict[str, Any], sai
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"target": "a", "prefix": "b"}, "give one of target, target_ids and prefix"),
+        ({"target": "a", "prefix": "b"}, "pass one of target, target_ids and prefix"),
         ({"target_ids": [2, 3]}, "target_ids must be ids of subwords, 4 to"),
         ({"target_ids": [10**9]}, "target_ids must be ids of subwords"),
-        ({"target_ids": [20] * 71}, "at most 70 are taken here"),
-        ({"target": "hat " * 400}, "at most 70 are taken here"),
+        ({"target_ids": [20] * 71}, "at most 70 are allowed"),
+        ({"target": "hat " * 400}, "at most 70 are allowed"),
     ],
 )
 def test_a_wrong_target_gets_one_sentence(client: Client, more: dict[str, Any], said: str) -> None:
@@ -222,7 +222,7 @@ def test_malformed_bodies_get_one_sentence(client: Client, content: bytes, statu
 
 def test_unknown_addresses_and_methods_get_one_sentence(client: Client) -> None:
     for path in ("/nothing", "/api/../../etc/passwd", "/api/translate/%2e%2e/%2e%2e/etc/passwd", "/docs"):
-        assert "nothing at this address" in sentence_of(client.get(path), 404)
+        assert "not found" in sentence_of(client.get(path), 404)
     assert client.get("/api/translate").status_code == 405
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
 from entformer.checkpoint.atomic import write_json
-from entformer.cli.explore import Options, run
+from entformer.cli.explore import explore
 from entformer.errors import ArgumentError, DataError
 from entformer.explore.connections import LimitedProtocol
 
@@ -49,7 +49,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, tuple[str, int]]]
 
 
 def test_it_listens_on_this_machine_only(folder: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    run(folder, Options(port=0, open_page=False))
+    explore(folder, port=0, open_page=False)
     ((app, (host, port)),) = served
     assert host == "127.0.0.1"
     assert f"http://127.0.0.1:{port}/" in capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_it_listens_on_this_machine_only(folder: Path, served: list[Any], capsys
 
 
 def test_another_host_answers_everyone_and_says_so(folder: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    run(folder, Options(host="0.0.0.0", port=0, open_page=False, max_tokens=7))
+    explore(folder, host="0.0.0.0", port=0, open_page=False, max_tokens=7)
     ((app, _),) = served
     assert "everyone who reaches this machine" in capsys.readouterr().err
     answer = Client(app).get("/api/model", headers={"Host": "my-machine.example"}).json()
@@ -71,19 +71,19 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(tmp_path: Path, served
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ArgumentError, match=rf"127.0.0.1:{port} cannot be used .* --port"):
-            run(tmp_path / "no run", Options(port=port))
+            explore(tmp_path / "no run", port=port)
     assert served == []
 
 
 def test_a_wrong_run_or_host_is_one_sentence(tmp_path: Path, served: list[Any]) -> None:
-    with pytest.raises(DataError, match="there is no run folder"):
-        run(tmp_path / "no run", Options(port=0))
+    with pytest.raises(DataError, match="there is no run directory"):
+        explore(tmp_path / "no run", port=0)
     with pytest.raises(ArgumentError, match=r"--host no\.such\.host\.invalid"):
-        run(tmp_path, Options(host="no.such.host.invalid", port=0))
+        explore(tmp_path, host="no.such.host.invalid", port=0)
 
 
 def test_a_browser_is_opened_on_request(folder: Path, served: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    run(folder, Options(port=0, open_page=True))
+    explore(folder, port=0, open_page=True)
     assert opened == [f"http://127.0.0.1:{served[0][1][1]}/"]

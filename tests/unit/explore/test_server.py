@@ -227,4 +227,4 @@ def test_the_description_names_every_address_and_its_refusals(app: FastAPI) -> N
         responses = paths[path]["post"]["responses"]
         assert {"200", "400", "413", "422", "503", "504"} <= set(responses)
         for status in ("422", "503", "504"):
-            assert responses[status]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
+            assert responses[status]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")

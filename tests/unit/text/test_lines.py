@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entformer.errors import DataError
-from entformer.text.lines import LONGEST, TextIssues, decode_lines, read_lines
+from entformer.text.lines import MAX_LINE_BYTES, TextIssues, decode_lines, read_lines
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def read(path: Path, data: bytes) -> list[str]:
     return list(read_lines(path))
 
 
-def test_a3_04_exotic_line_separators_do_not_end_a_line(file: Path) -> None:
+def test_exotic_line_separators_do_not_end_a_line(file: Path) -> None:
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
     odd = TextIssues()
     file.write_bytes(f"one\n{line}\nthree\n".encode())
@@ -31,16 +31,16 @@ def test_a3_04_exotic_line_separators_do_not_end_a_line(file: Path) -> None:
     assert len(line.splitlines()) == 10  # what Python alone would make of it
 
 
-def test_a3_05_a_nul_is_named_with_its_line(file: Path) -> None:
+def test_a_nul_is_named_with_its_line(file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(file, b"good\nba\0d\n")
     assert str(caught.value) == (
-        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL, which is no text; `entformer prep --clean` removes it."
+        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL character; `entformer prep --clean` removes it."
     )
     assert list(read_lines(file, nul="keep")) == ["good", "ba\0d"]
 
 
-def test_a3_06_latin1_is_named_with_line_and_byte_and_guessed(file: Path) -> None:
+def test_latin1_is_named_with_line_and_byte_and_guessed(file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(file, "gut\nschöne Straße\n".encode("cp1252"))
     assert str(caught.value) == (
@@ -50,12 +50,12 @@ def test_a3_06_latin1_is_named_with_line_and_byte_and_guessed(file: Path) -> Non
 
 
 @pytest.mark.parametrize(("encoding", "guess"), [("euc_jp", "EUC-JP"), ("shift_jis", "Shift JIS")])
-def test_a3_06_japanese_encodings_are_guessed(file: Path, encoding: str, guess: str) -> None:
+def test_japanese_encodings_are_guessed(file: Path, encoding: str, guess: str) -> None:
     with pytest.raises(DataError, match=f"{file}:1: byte 1 of the line .* is not UTF-8; perhaps it is {guess}; convert it"):
         read(file, "これは日本語のテキストです。\n".encode(encoding))
 
 
-def test_a3_06_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
+def test_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
     with pytest.raises(
         DataError, match=r":1: byte 3 of the line \(byte 2 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"
     ):
@@ -63,27 +63,27 @@ def test_a3_06_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a3_06_utf16_is_recognised_by_name(file: Path, encoding: str) -> None:
+def test_utf16_is_recognised_by_name(file: Path, encoding: str) -> None:
     with pytest.raises(DataError) as caught:
         read(file, "a man sees a house\nand more\n".encode(encoding))
     how = "byte-order mark" if encoding == "utf-16" else "every other byte is NUL"
     assert str(caught.value) == f"{file}:1: this is UTF-16 ({how}); convert it with `iconv -f UTF-16 -t UTF-8`."
 
 
-def test_a3_06_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
+def test_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
     odd = TextIssues()
     file.write_bytes(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")
     assert list(read_lines(file, text_issues=odd)) == ["one", "\ufefftwo"]  # only at the start of the file it is a mark
     assert odd.byte_order_mark
 
 
-def test_a3_06_the_locale_plays_no_part(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_locale_plays_no_part(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("PYTHONUTF8", "0")
     assert read(file, "größer\n".encode()) == ["größer"]
 
 
-def test_a3_23_windows_ends_and_a_missing_last_newline(file: Path) -> None:
+def test_windows_ends_and_a_missing_last_newline(file: Path) -> None:
     odd = TextIssues()
     file.write_bytes(b"one\r\ntwo\r\n\r\nlast")
     assert list(read_lines(file, text_issues=odd)) == ["one", "two", "", "last"]
@@ -92,7 +92,7 @@ def test_a3_23_windows_ends_and_a_missing_last_newline(file: Path) -> None:
     assert read(file, b"only one \\r goes\r\r\n") == ["only one \\r goes\r"]
 
 
-def test_a3_23_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
+def test_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
     packed = tmp_path / "train.en"  # no .gz
     packed.write_bytes(gzip.compress(b"one\ntwo\n"))
     assert list(read_lines(packed)) == ["one", "two"]
@@ -101,9 +101,9 @@ def test_a3_23_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
     assert list(read_lines(plain)) == ["eins", "zwei"]
 
 
-def test_a3_23_a_gzip_file_cut_short_is_named(file: Path) -> None:
+def test_a_gzip_file_cut_short_is_named(file: Path) -> None:
     whole = gzip.compress(os.urandom(40_000).hex().encode() + b"\nmore\n")
-    with pytest.raises(DataError, match="the compressed file is damaged or cut short after line 0; fetch or compress it again"):
+    with pytest.raises(DataError, match="damaged or truncated after line 0; download or compress it again"):
         read(file, whole[: len(whole) // 2])
 
 
@@ -115,7 +115,7 @@ def test_a3_23_a_gzip_file_cut_short_is_named(file: Path) -> None:
         (b"\xfd7zXZ\x00...", "this is compressed with xz, not text; run unxz on it first"),
     ],
 )
-def test_a3_23_other_archives_are_named(file: Path, data: bytes, sentence: str) -> None:
+def test_other_archives_are_named(file: Path, data: bytes, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         read(file, data)
 
@@ -127,20 +127,20 @@ def test_small_files(file: Path, data: bytes, lines: list[str]) -> None:
     assert read(file, data) == lines
 
 
-def test_a3_25_paths_that_cannot_be_read(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train\.en: there is no such file\.$"):
         list(read_lines(tmp_path / "train.en"))
     (tmp_path / "train.eng").touch()
-    with pytest.raises(DataError, match=r"train\.en: there is no such file; perhaps .*train\.eng is meant\.$"):
+    with pytest.raises(DataError, match=r"train\.en: there is no such file; did you mean .*train\.eng"):
         list(read_lines(tmp_path / "train.en"))
-    with pytest.raises(DataError, match=r"there is no such file \(nor the folder .*nowhere\)\.$"):
+    with pytest.raises(DataError, match=r"there is no such file \(nor the directory .*nowhere\)\.$"):
         list(read_lines(tmp_path / "nowhere" / "train.en"))
-    with pytest.raises(DataError, match="this is a folder; give a text file"):
+    with pytest.raises(DataError, match="this is a directory; pass a text file"):
         list(read_lines(tmp_path))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a3_25_a_file_without_permission_is_named(file: Path) -> None:
+def test_a_file_without_permission_is_named(file: Path) -> None:
     file.write_text("x\n")
     file.chmod(0)
     with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
@@ -176,7 +176,7 @@ def test_a_carriage_return_now_and_then_is_text(file: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("filler", [b"x", b"a sentence of some words\r"])
 def test_a_huge_line_is_refused_after_its_first_megabyte(file: Path, filler: bytes, packed: bool) -> None:
-    data = b"good\n" + filler * (2 * LONGEST // len(filler))
+    data = b"good\n" + filler * (2 * MAX_LINE_BYTES // len(filler))
     said = "the lines end in a carriage return" if b"\r" in filler else "the line is longer than 1,048,576 bytes; put one"
     with pytest.raises(DataError, match=f"train.en:2: {said}"):
         read(file, gzip.compress(data) if packed else data)
@@ -194,11 +194,11 @@ def test_no_more_than_one_line_is_asked_for_at_a_time() -> None:
     stream = Endless()
     with pytest.raises(DataError, match="standard input:1: the line is longer"):
         next(decode_lines(stream, "standard input"))
-    assert stream.asked == LONGEST + 1
+    assert stream.asked == MAX_LINE_BYTES + 1
 
 
 def test_the_longest_line_is_read_with_and_without_a_byte_order_mark(file: Path) -> None:
-    longest = b"x" * (LONGEST - 1) + b"\n"
-    assert [len(line) for line in read(file, longest * 2)] == [LONGEST - 1] * 2
+    longest = b"x" * (MAX_LINE_BYTES - 1) + b"\n"
+    assert [len(line) for line in read(file, longest * 2)] == [MAX_LINE_BYTES - 1] * 2
     with pytest.raises(DataError, match=r"train\.en:1: the line is longer"):
         read(file, b"\xef\xbb\xbf" + longest)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entformer.errors import ArgumentError, DataError
-from entformer.text.tokenizer import BOS, CONTROLS, EOS, PAD, SMALLEST, UNK, SubwordTokenizer
+from entformer.text.tokenizer import BOS, EOS, NUM_SPECIAL_TOKENS, PAD, SMALLEST, UNK, SubwordTokenizer
 
 LINES = [
     f"{who} {does} {what} ."
@@ -50,7 +50,7 @@ def test_any_unicode_text_comes_back_but_for_runs_of_spaces(text: str) -> None:
     expected = " ".join(word for word in text.split(" ") if word)
     ids = subwords.encode(text)
     assert subwords.decode(ids) == expected
-    assert all(CONTROLS <= i < subwords.size for i in ids)
+    assert all(NUM_SPECIAL_TOKENS <= i < subwords.size for i in ids)
     assert subwords.encode_lines([text]) == [ids]
 
 
@@ -66,7 +66,7 @@ def shared() -> SubwordTokenizer:  # hypothesis and fixtures do not mix well
 @pytest.mark.parametrize(
     "text", ["<s>", "</s>", "<unk>", "<pad>", "▁", "▁man ▁▁ a▁b", "<0x41>", "<s> hello </s>", " ⁇ x".strip()]
 )
-def test_a3_24_special_symbols_in_user_text_are_text(subwords: SubwordTokenizer, text: str) -> None:
+def test_special_symbols_in_user_text_are_text(subwords: SubwordTokenizer, text: str) -> None:
     ids = subwords.encode(text)
     assert ids
     assert not {PAD, UNK, BOS, EOS} & set(ids)
@@ -74,11 +74,11 @@ def test_a3_24_special_symbols_in_user_text_are_text(subwords: SubwordTokenizer,
     assert subwords.encode_lines([text]) == [ids]
 
 
-def test_a3_24_training_text_with_special_symbols_gives_a_sound_vocabulary() -> None:
+def test_training_text_with_special_symbols_gives_a_sound_vocabulary() -> None:
     made = SubwordTokenizer.train([*LINES, "<s> </s> ▁ <unk> <pad>"] * 20, vocab_size=400)
     assert made.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     text = "a ▁ <s> man </s>"
-    assert min(made.encode(text)) >= CONTROLS
+    assert min(made.encode(text)) >= NUM_SPECIAL_TOKENS
     assert made.decode(made.encode(text)) == text
 
 
@@ -103,7 +103,7 @@ def test_half_a_surrogate_pair_does_not_break_encoding(subwords: SubwordTokenize
 
 
 def test_ids_outside_the_vocabulary_are_named(subwords: SubwordTokenizer) -> None:
-    with pytest.raises(ArgumentError, match=rf"id {subwords.size} is not in this vocabulary, whose ids are 0 to"):
+    with pytest.raises(ArgumentError, match=rf"ids must be between 0 and {subwords.size - 1}, got {subwords.size}"):
         subwords.decode([subwords.size])
 
 
@@ -133,7 +133,7 @@ def test_dropout_changes_the_split_but_not_the_text(subwords: SubwordTokenizer) 
     assert len({tuple(ids) for ids in splits}) > 1
     assert splits[3] == subwords.encode(line, dropout=0.3, seed=3)
     assert len(subwords.encode(line, dropout=1.0, seed=1)) > len(subwords.encode(line))
-    with pytest.raises(ArgumentError, match="it is a probability"):
+    with pytest.raises(ArgumentError, match=r"dropout must be between 0 and 1, got 1\.5"):
         subwords.encode(line, dropout=1.5)
 
 
@@ -151,7 +151,7 @@ def test_training_is_reproducible_and_the_sample_depends_on_the_seed() -> None:
 def test_a_text_too_small_for_the_vocabulary_gives_a_smaller_one_and_says_so() -> None:
     made = SubwordTokenizer.train(["a man", "a woman"], vocab_size=32000)
     assert made.size < 400
-    assert made.note == f"the text supports {made.size} subwords, fewer than the 32000 asked for; all of them are taken."
+    assert made.note == f"the text supports {made.size} subwords, fewer than the 32000 requested."
 
 
 def test_more_characters_than_the_vocabulary_holds_are_left_to_bytes() -> None:
@@ -163,12 +163,12 @@ def test_more_characters_than_the_vocabulary_holds_are_left_to_bytes() -> None:
 
 @pytest.mark.parametrize("lines", [[], ["", "  ", "\0"]])
 def test_no_text_is_an_error(lines: list[str]) -> None:
-    with pytest.raises(DataError, match="there is no text to learn a vocabulary from"):
+    with pytest.raises(DataError, match="every line of the text is empty"):
         SubwordTokenizer.train(lines)
 
 
 def test_too_small_a_vocabulary_is_an_error() -> None:
-    with pytest.raises(ArgumentError, match=f"vocab_size is 100, and the smallest is {SMALLEST}"):
+    with pytest.raises(ArgumentError, match=f"vocab_size must be at least {SMALLEST} .*, got 100"):
         SubwordTokenizer.train(LINES, vocab_size=100)
 
 
@@ -185,7 +185,7 @@ def test_saved_and_loaded_it_is_the_same(subwords: SubwordTokenizer, tmp_path: P
     subwords.save(path)
     loaded = SubwordTokenizer.load(path)
     assert (loaded.fingerprint, loaded.size) == (subwords.fingerprint, subwords.size)
-    assert loaded.encode("a man") == SubwordTokenizer.from_bytes(subwords.model).encode("a man") == subwords.encode("a man")
+    assert loaded.encode("a man") == SubwordTokenizer(subwords.model).encode("a man") == subwords.encode("a man")
     assert [entry.name for entry in tmp_path.iterdir()] == ["subwords.model"]
 
 
@@ -211,25 +211,25 @@ def test_a_model_trained_elsewhere_with_other_ids_is_refused() -> None:
         sentence_iterator=iter(LINES), model_writer=model, model_type="bpe", vocab_size=100, minloglevel=2
     )
     with pytest.raises(DataError, match=r"has the ids \(-1, 0, 1, 2\) for padding, unknown, start and end"):
-        SubwordTokenizer.from_bytes(model.getvalue())
+        SubwordTokenizer(model.getvalue())
 
 
 def test_a_vocabulary_smaller_than_the_characters_of_the_text_names_the_smallest() -> None:
     text = ["příliš žluťoučký kůň úpěl ďábelské ódy", "Nechť již hříšné saxofony ďáblů rozezvučí síň"] * 20
     characters = len(set("".join(text)))  # the space is one of them
-    smallest = CONTROLS + 256 + characters
+    smallest = NUM_SPECIAL_TOKENS + 256 + characters
     assert smallest > SMALLEST
     for size in (SMALLEST, smallest - 1):
         with pytest.raises(ArgumentError) as caught:
             SubwordTokenizer.train(text, vocab_size=size)
         assert str(caught.value) == (
-            f"vocab_size is {size}, and this text needs at least {smallest}: 4 special ids, 256 bytes and its {characters} "
-            "characters."
+            f"vocab_size must be at least {smallest} for this text (4 special ids, 256 bytes, {characters} characters), "
+            f"got {size}."
         )
     assert SubwordTokenizer.train(text, vocab_size=smallest).size == smallest
     # More characters than a quarter of the vocabulary: the rarest are left to bytes, those of the alphabet are not.
     many = [*text * 50, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!?"]
-    with pytest.raises(ArgumentError, match=r"vocab_size is 276, and this text needs at least 2\d\d: "):
+    with pytest.raises(ArgumentError, match=r"vocab_size must be at least 2\d\d for this text .*, got 276"):
         SubwordTokenizer.train(many, vocab_size=SMALLEST)
 
 
@@ -237,4 +237,4 @@ def test_a_vocabulary_that_spells_much_of_the_text_in_bytes_says_so() -> None:
     text = "".join(chr(0x4E00 + i) for i in range(400))
     made = SubwordTokenizer.train([text] * 3, vocab_size=SMALLEST + 20)
     assert made.note is not None
-    assert "of the text is characters spelled in bytes" in made.note
+    assert "of the characters are encoded as bytes" in made.note

@@ -9,7 +9,7 @@ import yaml
 from entformer.errors import ArgumentError
 from entformer.training import train
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import builtin_recipe, load_recipe, saved_recipe, to_yaml
+from entformer.training.recipe_file import builtin_recipes, load_recipe, saved_recipe, to_yaml
 
 CORPUS = {"corpus": "multi30k"}
 PREPARED = {"prepared": "data"}
@@ -146,7 +146,7 @@ def test_recipes_made_in_python_are_checked_too(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", [*builtin_recipe()])
+@pytest.mark.parametrize("name", [*builtin_recipes()])
 def test_resolved_recipes_hold_what_takes_effect_and_load(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     path.write_text(to_yaml(load_recipe(name)), encoding="utf-8")

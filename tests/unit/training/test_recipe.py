@@ -1,12 +1,13 @@
-"""Recipes: every mistake is one sentence with its place; what is resolved reads back the same; all built-in ones are right."""
+"""Recipes: every error names its location, a resolved recipe reads back the same, and all built-in recipes are valid."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
 from entformer.errors import ArgumentError
-from entformer.training.recipe_file import RecipeError, build, builtin_recipe, differences, load_recipe, parse, to_yaml
+from entformer.training.recipe_file import RecipeError, build, builtin_recipes, differences, load_recipe, parse, to_yaml
 
 GOOD = """\
 name: trial
@@ -50,7 +51,7 @@ def test_resolved_recipe_reads_back_the_same(tmp_path: Path) -> None:
     assert differences(first.resolved(), load_recipe(again).resolved()) == {}
 
 
-def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_folder(
+def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -85,13 +86,13 @@ def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_
         (("preset: tiny", "width: 130\n  heads: 4"), "recipe.yaml:4: model: width 130 must be a multiple of heads 4."),
         (("prepared: data", "max_length: 3"), "recipe.yaml:2: data: say which text to train on"),
         (("prepared: data", "train: [a, b]"), "recipe.yaml:2: data: train needs valid"),
-        (("steps: 10", "steps: 10\n  steps: 11"), "recipe.yaml:10: the key 'steps' is there twice."),
-        (("steps: 10", "steps: [10"), "recipe.yaml:10: this is not YAML"),
+        (("steps: 10", "steps: 10\n  steps: 11"), "recipe.yaml:10: duplicate key 'steps'."),
+        (("steps: 10", "steps: [10"), "recipe.yaml:10: invalid YAML"),
         (("steps: 10", "validate_beam: 0"), "recipe.yaml:8: training: metric is bleu but validate_beam is 0"),
     ],
     ids=lambda value: value[1].split("\n")[-1].strip() if isinstance(value, tuple) else "",
 )
-def test_a_mistake_is_one_sentence_with_its_line(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
+def test_an_error_names_its_line(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
     assert recipe_error(tmp_path, GOOD.replace(*change)).startswith(sentence)
 
 
@@ -101,11 +102,11 @@ def test_a_mistake_is_one_sentence_with_its_line(tmp_path: Path, change: tuple[s
         ("training.stepz=3", "--set training.stepz=3: unknown key 'stepz' in training; did you mean 'steps'?"),
         ("training.steps=none", "--set training.steps=none: training.steps: input should be a valid integer"),
         ("training.lr", "--set training.lr: write it as section.key=value"),
-        ("name.x=1", "--set name.x=1: 'name' is a value, it has no keys below it."),
-        ("training.steps=[", "--set training.steps=[: the value is not YAML"),
+        ("name.x=1", "--set name.x=1: 'name' is a value without keys."),
+        ("training.steps=[", "--set training.steps=[: the value is not valid YAML"),
     ],
 )
-def test_a_mistake_in_set_names_the_option(tmp_path: Path, setting: str, sentence: str) -> None:
+def test_an_error_in_set_names_the_option(tmp_path: Path, setting: str, sentence: str) -> None:
     assert recipe_error(tmp_path, GOOD, setting).startswith(sentence)
 
 
@@ -121,30 +122,39 @@ def test_a_recipe_that_is_no_mapping() -> None:
         parse("- 1", "x.yaml")
 
 
-def test_every_builtin_recipe_is_right_and_named_as_its_file() -> None:
-    names = builtin_recipe()
-    assert {"demo", "multi30k-softmax", "multi30k-entmax15", "multi30k-entmax", "multi30k-rela"} <= set(names)
-    papers = [
-        f"{corpus}-{kind}"
-        for corpus in ("iwslt17-de-en", "kftt-ja-en", "wmt16-ro-en", "wmt14-en-de")
-        for kind in ("softmax", "entmax15", "entmax")
-    ]
-    assert set(papers) <= set(names)
-    for name, path in names.items():
+def test_every_builtin_recipe_is_valid_and_named() -> None:
+    names = builtin_recipes()
+    assert {"demo", "wmt14-en-de-rela", *(f"multi30k-{name}" for name in ("softmax", "entmax15", "entmax", "rela"))} <= set(
+        names
+    )
+    for name in names:
         assert load_recipe(name).name == name
-        assert path.read_text(encoding="utf-8").startswith("# ")
-    for name in papers:
-        recipe = load_recipe(name)
+    for corpus, attention in product(
+        ("iwslt17-de-en", "kftt-ja-en", "wmt16-ro-en", "wmt14-en-de"), ("softmax", "entmax15", "entmax")
+    ):
+        recipe = load_recipe(f"{corpus}-{attention}")
+        assert (recipe.data.corpus, recipe.model.encoder.normalizer) == (corpus, attention)
         assert (recipe.model.encoder_layers, recipe.model.heads, recipe.model.width, recipe.model.hidden) == (6, 8, 512, 2048)
         assert (recipe.training.tokens, recipe.training.warmup, recipe.training.schedule) == (8192, 20_000, "inverse_sqrt")
-        assert "Table 1" in names[name].read_text(encoding="utf-8")
+
+
+def test_a_builtin_recipe_is_a_data_file_with_an_attention_file_merged_into_it() -> None:
+    data, attention = builtin_recipes()["multi30k-entmax"]
+    merged = yaml.safe_load(data.read_text(encoding="utf-8"))
+    merged["model"] |= yaml.safe_load(attention.read_text(encoding="utf-8"))["model"]
+    assert build({**merged, "name": "multi30k-entmax"}, {}, "here") == load_recipe("multi30k-entmax")
+    # The published ReLA model has settings of its own: a complete file takes precedence over a composed recipe.
+    (own,) = builtin_recipes()["wmt14-en-de-rela"]
+    assert own.name == "wmt14-en-de-rela.yaml"
+    with pytest.raises(ArgumentError, match=r"^--set training\.lr=fast: training\.lr: input should be a valid number"):
+        load_recipe("multi30k-entmax", ["training.lr=fast"])
 
 
 def test_recipes_of_one_corpus_differ_in_their_attention_only() -> None:
     for corpus in ("multi30k", "wmt14-en-de"):
-        first, second = (load_recipe(f"{corpus}-{kind}").resolved() for kind in ("softmax", "entmax"))
+        first, second = (load_recipe(f"{corpus}-{name}").resolved() for name in ("softmax", "entmax"))
         changed = differences(first, second)
-        del changed["training.alpha_lr_factor"]  # of no effect with softmax, so not written out there
+        del changed["training.alpha_lr_factor"]  # without effect for softmax, so not written out there
         assert all(key == "name" or key.split(".")[1] in ("encoder", "decoder", "cross") for key in changed), changed
 
 
@@ -154,7 +164,7 @@ def test_values_that_are_not_from_a_file(tmp_path: Path) -> None:
     assert yaml.safe_load(to_yaml(build({"data": {"prepared": tmp_path}}, {}, "here")))["name"] == "run"
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_listed_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("prepared: data", "prepared: data\n  vocab_size: 500")
     text = text.replace("steps: 10", "stepz: 10\n  lr: fast\n  seed: -1")
     text += "decoding: {beam: 0}\n"
@@ -166,7 +176,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert sorted(problem.split(": ")[0] for problem in told) == ["--set training.warmup=-3", "10", "11", "12", "13", "4"]
     assert told[0].startswith("10: unknown key 'stepz' in training; did you mean 'steps'?")
     assert told[-1].startswith("4: data.vocab_size has no effect")
-    assert str(caught.value).startswith("6 mistakes: ")
+    assert str(caught.value).startswith("6 errors: ")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +207,7 @@ def test_a_text_that_is_no_name_is_explained(tmp_path: Path) -> None:
     assert "tuple" not in told
 
 
-def test_an_unknown_corpus_is_a_mistake(tmp_path: Path) -> None:
+def test_an_unknown_corpus_is_an_error(tmp_path: Path) -> None:
     assert "there is no corpus 'multi30'; known are builtin, multi30k" in recipe_error(tmp_path, "data: {corpus: multi30}")
     told = recipe_error(tmp_path, "data: {corpus: multi30k, layout: bpe}")
     assert "the corpus multi30k has no layout 'bpe'; it has raw and tok" in told

@@ -27,7 +27,7 @@ def batch_of(*which: int) -> Batch:
 def make(dropout: float = 0.0, **training: object) -> tuple[Seq2Seq, Updater, list[str]]:
     torch.manual_seed(3)
     sizes = {"vocab_size": 12, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidden": 16}
-    model = Seq2Seq(Seq2SeqConfig.model_validate({**sizes, "dropout": dropout})).train()
+    model = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, "dropout": dropout})).train()
     config = TrainingConfig.model_validate(training)
     said: list[str] = []
     return model, Updater(model, make_optimizer(model, config), config, Ranks("cpu"), said.append), said

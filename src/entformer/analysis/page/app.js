@@ -1,20 +1,21 @@
-// The report: reads the data, keeps what is chosen (run, sentence, head, alphas tried out), and tells every part of the page.
+// The report: reads the data, keeps the state (run, sentence, head, changed alphas), and updates every part of the page.
 
 (() => {
   "use strict";
 
   const { el } = Dom;
   const at = (id) => document.getElementById(id);
+  const put = (id, node) => at(id).replaceChildren(...(node ? [node] : []));
   const report = JSON.parse(at("entformer-data").textContent);
-  const runs = report.runs || [];
-  const tried = new Map(); // "run index/key" -> alpha
+  const runs = report.runs.map((one) => ({ ...one, measures: report.measures }));
+  const alphas = new Map(); // "run index/key" -> alpha
   const state = { run: 0, sentence: 0, key: null };
 
   const run = () => runs[state.run];
   const sentence = () => run().sentences[state.sentence];
 
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
-  const inspector = Inspector.create({ onAlpha: tryAlpha, onStep: stepHead, onExample: openExample });
+  const inspector = Inspector.create({ onAlpha: changeAlpha, onStep: stepHead, onExample: openExample });
   const table = HeadTable.create({ onOpen: (key) => open(key, true), onExample: openExample });
   const paths = AlphaPaths.create({ onOpen: (key) => open(key, true) });
   const compare = Compare.create({
@@ -24,10 +25,10 @@
     },
   });
 
-  // Weights with a tried alpha are computed once per sentence and alpha.
+  // Weights with a changed alpha are computed once per sentence and alpha.
   const computed = new Map();
   function rowsOf(key) {
-    const alpha = tried.get(`${state.run}/${key}`);
+    const alpha = alphas.get(`${state.run}/${key}`);
     if (alpha === undefined || !sentence() || !Data.hasScores(sentence(), key))
       return sentence() ? Data.storedRows(sentence(), key) : null;
     const name = `${state.run}/${state.sentence}/${key}`;
@@ -40,14 +41,14 @@
 
   function alphaNow(head) {
     const key = Data.keyOf(head);
-    const alpha = tried.get(`${state.run}/${key}`);
+    const alpha = alphas.get(`${state.run}/${key}`);
     const changed = alpha !== undefined && Boolean(sentence()) && Data.hasScores(sentence(), key);
     return { alpha: changed ? alpha : Data.alphaOf(run(), head), changed };
   }
 
-  function tryAlpha(key, alpha) {
-    if (alpha === null) tried.delete(`${state.run}/${key}`);
-    else tried.set(`${state.run}/${key}`, alpha);
+  function changeAlpha(key, alpha) {
+    if (alpha === null) alphas.delete(`${state.run}/${key}`);
+    else alphas.set(`${state.run}/${key}`, alpha);
     heads.refresh(key);
     inspect();
   }
@@ -120,19 +121,15 @@
   }
 
   function showPaths() {
-    const start = AlphaPaths.start(run());
-    at("start").replaceChildren(...(start ? [start] : []));
+    put("start", AlphaPaths.start(run()));
     paths.show(run(), state.key);
   }
 
   function showTable() {
-    const roles = Roles.roles(run(), openExample);
-    const varied = Roles.varied(run(), openExample);
-    at("found-roles").replaceChildren(...(roles ? [roles] : []));
-    at("varied").replaceChildren(...(varied ? [varied] : []));
+    put("head-roles", Roles.list(run(), openExample));
+    put("varied", Roles.varied(run(), openExample));
     table.show(run());
-    const layers = Layers.table(run());
-    at("layer-table").replaceChildren(...(layers ? [layers] : []));
+    put("layer-table", Layers.table(run()));
   }
 
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -146,7 +143,7 @@
   function showSentence() {
     at("sentence-choice").value = state.sentence;
     const one = sentence();
-    const [from, to] = run().languages || ["", ""];
+    const [from, to] = run().languages;
     at("sentence-text").replaceChildren(
       ...(one
         ? [
@@ -155,21 +152,21 @@
             el(
               "p",
               { class: "note" },
-              `Sentence ${one.id}: ${one.source.length} source and ${one.target.length} target tokens; chosen as: ${one.why}.`,
+              `Sentence ${one.id}: ${one.source.length} source and ${one.target.length} target tokens; reason: ${one.why}.`,
             ),
-            ...(Data.leftOut(one) ? [el("p", { class: "note", id: "left-out" }, Data.leftOut(one))] : []),
+            ...(Data.dropped(one) ? [el("p", { class: "note", id: "dropped" }, Data.dropped(one))] : []),
           ]
-        : [el("p", { class: "note" }, "This report holds no sentences.")]),
+        : [el("p", { class: "note" }, "This report has no sentences.")]),
     );
   }
 
-  // The address says what is chosen, so a reload or a bookmark comes back to it.
+  // The address holds the state, so that a reload or a bookmark restores it.
   function remember() {
     const chosen = new URLSearchParams({ run: state.run, sentence: state.sentence, head: state.key || "" });
     try {
       history.replaceState(null, "", `#${chosen}`);
     } catch {
-      // A page in a frame without an address of its own may not change it; nothing is lost.
+      // A page in a frame may not change its address.
     }
   }
 
@@ -179,20 +176,20 @@
     state.run = index !== null && runs[Number(index)] ? Number(index) : sparsest();
     if (run().sentences[Number(chosen.get("sentence"))]) state.sentence = Number(chosen.get("sentence"));
     const known = Data.findHead(run(), chosen.get("head") || "");
-    state.key = known ? chosen.get("head") : telling();
+    state.key = known ? chosen.get("head") : firstHead();
   }
 
-  // The run to begin with: the one whose heads look at least.
+  // The first run to show: the one with the lowest density.
   function sparsest() {
     const densities = runs.map((one) => Data.mean(one.heads.map((head) => head.density)) ?? Infinity);
     return densities.indexOf(Math.min(...densities));
   }
 
-  // What to show first: the head with the best found role, else the sparsest. Two roles say how much a head looks at, not at
-  // what; they are not among them.
-  const TOO_COMMON = ["broad context", "rarely active"];
-  function telling() {
-    const scores = (head) => (head.roles || []).filter((role) => !TOO_COMMON.includes(role.role)).map((role) => role.score);
+  // The first head to show: the one with the highest score of a role, else the sparsest. Two roles do not tell what a head
+  // attends to and are skipped.
+  const COMMON = ["broad context", "rarely active"];
+  function firstHead() {
+    const scores = (head) => head.roles.filter((role) => !COMMON.includes(role.role)).map((role) => role.score);
     const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
     const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
     return head ? Data.keyOf(head) : null;
@@ -209,10 +206,10 @@
   }
 
   function showOverview() {
-    at("cards").replaceChildren(Summary.cards(runs));
-    at("settings").replaceChildren(Summary.settings(runs));
-    const alignment = Summary.alignment(runs);
-    at("alignment").replaceChildren(...(alignment ? [alignment] : []));
+    put("cards", Summary.cards(runs));
+    put("settings", Summary.settings(runs));
+    put("alignment", Summary.alignment(runs));
+    at("glossary").replaceChildren(...Summary.glossary(report.measures).flat());
   }
 
   function start() {
@@ -220,7 +217,7 @@
     at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
     Theme.start(at("theme"), repaint);
     if (!runs.length) {
-      at("cards").textContent = "This report holds no runs.";
+      at("cards").textContent = "This report has no runs.";
       for (const id of ["heads", "table", "training", "figures", "setup"]) at(id).hidden = true;
       return;
     }
@@ -247,7 +244,7 @@
     showOverview();
     showGrid();
     open(state.key, false);
-    // What lies below the first screen is drawn after the first frame.
+    // Everything below the first screen is drawn after the first frame.
     Dom.inSlices("below", [
       () => showTable(),
       () => showPaths(),

@@ -1,5 +1,5 @@
-// Small charts in SVG. A frame has axes and two scales; what is drawn in it is appended by those who ask for it. Every chart
-// carries a sentence for those who cannot see it.
+// Small charts in SVG. A frame has axes and two scales; marks are appended to its plot. Every chart has a text label for
+// screen readers.
 
 const Charts = (() => {
   "use strict";
@@ -21,9 +21,9 @@ const Charts = (() => {
     return found;
   }
 
-  // {width, height, x: [from, to], y: [from, to], xTicks, yTicks: values, xForm, yForm, xTitle, yTitle, says}
+  // {width, height, x: [from, to], y: [from, to], xTicks, yTicks: values, xForm, yForm, xTitle, yTitle, label}
   function frame(options) {
-    const { width = 340, height = 210, x: xs, y: ys, says } = options;
+    const { width = 340, height = 210, x: xs, y: ys, label } = options;
     const margin = { left: 38, right: 10, top: 12, bottom: 32, ...options.margin };
     const x = scale(xs, [margin.left, width - margin.right]);
     const y = scale(ys, [height - margin.bottom, margin.top]);
@@ -32,9 +32,9 @@ const Charts = (() => {
     const xTicks = options.xTicks || ticks(...xs);
     const yTicks = options.yTicks || ticks(...ys, 4);
     const plot = svg("g", {});
-    const picture = svg(
+    const image = svg(
       "svg",
-      { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": says },
+      { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label },
       yTicks.map((value) => [
         svg("line", { class: "rule", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value) }),
         svg("text", { class: "tick", x: margin.left - 6, y: y(value), dy: "0.32em", "text-anchor": "end" }, yForm(value)),
@@ -50,25 +50,25 @@ const Charts = (() => {
         ),
       plot,
     );
-    return { picture, plot, x, y, margin, width, height };
+    return { svg: image, plot, x, y, margin, width, height };
   }
 
-  const share = (value) => `${Math.round(value * 100)}%`;
+  const percent = (value) => `${Math.round(value * 100)}%`;
+  const integers = (from, to) => Array.from({ length: to - from + 1 }, (_, index) => from + index);
 
-  // Counts over equal bins from x[0] to x[1]; heights are shares of all, up to `top`. A bar beyond it is cut and says its
-  // share.
-  function histogram(counts, { x, top, color, says, xForm, markForm = xForm, xTitle, mark }) {
+  // Counts over equal bins from x[0] to x[1]; heights are fractions of all, up to `top`. A higher bar is cut and labeled.
+  function histogram(counts, { x, top, color, label, xForm, markForm = xForm, xTitle, mark }) {
     const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-    const chart = frame({ height: 150, x, y: [0, top], xForm, xTitle, yForm: share, yTicks: ticks(0, top, 3), says });
+    const chart = frame({ height: 150, x, y: [0, top], xForm, xTitle, yForm: percent, yTicks: ticks(0, top, 3), label });
     const size = (x[1] - x[0]) / counts.length;
     counts.forEach((count, bin) => {
       const start = x[0] + bin * size;
       const high = chart.y(Math.min(count / total, top));
       if (count / total > top * 1.001) {
-        const right = 2 * bin < counts.length; // the side with room for a text
+        const right = 2 * bin < counts.length; // the side with space for a text
         const beside = right ? chart.x(start + size) + 4 : chart.x(start) - 4;
-        const place = { class: "mean-text", x: beside, y: high + 26, "text-anchor": right ? "start" : "end" };
-        chart.plot.append(svg("text", place, `${Numbers.percent(count / total)} ↑`));
+        const position = { class: "mean-text", x: beside, y: high + 26, "text-anchor": right ? "start" : "end" };
+        chart.plot.append(svg("text", position, `${Numbers.percent(count / total)} ↑`));
       }
       chart.plot.append(
         svg(
@@ -99,7 +99,7 @@ const Charts = (() => {
         ),
       );
     }
-    return chart.picture;
+    return chart.svg;
   }
 
   function counts(values, [from, to], bins) {
@@ -122,7 +122,7 @@ const Charts = (() => {
     return node;
   }
 
-  // Which color, dash and shape belongs to which run.
+  // The color, dash and shape of each run.
   function runLegend(runs) {
     return el(
       "div",
@@ -154,5 +154,5 @@ const Charts = (() => {
   const figure = (title, text, ...content) =>
     el("figure", { class: "chart-block" }, el("figcaption", {}, el("h3", {}, title), el("p", {}, text)), content);
 
-  return { frame, histogram, counts, path, shape, ticks, share, runLegend, figure };
+  return { frame, histogram, counts, path, shape, ticks, percent, integers, runLegend, figure };
 })();

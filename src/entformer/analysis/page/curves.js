@@ -41,7 +41,7 @@ const Curves = (() => {
       yForm: percent ? (value) => `${value}%` : log ? (value) => compact(2 ** value) : (value) => Number(value.toFixed(2)),
       xTitle: "length",
       margin: { left: 44 },
-      says: `${title} against length, ${series.map(({ name }) => name).join("; ") || "no series"}`,
+      label: `${title} against length, ${series.map(({ name }) => name).join("; ") || "no series"}`,
     });
     const across = (length) => chart.x(Math.log2(length));
     const up = (value) => chart.y(place(value));
@@ -73,8 +73,8 @@ const Curves = (() => {
       visibility: "hidden",
     });
     const cover = svg("rect", { class: "cover", x: 0, y: 0, width: chart.width, height: chart.height });
-    chart.picture.append(reading, cover);
-    chart.picture.setAttribute("tabindex", 0);
+    chart.svg.append(reading, cover);
+    chart.svg.setAttribute("tabindex", 0);
     let at = null;
 
     function mark(length) {
@@ -85,20 +85,20 @@ const Curves = (() => {
       reading.setAttribute("x2", across(length));
     }
 
-    chart.picture.addEventListener("pointermove", (event) => {
-      const box = chart.picture.getBoundingClientRect();
+    chart.svg.addEventListener("pointermove", (event) => {
+      const box = chart.svg.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width) * chart.width;
       const nearest = lengths.reduce((best, one) => (Math.abs(across(one) - x) < Math.abs(across(best) - x) ? one : best));
       if (nearest !== at) onRead(nearest);
     });
-    chart.picture.addEventListener("keydown", (event) => {
+    chart.svg.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
       const next = lengths[Math.min(Math.max(lengths.indexOf(at) + step, 0), lengths.length - 1)];
       onRead(next);
     });
-    return { element: el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, title)), chart.picture), mark };
+    return { element: el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, title)), chart.svg), mark };
   }
 
   // Hollow dots tell methods apart where there are more of them than colors.

@@ -4,8 +4,8 @@
 const Data = (() => {
   "use strict";
 
-  const KINDS = ["encoder", "decoder", "cross"];
-  const KIND_TITLES = {
+  const ATTENTION_TYPES = ["encoder", "decoder", "cross"];
+  const ATTENTION_TITLES = {
     encoder: "Encoder self-attention",
     decoder: "Decoder self-attention",
     cross: "Cross attention",
@@ -13,40 +13,41 @@ const Data = (() => {
   const FIXED_ALPHA = { softmax: 1, ssmax: 1, entmax15: 1.5, sparsemax: 2 };
   const MASKED = -32768;
 
-  const keyOf = (head) => `${head.kind}.${head.layer}.${head.head}`;
+  const keyOf = (head) => `${head.attn_type}.${head.layer}.${head.head}`;
   const parseKey = (key) => {
-    const [kind, layer, head] = key.split(".");
-    return { kind, layer: Number(layer), head: Number(head) };
+    const [attnType, layer, head] = key.split(".");
+    return { attnType, layer: Number(layer), head: Number(head) };
   };
   const titleOf = (key) => {
-    const { kind, layer, head } = parseKey(key);
-    return `${KIND_TITLES[kind]}, layer ${layer}, head ${head}`;
+    const { attnType, layer, head } = parseKey(key);
+    return `${ATTENTION_TITLES[attnType]}, layer ${layer}, head ${head}`;
   };
-  const kindsOf = (run) => KINDS.filter((kind) => run.heads.some((head) => head.kind === kind));
-  const headsOf = (run, kind) => run.heads.filter((head) => head.kind === kind);
+  const attnTypes = (run) => ATTENTION_TYPES.filter((attnType) => run.heads.some((head) => head.attn_type === attnType));
+  const allAttnTypes = (runs) => ATTENTION_TYPES.filter((attnType) => runs.some((run) => attnTypes(run).includes(attnType)));
+  const headsOf = (run, attnType) => run.heads.filter((head) => head.attn_type === attnType);
   const findHead = (run, key) => run.heads.find((head) => keyOf(head) === key);
 
-  // The alpha a head works with: learned, or the one its normalizer has by definition; null for those without any (ReLA).
+  // The alpha of a head: learned, or fixed by its normalizer; null for normalizers without any (ReLA).
   function alphaOf(run, head) {
-    return head.alpha ?? FIXED_ALPHA[(run.normalizers || {})[head.kind]] ?? null;
+    return head.alpha ?? FIXED_ALPHA[(run.normalizers || {})[head.attn_type]] ?? null;
   }
 
-  function tokensOf(sentence, kind) {
-    const queries = kind === "encoder" ? sentence.source : sentence.target;
-    const keys = kind === "decoder" ? sentence.target : sentence.source;
+  function tokensOf(sentence, attnType) {
+    const queries = attnType === "encoder" ? sentence.source : sentence.target;
+    const keys = attnType === "decoder" ? sentence.target : sentence.source;
     return { queries, keys };
   }
 
-  // {rows, columns, crow, col, weight, causal, cut}. cut: weights below it were left out to keep the page small; 0: all are here,
-  // and what is not here is exactly 0.
+  // {rows, columns, crow, col, weight, causal, cut}. cut: smaller weights were dropped to keep the page small; 0: all are
+  // stored, and all others are exactly 0.
   function storedRows(sentence, key) {
     const stored = (sentence.heads || {})[key];
     if (!stored) return null;
-    const { kind } = parseKey(key);
+    const { attnType } = parseKey(key);
     const rows = stored.crow.length - 1;
-    const columns = kind === "decoder" ? rows : sentence.source.length;
+    const columns = attnType === "decoder" ? rows : sentence.source.length;
     const { crow, col, weight } = stored;
-    return { rows, columns, crow, col, weight, causal: kind === "decoder", cut: stored.cut || 0 };
+    return { rows, columns, crow, col, weight, causal: attnType === "decoder", cut: stored.cut || 0 };
   }
 
   const visible = (rows, row) => (rows.causal ? Math.min(row + 1, rows.columns) : rows.columns);
@@ -89,7 +90,7 @@ const Data = (() => {
       });
       crow.push(col.length);
     }
-    return { rows: stored.rows, columns: stored.columns, crow, col, weight, causal: parseKey(key).kind === "decoder", cut: 0 };
+    return { rows: stored.rows, columns: stored.columns, crow, col, weight, causal: parseKey(key).attnType === "decoder", cut: 0 };
   }
 
   // The row as [{column, weight}], largest first.
@@ -99,14 +100,14 @@ const Data = (() => {
     return found.sort((a, b) => b.weight - a.weight || a.column - b.column);
   }
 
-  // Mean share of the visible keys with weight, as the measure "density" has it.
+  // The measure "density" of one sentence.
   function density(rows) {
     let sum = 0;
     for (let row = 0; row < rows.rows; row++) sum += (rows.crow[row + 1] - rows.crow[row]) / visible(rows, row);
     return rows.rows ? sum / rows.rows : 0;
   }
 
-  // "▁man" starts a word; what does not is joined to the piece before it.
+  // "▁man" starts a word; other pieces continue the one before.
   const SPECIAL = { "<s>": "start", "</s>": "end", "<pad>": "pad", "<unk>": "unknown" };
   function shown(piece) {
     if (Object.hasOwn(SPECIAL, piece)) return { text: SPECIAL[piece], special: true, starts: true };
@@ -114,11 +115,11 @@ const Data = (() => {
     return { text: starts ? piece.slice(1) || "␣" : piece, special: false, starts };
   }
 
-  // What is known of a key without stored weight.
+  // The weight of a key that is not stored.
   const restText = (rows) => (rows.cut ? `below ${rows.cut}` : "exactly 0");
 
-  // What a page tells about a sentence that does not hold everything; null if it does.
-  function leftOut(sentence) {
+  // What is not stored of a sentence; null if all is.
+  function dropped(sentence) {
     const cuts = Object.values(sentence.heads || {})
       .map((head) => head.cut || 0)
       .filter((cut) => cut > 0);
@@ -128,7 +129,7 @@ const Data = (() => {
     const parts = [];
     if (cuts.length) parts.push(`of ${heads(cuts.length)} only the largest weights, down to ${Math.max(...cuts)} or lower`);
     if (omitted) parts.push(`of ${heads(omitted)} nothing`);
-    return `To keep this page small it holds, on this sentence, ${parts.join(", and ")}. Measures are of all weights.`;
+    return `To keep this page small, it stores for this sentence ${parts.join(", and ")}. Measures use all weights.`;
   }
 
   const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
@@ -140,12 +141,13 @@ const Data = (() => {
   }
 
   return {
-    KINDS,
-    KIND_TITLES,
+    ATTENTION_TYPES,
+    ATTENTION_TITLES,
     keyOf,
     parseKey,
     titleOf,
-    kindsOf,
+    attnTypes,
+    allAttnTypes,
     headsOf,
     findHead,
     alphaOf,
@@ -158,7 +160,7 @@ const Data = (() => {
     density,
     shown,
     restText,
-    leftOut,
+    dropped,
     mean,
     median,
   };

@@ -17,7 +17,31 @@ const Dom = (() => {
   }
 
   const el = (name, properties, ...children) => fill(document.createElement(name), properties, children);
+  const button = (text, onclick, properties) => el("button", { type: "button", onclick, ...properties }, text);
   const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
+
+  // A part of the page that scrolls sideways by itself.
+  const scroll = (label, ...content) =>
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, content);
+
+  // titles: contents or cells; rows: {cells: contents or cells, and attributes of the row}, the first cell is the row's title.
+  function table({ titles, rows, caption, ...properties }) {
+    const cell = (name, scope, content) =>
+      content instanceof HTMLTableCellElement ? content : el(name, { scope }, content);
+    return el(
+      "table",
+      properties,
+      caption && el("caption", { class: "unseen" }, caption),
+      titles && el("thead", {}, el("tr", {}, titles.map((title) => cell("th", "col", title)))),
+      el(
+        "tbody",
+        {},
+        rows.map(({ cells, ...own }) =>
+          el("tr", own, cells.map((content, index) => (index ? cell("td", null, content) : cell("th", "row", content)))),
+        ),
+      ),
+    );
+  }
 
   // The arrow keys move the focus inside a group of buttons in which only one is reached by Tab.
   function roving(container, selector, columnsOf) {
@@ -46,7 +70,7 @@ const Dom = (() => {
     target.focus();
   }
 
-  // Heavy work in slices, so that the page stays alive; a later call with the same owner stops an earlier one.
+  // Runs jobs in slices, so that the page stays responsive; a later call with the same owner stops an earlier one.
   const running = new Map();
 
   function inSlices(owner, jobs, milliseconds = 10) {
@@ -63,7 +87,7 @@ const Dom = (() => {
     slice();
   }
 
-  // Once per frame at most, however often it is asked for.
+  // Runs at most once per frame.
   function perFrame(work) {
     let waiting = false;
     return () => {
@@ -91,5 +115,5 @@ const Dom = (() => {
     node.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
   }
 
-  return { el, svg, roving, inSlices, perFrame, keepInView, reveal };
+  return { el, button, svg, scroll, table, roving, inSlices, perFrame, keepInView, reveal };
 })();

@@ -1,5 +1,5 @@
-// The grid of all heads of one run on one sentence: a panel per kind, a line per layer. Each head is a button with a small
-// picture, its alpha as a colored chip, and its density.
+// The grid of all heads of one run on one sentence: a panel per attention type, a row per layer. Each head is a button with a
+// thumbnail, its alpha as a colored chip, and its density.
 
 const Heads = (() => {
   "use strict";
@@ -39,6 +39,13 @@ const Heads = (() => {
     context.putImageData(image, 0, 0);
   }
 
+  // A head on one sentence as a button of its own.
+  function card(rows, onclick, ...content) {
+    const canvas = el("canvas", { class: "thumbnail", "aria-hidden": "true" });
+    thumbnail(canvas, rows);
+    return Dom.button([canvas, ...content], onclick, { class: "head wide" });
+  }
+
   // onOpen(key): a head was chosen.
   function create({ onOpen }) {
     const element = el("div", { class: "panels" });
@@ -49,21 +56,21 @@ const Heads = (() => {
     function show(next) {
       content = next;
       buttons = new Map();
-      element.replaceChildren(...Data.kindsOf(next.run).map((kind) => panel(kind)));
+      element.replaceChildren(...Data.attnTypes(next.run).map((attnType) => panel(attnType)));
       const first = buttons.values().next().value;
       if (first) first.tabIndex = 0;
       redraw();
     }
 
-    function panel(kind) {
-      const heads = Data.headsOf(content.run, kind);
+    function panel(attnType) {
+      const heads = Data.headsOf(content.run, attnType);
       const layers = [...new Set(heads.map((head) => head.layer))].sort((a, b) => a - b);
       const widest = Math.max(...layers.map((layer) => heads.filter((head) => head.layer === layer).length));
       const grid = el("div", {
         class: "grid",
         style: { "--heads": widest },
         role: "group",
-        "aria-label": Data.KIND_TITLES[kind],
+        "aria-label": Data.ATTENTION_TITLES[attnType],
       });
       for (const layer of layers) {
         const own = heads.filter((head) => head.layer === layer).sort((a, b) => a.head - b.head);
@@ -73,7 +80,7 @@ const Heads = (() => {
       return el(
         "section",
         { class: "panel" },
-        el("h3", {}, Data.KIND_TITLES[kind], el("small", {}, (content.run.normalizers || {})[kind] || "")),
+        el("h3", {}, Data.ATTENTION_TITLES[attnType], el("small", {}, (content.run.normalizers || {})[attnType] || "")),
         grid,
       );
     }
@@ -112,12 +119,12 @@ const Heads = (() => {
         [...buttons].map(
           ([key, node]) =>
             () =>
-              picture(key, node),
+              paint(key, node),
         ),
       );
     }
 
-    function picture(key, node) {
+    function paint(key, node) {
       const rows = content.rowsOf(key);
       node.classList.toggle("absent", !rows);
       if (rows) thumbnail(node.querySelector("canvas"), rows);
@@ -127,7 +134,7 @@ const Heads = (() => {
       const node = buttons.get(key);
       if (!node) return;
       label(node, Data.findHead(content.run, key));
-      picture(key, node);
+      paint(key, node);
     }
 
     function choose(key) {
@@ -140,5 +147,5 @@ const Heads = (() => {
     return { element, show, redraw, refresh, choose };
   }
 
-  return { create, chip, thumbnail };
+  return { create, chip, card };
 })();

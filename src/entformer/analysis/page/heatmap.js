@@ -1,5 +1,5 @@
 // The weights of one head as a map, queries down and keys across. Only what is in view is drawn, from the support alone, so a
-// long sentence costs no more than a short one. Three kinds of cell: color = weight, hatched = exactly 0 (plain where
+// long sentence costs no more than a short one. Three types of cell: color = weight, hatched = exactly 0 (plain where
 // small weights were left out), empty = may not be seen.
 
 const Heatmap = (() => {

@@ -5,158 +5,96 @@ const Layers = (() => {
 
   const { el, svg } = Dom;
 
-  // The two diversities are one quantity as a share of two maxima.
-  const BASES = [
-    ["js_diversity_keys", "logarithms to the base of the number of keys, as in the paper"],
-    ["js_diversity_heads", "logarithms to the base of the number of heads"],
-  ];
+  const ordered = (run) => {
+    const index = (layer) => Data.ATTENTION_TYPES.indexOf(layer.attn_type);
+    return [...run.layers].sort((a, b) => index(a) - index(b) || a.layer - b.layer);
+  };
 
-  const COLUMNS = [
-    ["density", "Density", "mean share of the visible keys that get weight, over all heads", Numbers.percent],
-    ["union_density", "Union", "share of the visible keys that at least one head gives weight to", Numbers.percent],
-    ["null_rate", "Null rate", "share of rows without any weight", Numbers.percent],
-    ["js_diversity_keys", "JS, base: keys", `Jensen-Shannon divergence, ${BASES[0][1]}`, (value) => Numbers.fixed(value, 3)],
-    ["js_diversity_heads", "JS, base: heads", `Jensen-Shannon divergence, ${BASES[1][1]}`, (value) => Numbers.fixed(value, 3)],
-  ];
-
-  const ordered = (run) =>
-    [...(run.layers || [])].sort((a, b) => Data.KINDS.indexOf(a.kind) - Data.KINDS.indexOf(b.kind) || a.layer - b.layer);
-
-  // null if the run says nothing about layers.
+  // null for a run without measures of layers.
   function table(run) {
     const layers = ordered(run);
     if (!layers.length) return null;
-    const columns = COLUMNS.filter(([name]) => layers.some((layer) => !Numbers.missing(layer[name])));
+    const columns = run.measures.layers.filter(({ name }) => layers.some((layer) => !Numbers.missing(layer[name])));
+    const rows = layers.map((layer) => ({
+      "data-layer": `${layer.attn_type}.${layer.layer}`,
+      cells: [
+        `${layer.attn_type}.${layer.layer}`,
+        ...columns.map((measure) =>
+          el("td", { "data-measure": measure.name }, Numbers.measure(measure, layer[measure.name])),
+        ),
+      ],
+    }));
+    const titles = ["Layer", ...columns.map(({ title, text }) => el("th", { scope: "col", title: text }, title))];
     return el(
       "div",
       { class: "layer-table" },
       el("h3", {}, "Layers"),
-      el(
-        "div",
-        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of layers" },
-        el(
-          "table",
-          {},
-          el("caption", { class: "unseen" }, "All layers with their measures"),
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              el("th", { scope: "col" }, "Layer"),
-              columns.map(([, text, title]) => el("th", { scope: "col", title }, text)),
-            ),
-          ),
-          el(
-            "tbody",
-            {},
-            layers.map((layer) =>
-              el(
-                "tr",
-                { "data-layer": `${layer.kind}.${layer.layer}` },
-                el("th", { scope: "row" }, `${layer.kind}.${layer.layer}`),
-                columns.map(([name, , , form]) => el("td", { "data-measure": name }, form(layer[name]))),
-              ),
-            ),
-          ),
-        ),
-      ),
+      Dom.scroll("Table of layers", Dom.table({ caption: "All layers with their measures", titles, rows })),
     );
   }
 
-  // A line per run over the layers of one kind; null if no run has the measure.
-  function byLayer(runs, kind, name, { first, last, top, yForm, form, says }) {
-    const chart = Charts.frame({
+  const values = (runs, name) =>
+    runs.flatMap((run) => run.layers.map((layer) => layer[name])).filter((value) => !Numbers.missing(value));
+
+  function chart(runs, attnType, measure, top) {
+    const layers = runs.flatMap((run) => run.layers.map((layer) => layer.layer));
+    const [first, last] = [Math.min(...layers), Math.max(...layers)];
+    const frame = Charts.frame({
       width: 400,
       height: 220,
       x: [first - 0.3, last + 0.3],
       y: [0, top],
-      xTicks: Array.from({ length: last - first + 1 }, (_, index) => first + index),
-      yForm,
+      xTicks: Charts.integers(first, last),
+      yForm: (value) => Numbers.measure({ ...measure, digits: 2 }, value),
       xTitle: "layer",
-      says: `${Data.KIND_TITLES[kind]}: ${says}, per run`,
+      label: `${Data.ATTENTION_TITLES[attnType]}: ${measure.label} by layer, per run`,
     });
     runs.forEach((run, index) => {
       const points = ordered(run)
-        .filter((layer) => layer.kind === kind && !Numbers.missing(layer[name]))
-        .map((layer) => ({
-          x: chart.x(layer.layer),
-          y: chart.y(layer[name]),
-          text: `${run.name}, layer ${layer.layer}: ${form(layer[name])}`,
-        }));
-      chart.plot.append(
-        svg("path", {
-          d: Charts.path(points.map(({ x, y }) => [x, y])),
-          class: "line",
-          stroke: Colors.run(index),
-          "stroke-dasharray": Colors.dash(index),
+        .filter((layer) => layer.attn_type === attnType && !Numbers.missing(layer[measure.name]))
+        .map((layer) => [frame.x(layer.layer), frame.y(layer[measure.name]), layer]);
+      const color = Colors.run(index);
+      frame.plot.append(
+        svg("path", { d: Charts.path(points), class: "line", stroke: color, "stroke-dasharray": Colors.dash(index) }),
+        ...points.map(([x, y, layer]) => {
+          const text = `${run.name}, layer ${layer.layer}: ${Numbers.measure(measure, layer[measure.name])}`;
+          return svg("g", {}, Charts.shape(index, x, y, color), svg("title", {}, text));
         }),
-        ...points.map(({ x, y, text }) => svg("g", {}, Charts.shape(index, x, y, Colors.run(index)), svg("title", {}, text))),
       );
     });
-    return el("div", {}, el("h4", {}, Data.KIND_TITLES[kind]), chart.picture);
+    return el("div", {}, el("h4", {}, Data.ATTENTION_TITLES[attnType]), frame.svg);
   }
 
-  const values = (runs, name) =>
-    runs.flatMap((run) => (run.layers || []).map((layer) => layer[name])).filter((value) => !Numbers.missing(value));
-
-  function range(runs) {
-    const layers = runs.flatMap((run) => (run.layers || []).map((layer) => layer.layer));
-    return { first: Math.min(...layers), last: Math.max(...layers) };
-  }
-
-  const kindsOf = (runs) => Data.KINDS.filter((kind) => runs.some((run) => Data.kindsOf(run).includes(kind)));
-
-  function diversity(runs) {
-    const known = BASES.filter(([name]) => values(runs, name).length);
+  // A figure of measures: a row of charts each. null where no run has a value, or all are 0.
+  function figure(runs, prefix, title, text) {
+    const known = runs[0].measures.layers.filter(({ name }) => name.startsWith(prefix) && Math.max(0, ...values(runs, name)));
     if (!known.length) return null;
-    return Charts.figure(
-      "How different the heads of a layer are",
-      "Jensen-Shannon divergence between the heads of each layer. Higher: the heads look at different things.",
-      Charts.runLegend(runs),
-      known.map(([name, base]) => [
-        el("p", { class: "note base" }, `${base.charAt(0).toUpperCase()}${base.slice(1)}`),
-        el(
-          "div",
-          { class: "chart-row", "data-measure": name },
-          kindsOf(runs).map((kind) =>
-            byLayer(runs, kind, name, {
-              ...range(runs),
-              top: Math.max(...values(runs, name), 1e-6) * 1.08,
-              yForm: (value) => Numbers.fixed(value),
-              form: (value) => Numbers.fixed(value, 3),
-              says: `Jensen-Shannon divergence between the heads of each layer, ${base}`,
-            }),
-          ),
-        ),
-      ]),
-    );
+    const rows = known.map((measure) => {
+      const top = Math.max(...values(runs, measure.name)) * 1.08;
+      const charts = Data.allAttnTypes(runs).map((attnType) => chart(runs, attnType, measure, top));
+      return [
+        known.length > 1 && el("p", { class: "note base" }, measure.label),
+        el("div", { class: "chart-row", "data-measure": measure.name }, charts),
+      ];
+    });
+    return Charts.figure(title, text, Charts.runLegend(runs), rows);
   }
 
-  // Rows without weight; null where no run has any, as everywhere but with ReLA.
-  function nullRates(runs) {
-    const top = Math.max(0, ...values(runs, "null_rate"));
-    if (!top) return null;
-    return Charts.figure(
-      "Rows without weight",
-      "The null rate of each layer: the share of rows (a query of a head) that give no key any weight, as ReLA allows.",
-      Charts.runLegend(runs),
-      el(
-        "div",
-        { class: "chart-row", "data-measure": "null_rate" },
-        kindsOf(runs).map((kind) =>
-          byLayer(runs, kind, "null_rate", {
-            ...range(runs),
-            top: top * 1.08,
-            yForm: Numbers.percent,
-            form: Numbers.percent,
-            says: "share of rows without weight by layer",
-          }),
-        ),
-      ),
+  const diversity = (runs) =>
+    figure(
+      runs,
+      "js_diversity",
+      "How different the heads of a layer are",
+      "Jensen-Shannon divergence between the heads of each layer. Higher: the heads attend to different keys.",
     );
-  }
+
+  const nullRates = (runs) =>
+    figure(
+      runs,
+      "null_rate",
+      "Null rate",
+      "Queries whose weights are all 0, as ReLA allows, over all queries and heads of a layer.",
+    );
 
   return { table, diversity, nullRates };
 })();

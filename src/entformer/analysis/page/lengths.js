@@ -157,8 +157,8 @@
           const found = cell(one, length);
           if (!found) return el("td", {}, "–");
           const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
-          const kind = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");
-          return el("td", { class: kind }, accuracy(found.mean), el("small", {}, spreadText(found)));
+          const classes = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");
+          return el("td", { class: classes }, accuracy(found.mean), el("small", {}, spreadText(found)));
         }),
         el("td", {}, `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`),
       );

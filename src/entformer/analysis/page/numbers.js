@@ -1,4 +1,4 @@
-// Numbers as people read them: what is not zero never looks like zero. The same rules as text/numbers.py, value for value.
+// Formats numbers; what is not zero never looks like zero. The same rules as text/numbers.py, value for value.
 
 const Numbers = (() => {
   "use strict";
@@ -34,11 +34,11 @@ const Numbers = (() => {
   }
 
   // 0% and 100% are exact; one decimal below 10%.
-  function percent(share) {
-    if (missing(share)) return UNKNOWN;
-    const value = share * 100;
+  function percent(fraction) {
+    if (missing(fraction)) return UNKNOWN;
+    const value = fraction * 100;
     const digits = value !== 0 && Math.abs(value) < 10 ? 1 : 0;
-    return share === 1 ? "100%" : `${fixed(value, digits, [0, 100])}%`;
+    return fraction === 1 ? "100%" : `${fixed(value, digits, [0, 100])}%`;
   }
 
   // 1.00 and 2.00 mean softmax and sparsemax exactly.
@@ -47,13 +47,16 @@ const Numbers = (() => {
   // Four decimals; only exactly 0 and exactly 1 read as such.
   const weight = (value) => (value === 0 ? "exactly 0" : fixed(value, 4, [0, 1]));
 
-  // A weight in four characters, for narrow places: 0.43, 5e-3, >.99.
+  // A weight in four characters: 0.43, 5e-3, >.99.
   function short(value) {
     if (value !== 0 && Number(value.toFixed(2)) === 0) return value.toExponential(0);
     return value < 1 && value >= 0.995 ? ">.99" : fixed(value);
   }
 
+  // As the record of a measure tells (analysis/measures.py).
+  const measure = ({ format, digits }, value) => (format === "number" ? fixed(value, digits) : { alpha, percent }[format](value));
+
   const count = (value) => (missing(value) ? UNKNOWN : value.toLocaleString("en"));
 
-  return { missing, fixed, percent, alpha, weight, short, count };
+  return { missing, fixed, percent, alpha, weight, short, measure, count };
 })();

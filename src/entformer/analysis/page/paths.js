@@ -1,4 +1,4 @@
-// How alpha went during training: one panel per kind, one line per head. The step slider reads all heads at one step; at the
+// Alpha during training: one panel per attention type, one line per head. The step slider reads all heads at one step; at the
 // right edge of a panel stands their distribution at that step.
 
 const AlphaPaths = (() => {
@@ -7,12 +7,12 @@ const AlphaPaths = (() => {
   const { el, svg } = Dom;
   const BINS = 20;
 
-  // Where every head began and where it is now; null without initial alphas.
+  // Initial and final alpha of every head; null without initial alphas.
   function start(run) {
     const heads = run.heads.filter((head) => !Numbers.missing(head.alpha_initial) && !Numbers.missing(head.alpha));
     if (!heads.length) return null;
     const correlation = (run.alpha_correlation || {}).all;
-    const after = Numbers.missing(run.step) ? "After training" : `After ${Numbers.count(run.step)} updates`;
+    const after = Numbers.missing(run.step) ? "After training" : `After ${Numbers.count(run.step)} steps`;
     const all = heads.flatMap((head) => [head.alpha_initial, head.alpha]);
     const range = [Math.min(1, ...all), Math.max(2, ...all)];
     const chart = Charts.frame({
@@ -25,22 +25,22 @@ const AlphaPaths = (() => {
       xForm: (value) => value.toFixed(1),
       yForm: (value) => value.toFixed(1),
       xTitle: "α before training (upward: after)",
-      says: `${run.name}: final against initial alpha of ${heads.length} heads, correlation ${Numbers.fixed(correlation, 2, [0, 1])}`,
+      label: `${run.name}: final against initial alpha of ${heads.length} heads, correlation ${Numbers.fixed(correlation, 2, [0, 1])}`,
     });
     chart.plot.append(svg("line", { class: "rule", x1: chart.x(range[0]), x2: chart.x(range[1]), y1: chart.y(range[0]), y2: chart.y(range[1]) }));
     for (const head of heads) {
-      const kind = Data.KINDS.indexOf(head.kind);
-      const node = Charts.shape(kind, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(kind));
+      const attnType = Data.ATTENTION_TYPES.indexOf(head.attn_type);
+      const node = Charts.shape(attnType, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(attnType));
       node.setAttribute("class", "dot");
       const [from, to] = [head.alpha_initial, head.alpha].map(Numbers.alpha);
       node.append(svg("title", {}, `${Data.keyOf(head)}: ${from} → ${to}`));
       chart.plot.append(node);
     }
-    const kinds = Data.kindsOf(run).map((kind) => {
-      const at = Data.KINDS.indexOf(kind);
+    const attnTypes = Data.attnTypes(run).map((attnType) => {
+      const at = Data.ATTENTION_TYPES.indexOf(attnType);
       const sign = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, Charts.shape(at, 6, 6, Colors.run(at)));
-      const own = (run.alpha_correlation || {})[kind];
-      return el("span", {}, sign, ` ${Data.KIND_TITLES[kind]}${Numbers.missing(own) ? "" : `: ${Numbers.fixed(own, 2, [0, 1])}`}`);
+      const own = (run.alpha_correlation || {})[attnType];
+      return el("span", {}, sign, ` ${Data.ATTENTION_TITLES[attnType]}${Numbers.missing(own) ? "" : `: ${Numbers.fixed(own, 2, [0, 1])}`}`);
     });
     return el(
       "div",
@@ -51,10 +51,10 @@ const AlphaPaths = (() => {
         { class: "lead", id: "alpha-correlation" },
         Numbers.missing(correlation)
           ? `${after}: α before and after training.`
-          : `${after} final α correlates ${Numbers.fixed(correlation, 2, [0, 1])} with its random initial value. Near 1, α tells where a ` +
-              "head started more than what it learned; read single values of α with that in mind.",
+          : `${after} final α correlates ${Numbers.fixed(correlation, 2, [0, 1])} with its random initial value. Near 1, α shows where a ` +
+              "head started rather than what it learned.",
       ),
-      el("div", { class: "from-to" }, chart.picture, el("div", { class: "legend" }, kinds)),
+      el("div", { class: "from-to" }, chart.svg, el("div", { class: "legend" }, attnTypes)),
     );
   }
 
@@ -66,15 +66,15 @@ const AlphaPaths = (() => {
 
     function show(run, chosen) {
       if (!run.alpha_steps || !run.alpha_paths || run.alpha_steps.length < 1) {
-        element.replaceChildren(el("p", { class: "note" }, `${run.name} learns no α, or its training wrote none down.`));
+        element.replaceChildren(el("p", { class: "note" }, `${run.name} learns no α, or its training recorded none.`));
         panels = [];
         return;
       }
       steps = run.alpha_steps;
-      const kinds = Data.KINDS.filter((kind) => (run.alpha_paths[kind] || []).some((layer) => layer.length));
-      const values = kinds.flatMap((kind) => run.alpha_paths[kind].flat(2));
+      const attnTypes = Data.ATTENTION_TYPES.filter((attnType) => (run.alpha_paths[attnType] || []).some((layer) => layer.length));
+      const values = attnTypes.flatMap((attnType) => run.alpha_paths[attnType].flat(2));
       const range = [Math.min(1, ...values.map((value) => value - 0.001)), Math.max(2, ...values)];
-      panels = kinds.map((kind) => panel(kind, run.alpha_paths[kind], range));
+      panels = attnTypes.map((attnType) => panel(attnType, run.alpha_paths[attnType], range));
       const slider = el("input", {
         type: "range",
         id: "step-slider",
@@ -84,7 +84,7 @@ const AlphaPaths = (() => {
         value: steps.length - 1,
         oninput: (event) => at(Number(event.target.value)),
       });
-      const layers = Math.max(...kinds.map((kind) => run.alpha_paths[kind].length));
+      const layers = Math.max(...attnTypes.map((attnType) => run.alpha_paths[attnType].length));
       element.replaceChildren(
         el(
           "div",
@@ -109,9 +109,9 @@ const AlphaPaths = (() => {
       choose(chosen);
     }
 
-    function panel(kind, layers, range) {
+    function panel(attnType, layers, range) {
       const heads = layers.flatMap((paths, layer) =>
-        paths.map((path, head) => ({ key: `${kind}.${layer}.${head}`, layer, path })),
+        paths.map((path, head) => ({ key: `${attnType}.${layer}.${head}`, layer, path })),
       );
       const last = steps[steps.length - 1];
       const chart = Charts.frame({
@@ -125,7 +125,7 @@ const AlphaPaths = (() => {
         xTicks: Charts.ticks(steps[0], last, 4),
         xForm: (value) => value.toLocaleString("en"),
         xTitle: "training step",
-        says: `${Data.KIND_TITLES[kind]}: alpha of ${heads.length} heads over ${steps.length} steps`,
+        label: `${Data.ATTENTION_TITLES[attnType]}: alpha of ${heads.length} heads over ${steps.length} steps`,
       });
       const lines = heads.map((head) =>
         svg(
@@ -143,7 +143,7 @@ const AlphaPaths = (() => {
       const marker = svg("g", {});
       chart.plot.append(...lines, marker);
       const caption = el("p", { class: "note" });
-      const node = el("div", { class: "path-panel" }, el("h4", {}, Data.KIND_TITLES[kind]), chart.picture, caption);
+      const node = el("div", { class: "path-panel" }, el("h4", {}, Data.ATTENTION_TITLES[attnType]), chart.svg, caption);
       return { node, lines, heads, chart, marker, caption, range, layers: layers.length };
     }
 
@@ -162,16 +162,16 @@ const AlphaPaths = (() => {
           ...now.map((alpha, head) =>
             svg("circle", { cx: x, cy: chart.y(alpha), r: 3, fill: Colors.layer(heads[head].layer, layers), class: "now-dot" }),
           ),
-          ...counts.map((count, place) =>
+          ...counts.map((count, index) =>
             svg(
               "rect",
               {
                 class: "side-bar",
                 x: edge,
                 width: (48 * count) / most,
-                y: chart.y(range[0] + (place + 1) * bin) + 0.5,
+                y: chart.y(range[0] + (index + 1) * bin) + 0.5,
                 height: chart.y(range[0]) - chart.y(range[0] + bin) - 1,
-                fill: Colors.alpha(range[0] + (place + 0.5) * bin),
+                fill: Colors.alpha(range[0] + (index + 0.5) * bin),
               },
               svg("title", {}, `${count} heads`),
             ),

@@ -30,7 +30,7 @@ const Scaling = (() => {
       yForm: (value) => Number(value.toPrecision(3)),
       xTitle: "layer.head",
       margin: { left: 44 },
-      says: `${TITLES[what]} of each scaled head at length ${length}`,
+      label: `${TITLES[what]} of each scaled head at length ${length}`,
     });
     shown.forEach(({ name, color, dots }, number) => {
       const shift = 0.5 * ((number + 1) / (shown.length + 1) - 0.5);
@@ -44,7 +44,7 @@ const Scaling = (() => {
         );
       }
     });
-    return el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, TITLES[what])), chart.picture);
+    return el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, TITLES[what])), chart.svg);
   }
 
   return { draw };

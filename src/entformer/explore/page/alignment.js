@@ -1,12 +1,12 @@
-// Source and target, joined by cross attention: of one head, of a layer, or of all heads averaged. And how sure the model was
-// of the chosen target token, with what else could have come.
+// Source and target, joined by cross attention: of one head, of a layer, or of all heads averaged. With the
+// probability of the chosen target token and of its alternatives.
 
 const Alignment = (() => {
   "use strict";
 
   const { el } = Dom;
 
-  // The mean of several heads; a head that is not there does not count.
+  // The mean of several heads; missing heads are skipped.
   function average(sentence, keys) {
     const heads = keys.map((key) => Data.storedRows(sentence, key)).filter(Boolean);
     if (!heads.length) return null;
@@ -31,7 +31,7 @@ const Alignment = (() => {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
     const lines = Lines.create({ onQuery: onStep });
     const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
-    const sure = el("div", { class: "sure" });
+    const next = el("div", { class: "next-token" });
     const element = el(
       "div",
       { class: "inspector aligned" },
@@ -39,8 +39,8 @@ const Alignment = (() => {
       el(
         "div",
         { class: "sides" },
-        el("div", { class: "side picture" }, lines.element),
-        el("div", { class: "side" }, tokens.element, sure),
+        el("div", { class: "side figure-side" }, lines.element),
+        el("div", { class: "side" }, tokens.element, next),
       ),
     );
     let content = null;
@@ -68,10 +68,10 @@ const Alignment = (() => {
     }
 
     // {run, sentence, chosen, step}
-    function show(next) {
-      if (!choice.children.length) fill(next.run);
-      const known = [...choice.options].some((option) => option.value === next.chosen);
-      content = { ...next, chosen: known ? next.chosen : "all" };
+    function show(latest) {
+      if (!choice.children.length) fill(latest.run);
+      const known = [...choice.options].some((option) => option.value === latest.chosen);
+      content = { ...latest, chosen: known ? latest.chosen : "all" };
       choice.value = content.chosen;
       const rows = rowsOf(content);
       element.querySelector(".sides").hidden = !rows;
@@ -79,15 +79,15 @@ const Alignment = (() => {
       const shown = {
         rows,
         title: "Alignment",
-        queries: next.sentence.target.slice(1),
-        keys: next.sentence.source,
+        queries: latest.sentence.target.slice(1),
+        keys: latest.sentence.source,
         predicted: null,
         keyTitle: "Source",
         queryTitle: "Target",
       };
       tokens.show(shown);
       lines.show(shown);
-      mark(next.step);
+      mark(latest.step);
     }
 
     function mark(step) {
@@ -99,7 +99,7 @@ const Alignment = (() => {
     function describe(step) {
       const own = step.best.findIndex(({ piece }) => piece === step.piece);
       const all = own < 0 ? [...step.best, { piece: step.piece, probability: step.probability }] : step.best;
-      sure.replaceChildren(
+      next.replaceChildren(
         el("h4", {}, "The next token", el("small", {}, "probability, most likely first")),
         el(
           "ol",
@@ -107,7 +107,7 @@ const Alignment = (() => {
           all.map(({ piece, probability }) =>
             el(
               "li",
-              { class: piece === step.piece ? "taken" : "" },
+              { class: piece === step.piece ? "predicted" : "" },
               el("span", { class: "key" }, Data.shown(piece).text),
               el("span", { class: "position" }, piece === step.piece ? "this" : ""),
               el("span", { class: "bar" }, el("i", { style: { width: `${100 * probability}%` } })),

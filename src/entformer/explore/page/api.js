@@ -1,34 +1,34 @@
-// Asking the server. A newer request of the same kind replaces an older one; a problem is one sentence a person can read.
+// Requests to the server. A newer request of the same name replaces an older one; an error has a message for the user.
 
 const Api = (() => {
   "use strict";
 
-  class Problem extends Error {}
+  class RequestError extends Error {}
 
-  const running = new Map(); // kind -> AbortController
+  const running = new Map(); // name -> AbortController
 
   async function read(answer) {
     const content = await answer.json().catch(() => null);
     if (answer.ok && content !== null) return content;
-    const said = content && typeof content.detail === "string" ? content.detail : `the server answered ${answer.status}`;
-    throw new Problem(`${said.charAt(0).toUpperCase()}${said.slice(1)}${/[.!?]$/.test(said) ? "" : "."}`);
+    const message = content && typeof content.detail === "string" ? content.detail : `the server returned ${answer.status}`;
+    throw new RequestError(`${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`);
   }
 
   async function fetched(address, options) {
     try {
       return await fetch(address, options);
-    } catch (problem) {
-      if (problem.name === "AbortError") throw problem;
-      throw new Problem("The server does not answer. Is `entformer explore` still running? What you typed stays here.");
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new RequestError("The server does not respond. Is `entformer explore` still running? Your text is still here.");
     }
   }
 
   const model = async () => read(await fetched("api/model"));
 
-  async function post(kind, address, body) {
-    stop(kind);
+  async function post(name, address, body) {
+    stop(name);
     const control = new AbortController();
-    running.set(kind, control);
+    running.set(name, control);
     const options = {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -38,19 +38,19 @@ const Api = (() => {
     try {
       return await read(await fetched(address, options));
     } finally {
-      if (running.get(kind) === control) running.delete(kind);
+      if (running.get(name) === control) running.delete(name);
     }
   }
 
-  function stop(kind) {
-    const control = running.get(kind);
+  function stop(name) {
+    const control = running.get(name);
     if (control) control.abort();
   }
 
   const translate = (body) => post("translate", "api/translate", body);
   const attention = (body) => post("attention", "api/attention", body);
   const oneHead = (body) => post("one head", "api/attention", body);
-  const replaced = (problem) => problem.name === "AbortError";
+  const replaced = (error) => error.name === "AbortError";
 
-  return { model, translate, attention, oneHead, replaced, Problem };
+  return { model, translate, attention, oneHead, replaced, RequestError };
 })();

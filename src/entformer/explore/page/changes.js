@@ -1,10 +1,10 @@
-// The alphas that are tried out: a chip each, to take back one or all, and a way to change every head at once.
+// Changed alphas: a chip each, buttons to undo one or all, and to change all heads at once.
 
 const Changes = (() => {
   "use strict";
 
-  const { el } = Dom;
-  const SHOWN = 8; // chips; of more only their number is said
+  const { el, button } = Dom;
+  const SHOWN = 8; // chips; of more only the number is shown
   const NAMED = { encoder: "encoder heads", decoder: "decoder heads", cross: "cross heads" };
   const PRESETS = [
     [1, "softmax"],
@@ -12,26 +12,22 @@ const Changes = (() => {
     [2, "sparsemax"],
   ];
 
-  // onOpen(key), onRemove(keys), onReset(), onAll(kind or "all", alpha)
+  // onOpen(key), onRemove(keys), onReset(), onAll(attnType or "all", alpha)
   function create({ onOpen, onRemove, onReset, onAll }) {
-    const kind = el("select", { id: "change-kind", "aria-label": "Which heads to change" });
+    const attnType = el("select", { id: "change-type", "aria-label": "Which heads to change" });
     const list = el("div", { class: "changed-heads", role: "group", "aria-label": "Changed heads" });
-    const reset = el("button", { type: "button", class: "quiet", id: "reset-all", onclick: onReset }, "As trained");
+    const reset = button("As trained", onReset, { class: "quiet", id: "reset-all" });
     const element = el(
       "div",
       { class: "changes" },
       el(
         "div",
-        { class: "everyone" },
+        { class: "all-heads" },
         el("span", {}, "What if"),
-        kind,
+        attnType,
         el("span", {}, "were"),
         PRESETS.map(([alpha, name]) =>
-          el(
-            "button",
-            { type: "button", class: "quiet", "data-all": alpha, onclick: () => onAll(kind.value, alpha) },
-            name,
-          ),
+          button(name, () => onAll(attnType.value, alpha), { class: "quiet", "data-all": alpha }),
         ),
         reset,
       ),
@@ -39,8 +35,8 @@ const Changes = (() => {
     );
 
     function fill(run) {
-      const adjustable = Data.kindsOf(run).filter((one) => Data.headsOf(run, one).some((head) => head.adjustable));
-      kind.replaceChildren(
+      const adjustable = Data.attnTypes(run).filter((one) => Data.headsOf(run, one).some((head) => head.adjustable));
+      attnType.replaceChildren(
         el("option", { value: "all" }, "all heads"),
         ...adjustable.map((one) => el("option", { value: one }, NAMED[one])),
       );
@@ -49,16 +45,15 @@ const Changes = (() => {
 
     // alphas: Map of key -> alpha
     function show(run, alphas) {
-      if (!kind.children.length) fill(run);
+      if (!attnType.children.length) fill(run);
       reset.disabled = !alphas.size;
-      const whole = Data.kindsOf(run).map((one) => sameForAll(run, one, alphas)).filter(Boolean);
+      const whole = Data.attnTypes(run).map((one) => sameForAll(run, one, alphas)).filter(Boolean);
       const covered = new Set(whole.flatMap(({ keys }) => keys));
       const single = [...alphas].filter(([key]) => !covered.has(key));
       const chips = whole.map(({ name, keys, alpha }) => chip(el("span", {}, name), `α ${Numbers.alpha(alpha)}`, name, keys));
       for (const [key, alpha] of single.slice(0, SHOWN)) {
         const own = Data.alphaOf(run, Data.findHead(run, key));
-        const name = el("button", { type: "button", class: "name", title: "Show this head", onclick: () => onOpen(key) });
-        name.append(el("code", {}, key));
+        const name = button(el("code", {}, key), () => onOpen(key), { class: "name", title: "Show this head" });
         chips.push(chip(name, `α ${Numbers.alpha(own)} → ${Numbers.alpha(alpha)}`, key, [key]));
       }
       if (single.length > SHOWN) chips.push(el("span", { class: "note" }, `and ${single.length - SHOWN} more`));
@@ -66,7 +61,7 @@ const Changes = (() => {
       list.hidden = !alphas.size;
     }
 
-    // All heads of a kind that can be changed have one alpha: a single chip says so.
+    // All adjustable heads of one attention type have the same alpha: one chip is enough.
     function sameForAll(run, one, alphas) {
       const keys = Data.headsOf(run, one)
         .filter((head) => head.adjustable)
@@ -77,9 +72,8 @@ const Changes = (() => {
     }
 
     function chip(name, text, spoken, keys) {
-      const away = el("button", { type: "button", class: "away", "aria-label": `Take back the change of ${spoken}` }, "×");
-      away.addEventListener("click", () => onRemove(keys));
-      return el("span", { class: "change", "data-keys": keys.join(" ") }, name, ` ${text} `, away);
+      const undo = button("×", () => onRemove(keys), { class: "undo", "aria-label": `Undo the change of ${spoken}` });
+      return el("span", { class: "change", "data-keys": keys.join(" ") }, name, ` ${text} `, undo);
     }
 
     return { element, show };

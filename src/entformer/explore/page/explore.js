@@ -1,18 +1,18 @@
-// The explorer: keeps what is typed, chosen and tried out, asks the server, and tells every part of the page.
+// The explorer: keeps the state (sentence, head, changed alphas), sends requests, and updates every part of the page.
 
 (() => {
   "use strict";
 
-  const { el } = Dom;
+  const { el, button } = Dom;
   const at = (id) => document.getElementById(id);
   const TYPING = 600; // milliseconds of silence before a typed sentence is translated
   const MOVING = 140; // and before a moved alpha is
 
-  let model = null; // what /api/model says; its heads carry the measures of the sentence shown
+  let model = null; // the answer of /api/model; its heads have the measures of the sentence shown
   let sentence = null; // the last answer of /api/attention
   let outcome = { trained: null, changed: null };
   const state = { text: "", beam: 5, nBest: 3, side: "trained", index: 0, step: 0, key: null, chosen: "all" };
-  const alphas = new Map(); // head -> alpha tried out
+  const alphas = new Map(); // head -> changed alpha
 
   const translations = Translations.create({ onChoose: chooseCandidate });
   const alignment = Alignment.create({ onStep: setStep, onChoice: chooseAlignment });
@@ -20,24 +20,20 @@
     onOpen: (key) => open(key, true),
     onRemove: (keys) => changeAll(keys, null),
     onReset: resetAll,
-    onAll: (kind, alpha) => changeAll(adjustable(kind), alpha),
+    onAll: (attnType, alpha) => changeAll(adjustable(attnType), alpha),
   });
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
   const inspector = Inspector.create({
-    onAlpha: tryAlpha,
+    onAlpha: changeAlpha,
     onStep: stepHead,
-    onRow: (row) => Data.parseKey(state.key).kind !== "encoder" && setStep(row),
+    onRow: (row) => Data.parseKey(state.key).attnType !== "encoder" && setStep(row),
     noteOf,
     controls: [
       el(
         "div",
         { class: "presets", role: "group", "aria-label": "Try this head as" },
         Changes.PRESETS.map(([alpha, name]) =>
-          el(
-            "button",
-            { type: "button", class: "quiet", "data-alpha": alpha, onclick: () => tryAlpha(state.key, alpha) },
-            `as ${name}`,
-          ),
+          button(`as ${name}`, () => changeAlpha(state.key, alpha), { class: "quiet", "data-alpha": alpha }),
         ),
       ),
     ],
@@ -45,9 +41,9 @@
     withRoles: false,
   });
 
-  // ---- asking ----------------------------------------------------------------------------------------------------------
+  // ---- requests --------------------------------------------------------------------------------------------------------
 
-  let asked = 0; // number of the last question; answers to older ones are dropped
+  let last = 0; // number of the last request; answers to older ones are dropped
   let timer = 0;
 
   function later(milliseconds) {
@@ -55,33 +51,42 @@
     timer = setTimeout(ask, milliseconds);
   }
 
-  const known = { name: "", answer: null }; // the translation as trained, which stays while alphas move
+  const known = { name: "", answer: null }; // the translation as trained, reused while alphas change
 
-  async function ask() {
+  // Runs work(number) as the last request, with its errors and the busy state shown.
+  async function request(work) {
     clearTimeout(timer);
-    const own = ++asked;
-    remember();
-    if (!state.text.trim()) return show(null);
+    const own = ++last;
     busy(true);
     try {
-      const question = { text: state.text, beam: state.beam, n_best: Math.min(state.nBest, state.beam) };
-      const name = JSON.stringify(question);
-      const trained = known.name === name ? known.answer : await Api.translate(question);
-      if (own !== asked) return;
-      Object.assign(known, { name, answer: trained });
-      const changed = alphas.size ? await Api.translate({ ...question, alphas: tried() }) : null;
-      if (own !== asked) return;
-      await look(own, { trained, changed });
-    } catch (problem) {
-      fail(own, problem);
+      await work(own);
+    } catch (error) {
+      if (own === last && !Api.replaced(error)) showError(error);
     } finally {
-      if (own === asked) busy(false);
+      if (own === last) busy(false);
     }
   }
 
-  const tried = () => Object.fromEntries(alphas);
+  function ask() {
+    remember();
+    if (!state.text.trim()) {
+      last++;
+      return show(null);
+    }
+    return request(async (own) => {
+      const question = { text: state.text, beam: state.beam, n_best: Math.min(state.nBest, state.beam) };
+      const name = JSON.stringify(question);
+      const trained = known.name === name ? known.answer : await Api.translate(question);
+      if (own !== last) return;
+      Object.assign(known, { name, answer: trained });
+      const changed = alphas.size ? await Api.translate({ ...question, alphas: Object.fromEntries(alphas) }) : null;
+      if (own === last) await look(own, { trained, changed });
+    });
+  }
 
-  // What the heads do on the chosen translation; the page changes when all of it is there.
+  const shownAlphas = () => (state.side === "changed" ? Object.fromEntries(alphas) : {});
+
+  // Gets the attention on the chosen translation; the page is updated when all of it has arrived.
   async function look(own, next) {
     if (!next.changed) state.side = "trained";
     const answer = next[state.side] || next.trained;
@@ -89,9 +94,9 @@
     const found = await Api.attention({
       text: state.text,
       target_ids: answer.candidates[state.index].ids,
-      alphas: state.side === "changed" ? tried() : {},
+      alphas: shownAlphas(),
     });
-    if (own !== asked) return;
+    if (own !== last) return;
     outcome = next;
     show(found);
   }
@@ -99,50 +104,35 @@
   async function chooseCandidate(side, index) {
     Object.assign(state, { side, index });
     showTranslations();
-    const own = ++asked;
-    busy(true);
-    try {
-      await look(own, outcome);
-    } catch (problem) {
-      fail(own, problem);
-    } finally {
-      if (own === asked) busy(false);
-    }
+    await request((own) => look(own, outcome));
   }
 
-  // A head that did not fit into the answer is asked for by itself.
+  // Gets a head that did not fit into the answer.
   async function fetchHead(key) {
     const shown = sentence;
     try {
       const target = outcome[state.side].candidates[state.index].ids;
-      const question = { text: state.text, target_ids: target, heads: [key], alphas: state.side === "changed" ? tried() : {} };
+      const question = { text: state.text, target_ids: target, heads: [key], alphas: shownAlphas() };
       const found = await Api.oneHead(question);
       if (shown !== sentence) return;
       sentence.heads[key] = found.heads[key];
-      measure(Data.findHead(model, key));
       heads.refresh(key);
       if (state.key === key) inspect();
-    } catch (problem) {
-      if (!Api.replaced(problem)) say(problem);
+    } catch (error) {
+      if (!Api.replaced(error)) showError(error);
     }
   }
 
-  function fail(own, problem) {
-    if (own !== asked || Api.replaced(problem)) return;
-    say(problem);
-  }
-
-  function say(problem) {
-    const known = problem instanceof Api.Problem;
-    at("problem").textContent = known ? problem.message : `Something went wrong here: ${problem.message}`;
-    at("problem").hidden = false;
+  function showError(error) {
+    at("error").textContent = error instanceof Api.RequestError ? error.message : `Unexpected error: ${error.message}`;
+    at("error").hidden = false;
     at("text").setAttribute("aria-invalid", "true");
   }
 
   function busy(is) {
     document.body.toggleAttribute("data-busy", is);
     if (is) {
-      at("problem").hidden = true;
+      at("error").hidden = true;
       at("text").removeAttribute("aria-invalid");
     }
   }
@@ -164,7 +154,7 @@
     later(wait);
   }
 
-  function tryAlpha(key, alpha) {
+  function changeAlpha(key, alpha) {
     setAlpha(key, alpha);
     heads.refresh(key);
     changed(MOVING);
@@ -175,15 +165,15 @@
     changed(0);
   }
 
-  const adjustable = (kind) =>
-    model.heads.filter((head) => head.adjustable && ["all", head.kind].includes(kind)).map(Data.keyOf);
+  const adjustable = (attnType) =>
+    model.heads.filter((head) => head.adjustable && ["all", head.attn_type].includes(attnType)).map(Data.keyOf);
 
   function resetAll() {
     alphas.clear();
     changed(0);
   }
 
-  // Who moves an alpha far down the page sees up here what it does to the translation.
+  // A bar with the translation while the translations themselves are out of sight.
   let translationsSeen = true;
   function showBar() {
     const [before, after] = [outcome.trained, outcome.changed];
@@ -191,13 +181,13 @@
     if (at("bar").hidden) return;
     const [old, now] = [before.candidates[0], after.candidates[0]];
     at("bar").replaceChildren(
-      el("p", { lang: model.languages[1], class: "said" }, Words.marked(old.text, now.text, { gone: true })),
-      el("span", { class: "note" }, Translations.verdict(old, now)),
-      el("button", { type: "button", class: "quiet", onclick: resetAll }, "As trained"),
+      el("p", { lang: model.languages[1], class: "translation" }, Words.marked(old.text, now.text, { gone: true })),
+      el("span", { class: "note" }, Translations.difference(old, now)),
+      button("As trained", resetAll, { class: "quiet" }),
     );
   }
 
-  // The alpha a head has in what is shown; that of a slider still in motion is ahead of the weights by a moment.
+  // The alpha of a head in the translation shown.
   function alphaNow(head) {
     const own = Data.alphaOf(model, head);
     const tested = state.side === "changed" ? alphas.get(Data.keyOf(head)) : undefined;
@@ -205,10 +195,10 @@
   }
 
   function noteOf({ head, run, changed: is, rows }) {
-    if (!head.adjustable) return `These weights are ${run.normalizers[head.kind]}, not α-entmax: there is no α to change.`;
-    if (!is) return "Move it, or choose below: the model translates anew with this head changed.";
+    if (!head.adjustable) return `These weights are ${run.normalizers[head.attn_type]}, not α-entmax: there is no α to change.`;
+    if (!is) return "Move it, or choose below: the model translates again with this head changed.";
     const density = rows ? Numbers.percent(Data.density(rows)) : "–";
-    return `The whole model was run anew. Density of this head on this sentence: ${density}.`;
+    return `The whole model was run again. Density of this head on this sentence: ${density}.`;
   }
 
   // ---- showing ---------------------------------------------------------------------------------------------------------
@@ -220,7 +210,8 @@
     at("notes").replaceChildren(...((sentence && sentence.notes) || []).map((note) => el("p", { class: "note" }, note)));
     if (!sentence) outcome = { trained: null, changed: null };
     showTranslations();
-    showCommand();
+    const overrides = alphas.size ? { alphas: Object.fromEntries(alphas) } : {};
+    Facts.showCommand({ text: state.text || model.examples[0] || "…", ...overrides });
     at("counted").textContent = sentence
       ? `${sentence.source.length - 1} subwords of at most ${model.limits.tokens}; ${Math.round(
           (outcome.changed || outcome.trained).milliseconds + sentence.milliseconds,
@@ -228,7 +219,7 @@
       : "";
     if (!sentence) return;
     state.step = Math.min(state.step, sentence.steps.length - 1);
-    model.heads.forEach(measure);
+    for (const head of model.heads) Object.assign(head, sentence.measures[Data.keyOf(head)]);
     changes.show(model, alphas);
     for (const key of keysOf()) heads.refresh(key);
     showAlignment();
@@ -246,26 +237,6 @@
 
   const rowsOf = (key) => (sentence ? Data.storedRows(sentence, key) : null);
 
-  // Density, support, entropy and null rows of a head on the sentence that is shown.
-  function measure(head) {
-    const rows = rowsOf(Data.keyOf(head));
-    const [support, entropy, empty] = [[], [], []];
-    for (let row = 0; rows && row < rows.rows; row++) {
-      const found = Data.support(rows, row);
-      const total = found.reduce((sum, { weight }) => sum + weight, 0);
-      support.push(found.length);
-      empty.push(found.length ? 0 : 1);
-      if (total > 0) entropy.push(-found.reduce((sum, { weight }) => sum + (weight / total) * Math.log(weight / total), 0));
-    }
-    Object.assign(head, {
-      density: rows ? Data.density(rows) : null,
-      support: Data.mean(support),
-      entropy: entropy.length ? Math.max(Data.mean(entropy), 0) : null,
-      effective_keys: Data.mean(entropy.map(Math.exp)),
-      null_rate: Data.mean(empty),
-    });
-  }
-
   function inspect() {
     const head = Data.findHead(model, state.key);
     if (!sentence || !head) return;
@@ -276,13 +247,13 @@
       key: state.key,
       head,
       rows: rowsOf(state.key),
-      row: head.kind === "encoder" ? undefined : state.step,
+      row: head.attn_type === "encoder" ? undefined : state.step,
       ...alphaNow(head),
       canChange: head.adjustable,
     });
-    for (const button of document.querySelectorAll(".presets button")) {
-      button.disabled = !head.adjustable;
-      button.setAttribute("aria-pressed", Math.abs(alphaNow(head).alpha - Number(button.dataset.alpha)) < 1e-9);
+    for (const preset of document.querySelectorAll(".presets button")) {
+      preset.disabled = !head.adjustable;
+      preset.setAttribute("aria-pressed", Math.abs(alphaNow(head).alpha - Number(preset.dataset.alpha)) < 1e-9);
     }
   }
 
@@ -301,23 +272,16 @@
     open(keys[(keys.indexOf(state.key) + by + keys.length) % keys.length], false);
   }
 
-  // A target token chosen in one place is chosen everywhere.
+  // A target token chosen in one view is chosen in all of them.
   function setStep(step) {
     state.step = step;
     alignment.mark(step);
-    if (Data.parseKey(state.key).kind !== "encoder") inspector.mark(step);
+    if (Data.parseKey(state.key).attnType !== "encoder") inspector.mark(step);
   }
 
   function chooseAlignment(chosen) {
     state.chosen = chosen;
     showAlignment();
-  }
-
-  function showCommand() {
-    const body = { text: state.text || model.examples[0] || "…", ...(alphas.size ? { alphas: tried() } : {}) };
-    const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
-    const address = new URL("api/attention", document.baseURI).href;
-    at("curl").textContent = `curl -s ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;
   }
 
   function repaint() {
@@ -336,7 +300,7 @@
     try {
       history.replaceState(null, "", `#${chosen}`);
     } catch {
-      // Browsers allow only so many changes of the address in a time; the next one will do.
+      // Browsers limit how often the address may change; the next change will succeed.
     }
   }
 
@@ -352,40 +316,12 @@
       const head = Data.findHead(model, key);
       if (head && head.adjustable && alpha >= lowest && alpha <= highest) setAlpha(key, alpha);
     }
-    const first = model.heads.find((head) => head.kind === "cross") || model.heads[0];
+    const first = model.heads.find((head) => head.attn_type === "cross") || model.heads[0];
     state.key = Data.findHead(model, chosen.get("head") || "") ? chosen.get("head") : Data.keyOf(first);
     state.side = alphas.size ? "changed" : "trained";
   }
 
   // ---- starting --------------------------------------------------------------------------------------------------------
-
-  function languageName(code) {
-    try {
-      return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
-    } catch {
-      return code;
-    }
-  }
-
-  function describe() {
-    const [from, to] = model.languages.map(languageName);
-    const count = new Set(Object.values(model.normalizers)).size === 1 ? model.normalizers.cross : "mixed";
-    at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (read in lower case)" : ""}`;
-    at("text").lang = model.languages[0];
-    at("text").maxLength = model.limits.characters;
-    at("facts").textContent =
-      `${from} to ${to}, ${model.heads.length} heads (${count}), ${Numbers.count(model.parameters)} parameters, ` +
-      `step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
-    at("examples").replaceChildren(
-      el("span", { class: "note" }, "Or try"),
-      ...model.examples.map((text) =>
-        el("button", { type: "button", class: "quiet example", lang: model.languages[0], onclick: () => type(text) }, text),
-      ),
-    );
-    const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
-    at("beam").replaceChildren(...numbers(model.limits.beam));
-    at("n-best").replaceChildren(...numbers(model.limits.n_best));
-  }
 
   function type(text) {
     at("text").value = state.text = text;
@@ -426,11 +362,11 @@
     Theme.start(at("theme"), repaint);
     try {
       model = await Api.model();
-    } catch (problem) {
-      say(problem);
+    } catch (error) {
+      showError(error);
       return;
     }
-    describe();
+    Facts.show(model, type);
     recall();
     listen();
     at("text").value = state.text;

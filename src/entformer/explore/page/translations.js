@@ -1,11 +1,11 @@
-// The n best translations: as trained, and beside it with the alphas that are tried out, with what became different marked.
+// The n best translations: as trained, and beside it with changed alphas, differences marked.
 
 const Translations = (() => {
   "use strict";
 
   const { el } = Dom;
 
-  // onChoose(side, index): look at the heads on this translation.
+  // onChoose(side, index): show the heads on this translation.
   function create({ onChoose }) {
     const element = el("div", { class: "outcomes" });
 
@@ -28,19 +28,19 @@ const Translations = (() => {
           el(
             "li",
             {},
-            el(
-              "button",
+            Dom.button(
+              [
+                el("span", { class: "translation", lang: content.language }, text.length && candidate.text ? text : "(empty)"),
+                el("small", { title: "mean log-probability of a token" }, score(candidate)),
+              ],
+              () => onChoose(side, index),
               {
-                type: "button",
                 class: index ? "candidate" : "candidate best",
                 "aria-pressed": content.side === side && content.index === index,
                 "data-side": side,
                 "data-index": index,
                 title: "Show the heads on this translation",
-                onclick: () => onChoose(side, index),
               },
-              el("span", { class: "said", lang: content.language }, text.length && candidate.text ? text : "(nothing)"),
-              el("small", { title: "mean log-probability of a token" }, score(candidate)),
             ),
           ),
         );
@@ -50,7 +50,7 @@ const Translations = (() => {
         { class: "outcome", "data-side": side, "aria-label": title },
         el("h3", {}, title, el("small", {}, "log-probability per token")),
         list,
-        before && el("p", { class: "verdict" }, verdict(before[0], answer.candidates[0])),
+        before && el("p", { class: "difference" }, difference(before[0], answer.candidates[0])),
       );
     }
 
@@ -60,13 +60,13 @@ const Translations = (() => {
     return { element, show };
   }
 
-  function verdict(before, after) {
+  function difference(before, after) {
     if (before.text !== after.text) return "The translation changes.";
     if (before.score === null || after.score === null) return "The translation stays the same.";
-    const difference = after.score - before.score;
-    if (Math.abs(difference) < 0.0005) return "The translation stays the same, and so does its score.";
-    return `The translation stays the same; the model is ${difference > 0 ? "surer" : "less sure"} of it.`;
+    const gain = after.score - before.score;
+    if (Math.abs(gain) < 0.0005) return "The translation and its score stay the same.";
+    return `The translation stays the same; its probability is ${gain > 0 ? "higher" : "lower"}.`;
   }
 
-  return { create, verdict };
+  return { create, difference };
 })();

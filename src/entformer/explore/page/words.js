@@ -5,7 +5,7 @@ const Words = (() => {
 
   const split = (text) => text.split(/\s+/).filter(Boolean);
 
-  // [{word, kind}]: kind is "same", "gone" (in `before` only) or "new" (in `after` only).
+  // [{word, status}]: status is "same", "gone" (in `before` only) or "new" (in `after` only).
   function difference(before, after) {
     const [a, b] = [split(before), split(after)];
     const best = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -16,13 +16,13 @@ const Words = (() => {
     let [i, j] = [0, 0];
     while (i < a.length || j < b.length) {
       if (i < a.length && j < b.length && a[i] === b[j]) {
-        found.push({ word: a[i], kind: "same" });
+        found.push({ word: a[i], status: "same" });
         i++;
         j++;
         continue;
       }
       const gone = i < a.length && (j === b.length || best[i + 1][j] >= best[i][j + 1]);
-      found.push(gone ? { word: a[i++], kind: "gone" } : { word: b[j++], kind: "new" });
+      found.push(gone ? { word: a[i++], status: "gone" } : { word: b[j++], status: "new" });
     }
     return found;
   }
@@ -30,10 +30,10 @@ const Words = (() => {
   // Words of the later text; new ones are marked, and what went is struck out for those who want to see it.
   function marked(before, after, { gone }) {
     const nodes = [];
-    for (const { word, kind } of difference(before, after)) {
-      if (kind === "gone" && !gone) continue;
+    for (const { word, status } of difference(before, after)) {
+      if (status === "gone" && !gone) continue;
       if (nodes.length) nodes.push(" ");
-      nodes.push(kind === "same" ? word : Dom.el(kind === "new" ? "ins" : "del", {}, word));
+      nodes.push(status === "same" ? word : Dom.el(status === "new" ? "ins" : "del", {}, word));
     }
     return nodes;
   }

@@ -1,0 +1,67 @@
+"""The public names, each with the module that defines it. `__init__.py` reads this file to import them on first use."""
+
+from entformer import analysis as analysis
+from entformer import compat as compat
+from entformer import explore as explore
+from entformer.compat.activations import Entmax15 as Entmax15
+from entformer.compat.activations import Sparsemax as Sparsemax
+from entformer.compat.root_finding import BudgetBisect as BudgetBisect
+from entformer.compat.root_finding import Entmax as Entmax
+from entformer.compat.root_finding import EntmaxBisect as EntmaxBisect
+from entformer.compat.root_finding import NormmaxBisect as NormmaxBisect
+from entformer.compat.root_finding import SparsemaxBisect as SparsemaxBisect
+from entformer.errors import ArgumentError as ArgumentError
+from entformer.errors import DataError as DataError
+from entformer.errors import EntformerError as EntformerError
+from entformer.errors import ImplUnavailable as ImplUnavailable
+from entformer.functional import budget_bisect as budget_bisect
+from entformer.functional import entmax15 as entmax15
+from entformer.functional import entmax_bisect as entmax_bisect
+from entformer.functional import entmax_support as entmax_support
+from entformer.functional import log_entmax as log_entmax
+from entformer.functional import normmax_bisect as normmax_bisect
+from entformer.functional import sparsemax as sparsemax
+from entformer.functional import sparsemax_bisect as sparsemax_bisect
+from entformer.kernels.attention.api import Attention as Attention
+from entformer.kernels.attention.api import RowStats as RowStats
+from entformer.kernels.attention.api import Support as Support
+from entformer.kernels.attention.api import attention as attention
+from entformer.kernels.entmax.api import entmax as entmax
+from entformer.kernels.registry import SlowPathWarning as SlowPathWarning
+from entformer.losses import Entmax15Loss as Entmax15Loss
+from entformer.losses import EntmaxBisectLoss as EntmaxBisectLoss
+from entformer.losses import EntmaxLoss as EntmaxLoss
+from entformer.losses import NormmaxBisectLoss as NormmaxBisectLoss
+from entformer.losses import SparsemaxBisectLoss as SparsemaxBisectLoss
+from entformer.losses import SparsemaxLoss as SparsemaxLoss
+from entformer.losses import entmax15_loss as entmax15_loss
+from entformer.losses import entmax_bisect_loss as entmax_bisect_loss
+from entformer.losses import entmax_loss as entmax_loss
+from entformer.losses import normmax_bisect_loss as normmax_bisect_loss
+from entformer.losses import sparsemax_bisect_loss as sparsemax_bisect_loss
+from entformer.losses import sparsemax_loss as sparsemax_loss
+from entformer.models.config import Seq2SeqConfig as Seq2SeqConfig
+from entformer.models.lm import CausalLM as CausalLM
+from entformer.models.lm_config import LMAttentionConfig as LMAttentionConfig
+from entformer.models.lm_config import LMConfig as LMConfig
+from entformer.models.seq2seq import Seq2Seq as Seq2Seq
+from entformer.nn.alpha import AlphaChooser as AlphaChooser
+from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
+from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
+from entformer.nn.alpha import project_alphas as project_alphas
+from entformer.nn.cache import KeyValueCache as KeyValueCache
+from entformer.nn.multihead_attention import MultiheadAttention as MultiheadAttention
+from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
+from entformer.nn.normalizers import Normalizer as Normalizer
+from entformer.nn.positions import Positions as Positions
+from entformer.nn.rela import RelaNorm as RelaNorm
+from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
+from entformer.nn.scaling import PerHeadScaling as PerHeadScaling
+from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
+from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
+from entformer.nn.window import WindowedCache as WindowedCache
+from entformer.nn.window import alibi_windows as alibi_windows
+from entformer.operators import register_operators as register_operators
+
+__version__: str
+__all__: list[str]

@@ -1,0 +1,45 @@
+// What the page tells about the model: languages, sizes, limits, examples, and the request as a command.
+
+const Facts = (() => {
+  "use strict";
+
+  const { el, button } = Dom;
+  const at = (id) => document.getElementById(id);
+
+  function languageName(code) {
+    try {
+      return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
+    } catch {
+      return code;
+    }
+  }
+
+  // onExample(text): an example sentence was chosen.
+  function show(model, onExample) {
+    const [from, to] = model.languages.map(languageName);
+    const normalizers = new Set(Object.values(model.normalizers));
+    at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
+    at("text").lang = model.languages[0];
+    at("text").maxLength = model.limits.characters;
+    at("facts").textContent =
+      `${from} to ${to}, ${model.heads.length} heads (${[...normalizers].join(", ")}), ` +
+      `${Numbers.count(model.parameters)} parameters, step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
+    at("examples").replaceChildren(
+      el("span", { class: "note" }, "Examples"),
+      ...model.examples.map((text) =>
+        button(text, () => onExample(text), { class: "quiet example", lang: model.languages[0] }),
+      ),
+    );
+    const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
+    at("beam").replaceChildren(...numbers(model.limits.beam));
+    at("n-best").replaceChildren(...numbers(model.limits.n_best));
+  }
+
+  function showCommand(body) {
+    const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
+    const address = new URL("api/attention", document.baseURI).href;
+    at("curl").textContent = `curl -s ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;
+  }
+
+  return { show, showCommand };
+})();
