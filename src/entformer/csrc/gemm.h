@@ -189,7 +189,7 @@ inline void scatter_rows(const float* weight, const int32_t* index, int64_t coun
   for (; at < width; at += VL) scatter_columns<1>(weight, index, count, x + at, rows + at, stride);
 }
 
-// out[n] = <x, rows[index[n]]>, VL of them at a time so that one reduction serves VL products. Writes whole vectors.
+// out[n] = <x, rows[index[n]]>, VL of them at a time so that VL products share one reduction. Writes whole vectors.
 inline void gather_dots(const float* x, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
                         float* out) {
   for (int64_t first = 0; first < count; first += VL) {

@@ -66,7 +66,7 @@ struct Roots {
 
 // Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
 // root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
-// that went too far goes on by Newton's, which stay on the left once they are there. No root is larger than `most`.
+// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`.
 template <AlphaCase alpha_case, class Evaluate>
 inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, const Evaluate& evaluate) {
   Roots roots{};

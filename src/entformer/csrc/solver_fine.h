@@ -3,7 +3,7 @@
 // The sum of a row moves by W = sum(w), the sum of the slopes, for each unit that lam moves. A rounding of lam, or of scores that are
 // equal and therefore round alike, is 6e-8: with W = 20,000 the weights no longer sum to one, and what the equal scores have too
 // much the others lack. So above kSensitive the base 1 + e (s - row_max - lam) is computed in float64, where it cancels, and rounded
-// to float32 after; powers and sums go on from there as elsewhere. Only sparse rows of thousands of scores are like this.
+// to float32 after; powers and sums are computed from there as elsewhere. Only sparse rows of thousands of scores are like this.
 #pragma once
 
 #include <math.h>

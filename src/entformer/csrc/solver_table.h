@@ -1,10 +1,8 @@
-// alpha-entmax of rows of moderate length in float32 for 13/12 <= alpha < 2 (AVX-512 only): solver.h in straight lines.
+// The threshold of rows of at most kTableMaxRow scores for 13/12 <= alpha < 2, with powers from tables (AVX-512 only).
 //
-// In: up to VL rows of at most kTableMaxRow scores, an alpha for each.  Out: their weights.
-// Every stage runs over all rows before the next begins; reductions and steps are taken for VL rows at once. One Halley step
-// at e = 1/2 guesses where the root is; what could have weight from a little left of there is packed; powers come from tables,
-// and two evaluations end most rows. A root that turns out further left is looked for again among all candidates.
-// No row's result depends on the others'.
+// Every stage runs over up to VL rows before the next begins; reductions and steps are taken for all of them at once. One Halley step at
+// e = 1/2 guesses where the root is; what can have weight from a little left of there is packed, and two evaluations end most rows. A
+// root that turns out further left is searched again among all candidates. No row's result depends on the others'.
 #pragma once
 
 #include "powers.h"
@@ -63,7 +61,7 @@ struct TableSolver {
     for (int r = size; r < VL; ++r) S_of[r] = W_of[r] = vf{}, inside[r] = 1.0f;
     for (int r = 0; r < size; ++r) {
       vf most = splat(-kInf);
-      each_score(rows[r].s, n, [&](vf scores) { most = vmax(scores, most); });  // in this order a NaN is left out
+      each_score(rows[r].s, n, [&](vf scores) { most = vmax(scores, most); });  // in this order a NaN is ignored
       S_of[r] = most;
     }
     store(row_max, max_each(S_of));
