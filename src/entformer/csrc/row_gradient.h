@@ -152,11 +152,14 @@ struct SupportGradients {
   // Long supports are summed in float64 over short blocks.
   template <int kinds, class Term>
   void sum_rows(vf* sums, const Term& term) const {
-    vf parts[kinds][VL] = {};
+    vf parts[kinds][VL];
+    for (int r = size; size > 1 && r < VL; ++r)
+      for (int k = 0; k < kinds; ++k) parts[k][r] = vf{};
     vi lanes;
     for (int l = 0; l < VL; ++l) lanes[l] = l;
     for (int r = 0; r < size; ++r) {
       double totals[kinds] = {};
+      for (int k = 0; k < kinds; ++k) parts[k][r] = vf{};
       for (int64_t block = 0; block < widest; block += kSumBlock) {
         vf part[kinds] = {};
         for (int64_t i = block; i < widest && i < block + kSumBlock; i += VL)

@@ -120,8 +120,9 @@ inline vf blend(uint32_t bits, vf a, vf b) {
 #if defined(__AVX512F__)
   return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
 #else
-  for (int i = 0; i < VL; ++i) b[i] = (bits >> i) & 1 ? a[i] : b[i];
-  return b;
+  vi lanes;
+  for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
+  return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
 #endif
 }
 inline bool any_nan(vf a) {

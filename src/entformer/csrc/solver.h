@@ -213,8 +213,12 @@ inline void Row::start(const float* scores, int64_t n, float maximum, double alp
 // Evaluates the open rows. Long rows are summed in float64 over short blocks. From the left every step raises the edge below which no key
 // has weight, so a long row is thinned out as it goes; not where weights are stored, which lie as they were packed.
 template <AlphaCase alpha_case>
-inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam) {
-  vf p[VL] = {}, w[VL] = {}, w_over_q[VL] = {};
+inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) {
+  vf p[VL], w[VL], w_over_q[VL];
+  for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1) {
+    const int r = __builtin_ctz(closed);
+    p[r] = w[r] = w_over_q[r] = vf{};
+  }
   Evaluation at{};
   uint32_t is_long = 0;
   for (uint32_t left = open; left; left &= left - 1) {
@@ -234,12 +238,12 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam) {
       S += hsum(sums.p), W += hsum(sums.w), C += hsum(sums.w_over_q);
     }
     is_long |= 1u << r;
+    p[r] = w[r] = w_over_q[r] = vf{};
     at.residual[r] = (float)(S - 1.0), at.W[r] = (float)W, at.C[r] = (float)C;
   }
-  at.residual = blend(is_long, at.residual, sum_each(p) - 1.0f);
-  at.W = blend(is_long, at.W, sum_each(w));
-  if (alpha_case != AlphaCase::Sparsemax) at.C = blend(is_long, at.C, sum_each(w_over_q));
-  return at;
+  const Evaluation together{sum_each(p) - 1.0f, sum_each(w), needs_C ? sum_each(w_over_q) : vf{}};
+  if (!is_long) return together;
+  return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
 }
 
 // The roots of the rows in `open`. Halley's steps are taken where S'' is bounded, but not for a bound, which needs Newton's from the left,
@@ -259,7 +263,7 @@ inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance) {
                                                       : largest_root(e, count);
   const uint32_t third_order = alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
   return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance,
-                                 [&](uint32_t now, vf at) { return evaluate_rows<alpha_case>(rows, now, at); });
+                                 [&](uint32_t now, vf at) { return evaluate_rows<alpha_case>(rows, now, at, third_order != 0); });
 }
 
 // Computes the roots of up to VL rows.
