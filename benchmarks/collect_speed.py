@@ -25,7 +25,7 @@ from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.tokenizer import CONTROLS, SubwordTokenizer
+from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SubwordTokenizer
 
 NORMALIZERS = {
     "softmax": AttentionConfig(normalizer="softmax"),
@@ -54,7 +54,7 @@ def make_store(sentences: int, vocabulary: int) -> TokenStore:
     rng = np.random.default_rng(1)
     lengths = np.clip(np.rint(rng.normal(13.5, 4.5, size=(sentences, 2))), 4, 40).astype(int)
     return TokenStore.from_examples(
-        tuple(rng.integers(CONTROLS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
+        tuple(rng.integers(NUM_SPECIAL_TOKENS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
     )
 
 

@@ -1,4 +1,4 @@
-"""The door `entmax`: every refusal with its sentence, masks, shapes of alpha, the choice of an implementation."""
+"""`entformer.entmax`: invalid arguments, masks, shapes of alpha, and the choice of an implementation."""
 
 import math
 import re
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str) -> None:
+def test_invalid_arguments_raise(case: str) -> None:
     positional, named, sentence = REFUSED[case]
     with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}$"):
         entmax(*positional, **named)

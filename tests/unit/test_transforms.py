@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.nn.layers import Dropout
 from entformer.models.fused_loss import output_loss
+from entformer.nn.layers import Dropout
 
 
 def normal(*shape: int) -> Tensor:

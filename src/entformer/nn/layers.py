@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.execution_mode import traced_as_leaf
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.utils import traced_as_leaf
 from entformer.nn.window import WindowedCache, alibi_windows
 
 __all__ = ["CausalLayer", "DecoderLayer", "Dropout", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
