@@ -45,11 +45,7 @@ def _register_quietly() -> None:
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-<<<<<<< HEAD
-    """Finds torch as others would, and registers the operators once it has been imported."""
-=======
     """An import hook that registers the operators once torch has been imported."""
->>>>>>> main
 
     searching = False
 
