@@ -16,7 +16,7 @@ from types import ModuleType
 
 __all__ = ["register_operators", "register_with_torch"]
 
-DEFINED_IN = ("entformer.kernels.attention.api", "entformer.kernels.fused.api", "entformer.functional")
+DEFINED_IN = ("entformer.kernels.attention.api", "entformer.functional")
 
 
 def register_operators() -> None:
