@@ -30,11 +30,11 @@ USE = """
 import torch, entformer as ef
 import entformer.compat as entmax
 for name in ef.__all__:
-    if not name.startswith(("Seq2Seq", "CausalLM", "LM")):
-        getattr(ef, name)
+    getattr(ef, name)
 q, k, v = torch.randn(3, 1, 2, 4, 8, requires_grad=True).unbind()
 ef.attention(q, k, v, alpha=1.5).sum().backward()
 ef.MultiheadAttention(8, 2, normalizer="entmax", alpha="learned")(q[0], q[0], q[0])[0].sum().backward()
+ef.CausalLM(ef.LMConfig(vocab_size=9, layers=1, heads=2, width=8, hidden=16))(torch.tensor([[1, 2, 3]]))
 ef.EntmaxLoss()(torch.randn(3, 5), torch.tensor([0, 1, 2]))
 assert torch.equal(entmax.entmax15(torch.ones(4)), torch.full((4,), 0.25))
 """

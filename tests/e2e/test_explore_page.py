@@ -50,7 +50,7 @@ def open_page(browser: Browser, server: Server, *, width: int = 1280, text: str 
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: None if _own(request.url, server) else problems.append(request.url))
     page.goto(f"{server.address}#text={text}")
-    settle(page)
+    wait_until_idle(page)
     yield page
     assert problems == []
     context.close()
@@ -60,7 +60,7 @@ def _own(url: str, server: Server) -> bool:
     return url.startswith((server.address, "data:"))
 
 
-def settle(page: Page) -> None:
+def wait_until_idle(page: Page) -> None:
     """The page shows the answer to what was asked last."""
     page.locator("body:not([data-busy]) .outcome").first.wait_for(timeout=90_000)
 
@@ -120,7 +120,7 @@ def test_small_weights_of_the_alignment_do_not_look_like_zero(page: Page) -> Non
     page.fill("#text", "the red ball")
     page.keyboard.press("Enter")
     expect(page.locator("#alignment .next-token .value").first).to_have_text("2.3e-5", timeout=90_000)
-    settle(page)
+    wait_until_idle(page)
     shown = [page.locator(f"#alignment {place}").all_text_contents() for place in (".lines .number", ".support .value")]
     assert all(shown)
     assert not [text for texts in shown for text in texts if float(text) == 0]
@@ -132,7 +132,7 @@ def test_a_typed_sentence_is_translated_and_every_head_drawn(page: Page, server:
     page.keyboard.press("Enter")
     expected = ask(page, server, "translate", text="the red ball", n_best=3)
     expect(page.locator("#counted")).to_contain_text(f"{len(expected['source']) - 1} subwords")
-    settle(page)
+    wait_until_idle(page)
     assert texts(page, "trained") == one_spaced(expected["candidates"])
     expect(page.locator("#grid .head")).to_have_count(10)
     expect(page.locator("#title")).to_have_text("small <b>run</b>")
@@ -152,7 +152,7 @@ def test_an_alpha_changes_weights_and_translation_and_can_be_undone(page: Page, 
     assert trained == pytest.approx(row_of(ask(page, server, "attention"), "cross.0.1", 2), abs=6e-5)
     page.get_by_role("button", name="as softmax").click()
     expect(page.locator('.outcome[data-side="changed"]')).to_be_visible()
-    settle(page)
+    wait_until_idle(page)
     changed = ask(page, server, "attention", alphas={"cross.0.1": 1.0})
     assert weights_shown(page) == pytest.approx(row_of(changed, "cross.0.1", 2), abs=6e-5)
     assert weights_shown(page) != trained
@@ -165,7 +165,7 @@ def test_an_alpha_changes_weights_and_translation_and_can_be_undone(page: Page, 
     expect(page.locator("#bar")).to_be_visible()  # the translations are out of sight, and the bar stands in
     page.locator(".change .undo").click()
     expect(page.locator('.outcome[data-side="changed"]')).to_have_count(0)
-    settle(page)
+    wait_until_idle(page)
     assert weights_shown(page) == trained
 
 
@@ -177,7 +177,7 @@ def test_the_slider_and_the_words_before_and_after(page: Page, server: Server) -
     page.locator("#change-type").select_option("all")
     page.click('[data-all="1"]')
     expect(page.locator(".change")).to_have_count(3)  # a chip for each kind
-    settle(page)
+    wait_until_idle(page)
     every = {
         f"{kind}.{layer}.{head}": 1.0
         for kind, layers in (("encoder", 1), ("decoder", 2), ("cross", 2))
@@ -212,7 +212,7 @@ def test_a_target_step_is_chosen_everywhere(page: Page, server: Server) -> None:
 
 def test_another_candidate_can_be_looked_at(page: Page, server: Server) -> None:
     page.locator(".candidate").nth(1).click()
-    settle(page)
+    wait_until_idle(page)
     pieces = ask(page, server, "translate", n_best=3)["candidates"][1]["pieces"]
     expect(page.locator("#alignment-view .queries .token")).to_have_count(len(pieces) + 1)
     expect(page.locator(".candidate").nth(1)).to_have_attribute("aria-pressed", "true")
@@ -223,7 +223,7 @@ def test_an_error_is_shown_and_the_text_stays(browser: Browser, make_run: Callab
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{server.address}#text={SENTENCE}")
-    settle(page)
+    wait_until_idle(page)
     long = "hat " * 60
     page.fill("#text", long)
     page.keyboard.press("Enter")
@@ -242,9 +242,9 @@ def test_the_address_holds_what_was_tried(browser: Browser, server: Server, page
     page.click('#grid [data-key="decoder.1.1"]')
     page.get_by_role("button", name="as sparsemax").click()
     expect(page.locator('.outcome[data-side="changed"]')).to_be_visible()
-    settle(page)
+    wait_until_idle(page)
     page.reload()
-    settle(page)
+    wait_until_idle(page)
     expect(page.locator('.outcome[data-side="changed"]')).to_be_visible()
     expect(page.locator(".inspector code").last).to_have_text("decoder.1.1")
     expect(page.locator("#text")).to_have_value(SENTENCE)
@@ -254,7 +254,7 @@ def test_an_empty_page_begins_with_an_example(browser: Browser, server: Server) 
     context = browser.new_context()
     page = context.new_page()
     page.goto(server.address)
-    settle(page)
+    wait_until_idle(page)
     expect(page.locator("#text")).to_have_value(EXAMPLE)
     context.close()
 
@@ -284,5 +284,5 @@ def test_heads_without_an_alpha_say_so(browser: Browser, make_run: Callable[...,
         expect(page.get_by_role("button", name="as softmax")).to_be_disabled()
         page.click('[data-all="2"]')  # changes the heads that can be
         expect(page.locator(".change")).to_have_count(2)
-        settle(page)
+        wait_until_idle(page)
     server.stop()

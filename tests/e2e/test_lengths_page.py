@@ -181,7 +181,7 @@ def test_command_settings_and_titles_are_text(page: Page) -> None:
     expect(page.locator("#sweep-copy pre")).to_be_visible()
 
 
-def test_dark_theme_has_colours_of_its_own(page: Page) -> None:
+def test_dark_theme_has_its_own_colors(page: Page) -> None:
     line = page.locator("#sweep-copy .curves .line").first
     light = line.get_attribute("stroke")
     page.click("#theme")

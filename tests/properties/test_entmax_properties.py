@@ -1,7 +1,7 @@
 """Properties of alpha-entmax, on rows that hypothesis makes up: ties, wide gaps, one score, many.
 
 float64 for both implementations, where properties hold to a few units in the last place; float32 too where the vector kernels, which
-serve only that, could break a law. Scores are multiples of 1/64 up to 32 in size: ties are common, sums and shifts exact.
+serve only that, could break an invariant. Scores are multiples of 1/64 up to 32 in size: ties are common, sums and shifts exact.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from entformer.kernels.entmax.api import entmax
 
 # The fixtures (kernels loaded, memory poisoned) hold for a whole test and keep no state, so examples may share them.
-law = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+invariant = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned_memory")
 on_both = pytest.mark.parametrize("impl", ["cpu", "reference"])
 in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -51,7 +51,7 @@ def deformed_log(p: Tensor, alpha: float) -> Tensor:
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas)
 def test_weights_are_a_distribution(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     weights = entmax(tensor(row, dtype), alpha, impl=impl)
@@ -73,7 +73,7 @@ def test_long_flat_rows_are_distributions(n: int, spread: float, impl: str) -> N
 
 
 @on_both
-@law
+@invariant
 @given(row=scores, alpha=st.one_of(st.sampled_from([0.5, 1.0]), st.floats(0.3, 1.0)))
 def test_dense_alphas_have_no_zeros(row: list[float], alpha: float, impl: str) -> None:
     assert (entmax(tensor(row), alpha, impl=impl) > 0).all()
@@ -81,7 +81,7 @@ def test_dense_alphas_have_no_zeros(row: list[float], alpha: float, impl: str) -
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=sparse_alphas)
 def test_sparse_alphas_have_exact_zeros(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     """c is at least the maximum, so what lies 1/(alpha - 1) below the maximum is out."""
@@ -92,7 +92,7 @@ def test_sparse_alphas_have_exact_zeros(row: list[float], alpha: float, dtype: t
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas, shift=st.integers(-(2**12), 2**12))
 def test_shifting_all_scores_changes_no_bit(row: list[float], alpha: float, shift: int, dtype: torch.dtype, impl: str) -> None:
     x = tensor(row, dtype)
@@ -101,7 +101,7 @@ def test_shifting_all_scores_changes_no_bit(row: list[float], alpha: float, shif
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas, data=st.data())
 def test_permuting_scores_permutes_weights(
     row: list[float], alpha: float, data: st.DataObject, dtype: torch.dtype, impl: str
@@ -114,7 +114,7 @@ def test_permuting_scores_permutes_weights(
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas)
 def test_order_is_kept(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     x, order = tensor(row, dtype).sort()
@@ -125,7 +125,7 @@ def test_order_is_kept(row: list[float], alpha: float, dtype: torch.dtype, impl:
 
 
 @on_both
-@law
+@invariant
 @given(row=scores, one=alphas, other=alphas)
 def test_the_support_never_grows_with_alpha(row: list[float], one: float, other: float, impl: str) -> None:
     low, high = sorted((one, other))
@@ -138,7 +138,7 @@ def test_the_support_never_grows_with_alpha(row: list[float], one: float, other:
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores)
 def test_alpha_1_is_softmax(row: list[float], dtype: torch.dtype, impl: str) -> None:
     x = tensor(row, dtype)
@@ -149,7 +149,7 @@ def test_alpha_1_is_softmax(row: list[float], dtype: torch.dtype, impl: str) -> 
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores)
 def test_alpha_2_is_the_projection_onto_the_simplex(row: list[float], dtype: torch.dtype, impl: str) -> None:
     descending = np.sort(np.asarray(row))[::-1]
@@ -162,7 +162,7 @@ def test_alpha_2_is_the_projection_onto_the_simplex(row: list[float], dtype: tor
 
 
 @on_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas)
 def test_the_jacobian_is_symmetric_positive_and_its_rows_sum_to_zero(row: list[float], alpha: float, impl: str) -> None:
     x = tensor(row)
@@ -177,7 +177,7 @@ def test_the_jacobian_is_symmetric_positive_and_its_rows_sum_to_zero(row: list[f
 
 @on_both
 @in_both
-@law
+@invariant
 @given(row=scores, alpha=any_alphas)
 def test_weights_are_the_optimum(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     """max <x, p> + H(p) over the simplex: x_i + dH/dp_i is one number on the support, and nowhere larger outside it.
@@ -187,7 +187,7 @@ def test_weights_are_the_optimum(row: list[float], alpha: float, dtype: torch.dt
     e, x = alpha - 1.0, tensor(row, dtype)
     weights = entmax(x, alpha, impl=impl).double()
     x = x.double()
-    # In float32 a weight far below its unit says little about its score; float64 has room for all of these.
+    # In float32 a weight far below its unit says little about its score; float64 resolves all of these.
     c = (x - deformed_log(weights, alpha))[weights > (1e-6 if dtype == torch.float32 else 0.0)]
     size = 1.0 + (x.max() - x.min()).item() + (c[0] - x.max()).abs().item()
     tolerance = 16 * torch.finfo(dtype).eps * size  # the kernels know x - c, of this size, to a few units; p^e/e adds one

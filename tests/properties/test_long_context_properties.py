@@ -20,7 +20,7 @@ from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
 
-law = settings(max_examples=60, deadline=None, derandomize=True)
+invariant = settings(max_examples=60, deadline=None, derandomize=True)
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 alphas = st.sampled_from([1.25, 1.5, 2.0, 3.0])
 rows = st.lists(st.integers(-256, 256), min_size=1, max_size=30).map(lambda row: [score / 64 for score in row])
@@ -37,7 +37,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 # ---- T1: what is under the threshold changes nothing --------------------------------------------------------------------
 
 
-@law
+@invariant
 @given(row=rows, alpha=alphas, more=st.lists(st.integers(0, 256), min_size=1, max_size=50))
 def test_t1_keys_under_the_threshold_leave_entmax_alone_and_dilute_softmax(
     row: list[float], alpha: float, more: list[int]
@@ -86,7 +86,7 @@ def test_t3_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected:
 # ---- T4, T5: dispersion ---------------------------------------------------------------------------------------------------
 
 
-@law
+@invariant
 @given(row=rows)
 def test_t4_bounded_scores_bound_softmax_on_both_sides(row: list[float]) -> None:
     scores, bound = tensor(row), max(abs(score) for score in row)
@@ -132,7 +132,7 @@ def test_t5_gamma_of_minus_one_half_keeps_the_range_of_noise() -> None:
 # ---- T6: the window of ALiBi heads ------------------------------------------------------------------------------------------
 
 
-@law
+@invariant
 @given(
     seed=st.integers(0, 10_000), alpha=alphas, slope=st.sampled_from([1.0, 0.5, 0.25]), scale=st.sampled_from([0.5, 1.0, 3.0])
 )
@@ -209,7 +209,7 @@ def test_t8_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
     assert torch.equal(per_head(x, length), torch.ones(2, 3, 4))
 
 
-@law
+@invariant
 @given(row=rows)
 def test_t8_alpha_towards_1_is_softmax(row: list[float]) -> None:
     torch.testing.assert_close(entmax(tensor(row), 1.0 + 1e-9), tensor(row).softmax(0), rtol=0.0, atol=1e-6)

@@ -1,7 +1,4 @@
-"""The door to attention: what it refuses and in which words, and that it means what scaled_dot_product_attention means.
-
-In: arguments good and bad. Out: one clear sentence for each mistake; torch's own numbers where the two share a meaning.
-"""
+"""`attention`: which arguments it rejects and with which errors, and agreement with scaled_dot_product_attention."""
 
 import math
 from collections.abc import Callable
@@ -177,11 +174,11 @@ def test_softmax_is_torchs_attention(shared: str, heads: int, impl: Impl) -> Non
     if "float" in shared and impl == "cpu":
         impl = "auto"
     answers = []
-    doors: list[Callable[..., Any]] = [torch_attention, attention]
-    for door in doors:
+    functions: list[Callable[..., Any]] = [torch_attention, attention]
+    for function in functions:
         leaves = [t.requires_grad_() for t in (normal(2, 4, 9, 16), normal(2, heads, 13, 16), normal(2, heads, 13, 8))]
-        ours: dict[str, Any] = {} if door is torch_attention else {"normalizer": "softmax", "impl": impl}
-        out = door(*leaves, enable_gqa=heads != 4, **arguments, **ours)
+        ours: dict[str, Any] = {} if function is torch_attention else {"normalizer": "softmax", "impl": impl}
+        out = function(*leaves, enable_gqa=heads != 4, **arguments, **ours)
         answers.append((out, *torch.autograd.grad(out, leaves, normal(2, 4, 9, 8))))
     for right, answer in zip(*answers, strict=True):
         torch.testing.assert_close(answer, right, **CLOSE)

@@ -50,7 +50,7 @@ class KeyValueCache:
     It holds numbers, not gradients: decode under `torch.no_grad()` or `torch.inference_mode()`, or first one, then the other.
 
     Args:
-        capacity: room for so many tokens from the start.
+        capacity: Number of tokens to allocate memory for.
     """
 
     def __init__(self, capacity: int = 16) -> None:
@@ -76,7 +76,7 @@ class KeyValueCache:
 
     @property
     def bytes(self) -> int:
-        """Memory of the buffers, room for tokens to come included."""
+        """Memory of the buffers in bytes, including the capacity for further tokens."""
         return sum(t.numel() * t.element_size() for t in (self._keys, self._values) if t is not None)
 
     def views(self) -> tuple[Tensor, Tensor]:

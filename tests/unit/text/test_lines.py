@@ -63,7 +63,7 @@ def test_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf16_is_recognised_by_name(file: Path, encoding: str) -> None:
+def test_utf16_is_recognized_by_name(file: Path, encoding: str) -> None:
     with pytest.raises(DataError) as caught:
         read(file, "a man sees a house\nand more\n".encode(encoding))
     how = "byte-order mark" if encoding == "utf-16" else "every other byte is NUL"

@@ -1,4 +1,4 @@
-// Color scales. Weights: one hue, light to dark (dark theme: dark to light). Alpha 1 to 2: blue over grey to yellow, told
+// Color scales. Weights: one hue, light to dark (dark theme: dark to light). Alpha 1 to 2: blue over gray to yellow, told
 // apart with any type of color vision. Layers: steps of one scale. Runs: the Okabe-Ito colors, always together with a shape
 // or a dash.
 

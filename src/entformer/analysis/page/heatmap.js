@@ -9,7 +9,7 @@ const Heatmap = (() => {
   const FONT = "12px ui-sans-serif, system-ui, sans-serif";
   const SMALLEST = 1;
   const LARGEST = 40;
-  const LABELLED = 11; // cells from this size on have room for a label
+  const LABELED = 11; // smallest cell size (pixels) with labels
   const NUMBERED = 30;
   const SLANT = Math.SQRT1_2;
 
@@ -93,13 +93,13 @@ const Heatmap = (() => {
       const forColumns = Math.ceil(widest(columnLabels) * SLANT) + 18;
       const fit = Math.min((width - forRows - forColumns * 0.8) / rows.columns, LARGEST);
       // Short sentences keep their labels and scroll on a narrow screen; long ones are seen whole.
-      cell = wanted || Math.max(fit, rows.columns <= 48 ? LABELLED + 4 : SMALLEST);
-      if (cell >= LABELLED) cell = Math.floor(cell);
-      const labelled = cell >= LABELLED;
-      left = labelled ? forRows : 8;
-      top = labelled ? forColumns : 8;
+      cell = wanted || Math.max(fit, rows.columns <= 48 ? LABELED + 4 : SMALLEST);
+      if (cell >= LABELED) cell = Math.floor(cell);
+      const labeled = cell >= LABELED;
+      left = labeled ? forRows : 8;
+      top = labeled ? forColumns : 8;
       const full = {
-        width: left + cell * rows.columns + (labelled ? forColumns * 0.8 : 8),
+        width: left + cell * rows.columns + (labeled ? forColumns * 0.8 : 8),
         height: top + cell * rows.rows + 8,
       };
       spacer.style.width = `${full.width}px`;
@@ -162,7 +162,7 @@ const Heatmap = (() => {
       if (gap) grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0);
       outline(x0, y0);
       context.restore();
-      if (cell >= LABELLED) write(firstRow, lastRow, firstColumn, lastColumn, x0, y0, view);
+      if (cell >= LABELED) write(firstRow, lastRow, firstColumn, lastColumn, x0, y0, view);
     }
 
     function grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0) {

@@ -1,5 +1,5 @@
 // The weights of one head as lines between two columns of tokens: keys on the left, queries on the right. A line is drawn only
-// where the weight is above zero. Of a long or dense sentence only the lines of the chosen query are drawn; all would be a grey
+// where the weight is above zero. Of a long or dense sentence only the lines of the chosen query are drawn; all would be a gray
 // mass.
 
 const Lines = (() => {
