@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from entformer.checkpoint.folder import RunFolder
-from entformer.cli.config import list_builtin
+from entformer.cli.config import list_recipes
 from entformer.data.batch import Batch
 from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
@@ -127,7 +127,7 @@ def test_baselines_train_from_a_recipe(settings: list[str]) -> None:
 
 
 def test_all_recipes_and_normalizers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    list_builtin(as_json=False)
+    list_recipes(as_json=False)
     said = capsys.readouterr().out
     for name in (*builtin_recipes(), *NORMALIZERS):
         assert f"\n{name} " in f"\n{said}", name
