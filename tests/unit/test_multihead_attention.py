@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from entformer.errors import ArgumentError
 from entformer.nn.masks import convert_masks
@@ -297,6 +298,15 @@ def test_compiles_to_one_graph(name: str, kernels: None) -> None:
     compiled = torch.compile(module, backend="eager", fullgraph=True)
     out, _ = compiled(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)
     torch.testing.assert_close(out, module(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)[0], **CLOSE)
+
+
+def test_compiled_with_weights_makes_two_graphs_for_all_lengths(kernels: None) -> None:
+    torch.compiler.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(MultiheadAttention(EMBED, HEADS, batch_first=True), backend=counter)
+    for length in (3, 5, 8, 12):
+        compiled(*[random(BATCH, length, EMBED)] * 3)
+    assert counter.frame_count <= 2  # the first length, then any length
 
 
 def test_nothing_of_size_lq_times_lk_is_made_without_weights() -> None:
