@@ -1,7 +1,8 @@
 """Properties of alpha-entmax, on rows that hypothesis makes up: ties, wide gaps, one score, many.
 
-float64 for both implementations, where properties hold to a few units in the last place; float32 too where the vector kernels, which
-serve only that, could break an invariant. Scores are multiples of 1/64 up to 32 in size: ties are common, sums and shifts exact.
+float64 for both implementations, where properties hold to a few units in the last place; float32 too where the vector kernels,
+which run only there, could break an invariant. Scores are multiples of 1/64 up to 32 in size: ties are common, sums and shifts
+exact.
 """
 
 import math
@@ -17,7 +18,9 @@ from torch import Tensor
 from entformer.kernels.entmax.api import entmax
 
 # The fixtures (kernels loaded, memory poisoned) hold for a whole test and keep no state, so examples may share them.
-invariant = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+invariant = settings(
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned_memory")
 on_both = pytest.mark.parametrize("impl", ["cpu", "reference"])
 in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
