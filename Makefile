@@ -5,6 +5,7 @@
 #   make test-core  run the core tests in a second environment with torch and numpy alone
 #   make coverage   run all tests and print the line coverage of the package
 #   make check      style, forbidden words, types, import contracts
+#   make lint-js    eslint on the scripts of the pages (needs npx, and a network the first time)
 #   make format     format Python and C++ in place
 #   make bench      benchmark against torch and the entmax package (ten minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
@@ -18,12 +19,13 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 CORE  := build/core-venv
 PIP   := -m pip install -qq --disable-pip-version-check
+PAGES := src/entformer/analysis/page src/entformer/explore/page
 CPP    = $(shell git ls-files '*.cpp' '*.h')
 
 CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_compat.py \
   tests/unit/test_attention_api.py tests/unit/test_multihead_attention.py
 
-.PHONY: help install demo test test-core coverage check format bench sanitize clean
+.PHONY: help install demo test test-core coverage check lint-js format bench sanitize clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -78,6 +80,9 @@ check: $(STAMP)
 	@$(BIN)/python scripts/check_words.py
 	@$(BIN)/mypy --strict src benchmarks scripts
 	@$(BIN)/lint-imports --no-logo
+
+lint-js:
+	@npx --yes eslint@10.14.0 $(PAGES)
 
 format: $(STAMP)
 	@$(BIN)/ruff check --quiet --fix src tests benchmarks examples scripts

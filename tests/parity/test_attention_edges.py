@@ -109,7 +109,7 @@ def weights_of(answer: Attention, keys: int) -> Tensor:
 
 @pytest.mark.parametrize("dominant", [1, 200], ids=["dense", "sparse"])
 def test_keys_at_the_very_edge_are_counted_and_written_alike(dominant: int, isa: str) -> None:
-    # Scores are neighbours of -1 / (alpha - 1) in float32: there 1 + e x may round to more than zero on either side.
+    # Scores are neighbors of -1 / (alpha - 1) in float32: there 1 + e x may round to more than zero on either side.
     alphas = torch.linspace(1.05, 1.95, 46, dtype=torch.float64)
     edges = (-1.0 / (alphas - 1.0)).float()
     steps = torch.arange(-40, 41, dtype=torch.int32)

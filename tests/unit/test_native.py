@@ -28,7 +28,7 @@ from entformer.kernels.entmax.api import entmax
 
 PACKAGES = Path(entformer.__file__).parent.parent
 
-# One use of the door in a fresh process; what it gave and what it said, as JSON.
+# One call in a fresh process; prints its result and its warnings as JSON.
 USE = """
 import json, warnings
 with warnings.catch_warnings(record=True) as said:

@@ -30,8 +30,8 @@ def sentence(call, *, fits, fails):
     '''What `call` raises when `fits` megabytes can still be had, and not `fails` more.'''
     pages = int(open("/proc/self/statm").read().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
-    room = int((fits + fails / 2) * 2**20)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, before[1]))
+    free_bytes = int((fits + fails / 2) * 2**20)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + free_bytes, before[1]))
     try:
         call()
         print("no error")

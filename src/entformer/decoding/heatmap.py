@@ -1,6 +1,6 @@
 """Heatmaps of attention weights with matplotlib.
 
-Exact zeros are white with a dot, the smallest weight is visibly blue, masked keys are grey.
+Exact zeros are white with a dot, the smallest weight is visibly blue, masked keys are gray.
 """
 
 from collections.abc import Sequence

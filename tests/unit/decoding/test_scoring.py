@@ -99,7 +99,7 @@ def test_suspect_text_is_named() -> None:
     assert scoring_warnings(["猫がいる。"], ["猫がいる。"]) == []  # a script without cases is not "all lower case"
 
 
-def test_tokenized_text_is_recognised_by_the_space_before_the_full_stop() -> None:
+def test_tokenized_text_is_recognized_by_the_space_before_the_full_stop() -> None:
     assert look_tokenized(["a man .", "a dog !", "a hat."])
     assert not look_tokenized(["a man.", "a dog!", "a hat"])
     assert not look_tokenized([])
