@@ -17,7 +17,8 @@ struct HeadGradient {
 
 // dS, times scale, in place of g, from weights; returns dL/dalpha of the row. g is finite where the weight is zero. `scratch` holds two
 // rows in whole vectors.
-inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count, float scale, float* scratch) {
+inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count,
+                             float scale, float* scratch) {
   if (m.rela || m.in_double) {
     const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
     for (int64_t i = 0; i < count; ++i) g[i] *= scale;
@@ -50,8 +51,8 @@ inline bool may_attend(const AttentionProblem& p, int64_t b, int64_t h, int64_t 
 inline bool is_nan(float x) { return x != x; }
 
 // Rows that are NaN have no support, so nothing of them has reached dK, dV and dalpha yet: here they make NaN what they may attend to.
-inline void spread_nan_rows(const AttentionBackward& a, int64_t b, int64_t h, int64_t first, int64_t end, const HeadGradient& head,
-                            double& grad_alpha) {
+inline void spread_nan_rows(const AttentionBackward& a, int64_t b, int64_t h, int64_t first, int64_t end,
+                            const HeadGradient& head, double& grad_alpha) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   for (int64_t i = first; i < end; ++i) {
@@ -98,8 +99,8 @@ struct BlockBuffers {
 };
 
 // The block as dense matrices. w.scores holds the scores, unless the weights of all rows were saved.
-inline void backward_dense(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m, const HeadGradient& head,
-                           const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
+inline void backward_dense(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m,
+                           const HeadGradient& head, const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
   const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
@@ -120,7 +121,8 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
       dense_weights(m, s, block.keys, load_state(a.rows, row), x.scratch);
     }
     apply_dropout(p, row, nullptr, seen, g);
-    for (int64_t j = 0; j < block.keys; j += VL) store(g + j, load(s + j) > 0.0f ? load(g + j) : vf{});  // values there may not be finite
+    for (int64_t j = 0; j < block.keys; j += VL)
+      store(g + j, load(s + j) > 0.0f ? load(g + j) : vf{});  // values there may not be finite
     grad_alpha += score_gradient(m, a.grad_alpha != nullptr, s, g, block.keys, p.scale, x.scratch);
     apply_dropout(p, row, nullptr, seen, s);
   }
@@ -140,16 +142,19 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
 }
 
 // The block row by row, on the support alone: saved, or found again in w.scores.
-inline void backward_sparse(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m, const HeadGradient& head,
-                            const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
+inline void backward_sparse(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m,
+                            const HeadGradient& head, const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
     const RowState state = load_state(a.rows, row);
     int64_t count = a.rows.support_size[row];
-    if (saved) load_support(p, m, block, r, state, a.reserve + row * p.reserve_bytes, count, w.q + r * Dp, head.k, w.columns, w.weights, x.scratch);
-    else count = sparse_weights(m, w.scores + r * w.ld, block.keys, state, x.scratch, w.columns, w.weights);
+    if (saved)
+      load_support(p, m, block, r, state, a.reserve + row * p.reserve_bytes, count, w.q + r * Dp, head.k, w.columns, w.weights,
+                   x.scratch);
+    else
+      count = sparse_weights(m, w.scores + r * w.ld, block.keys, state, x.scratch, w.columns, w.weights);
     float* g = w.grads;
     gather_dots(x.grad_out + r * Ep, w.columns, count, head.v.data, head.v.stride, Ep, g);
     apply_dropout(p, row, w.columns, count, g);
@@ -162,7 +167,8 @@ inline void backward_sparse(const AttentionBackward& a, const Block& block, bool
 }
 
 // Adds to `grad_alpha`; false when there is no memory for the panels.
-inline bool backward_block(const AttentionBackward& a, Block block, const HeadGradient& head, const Workspace& w, Panels& panels, double& grad_alpha) {
+inline bool backward_block(const AttentionBackward& a, Block block, const HeadGradient& head, const Workspace& w,
+                           Panels& panels, double& grad_alpha) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);

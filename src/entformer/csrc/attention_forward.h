@@ -67,13 +67,16 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     if (dense) {
       count = dense_weights(m, s, block.keys, state_of(r), scratch);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
-      if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
+      if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing)
+        compact_weights(s, block.keys, w.columns, w.weights);
     } else {
       count = sparse_weights(m, s, block.keys, state_of(r), scratch, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
     }
-    save_support(p, saved_format(p, m.in_double, w.row_max[r], count), w.columns, w.weights, count, a.reserve + row * p.reserve_bytes);
-    if (m.in_double && count > 0) w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, m.e);  // before dropout
+    save_support(p, saved_format(p, m.in_double, w.row_max[r], count), w.columns, w.weights, count,
+                 a.reserve + row * p.reserve_bytes);
+    if (m.in_double && count > 0)
+      w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, m.e);  // before dropout
     if (dense) {
       for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = keep_mask(p, row, j) ? s[j] * scale : 0.0f;
     } else {
@@ -129,8 +132,8 @@ bool attention_support(const AttentionSupport& a, int64_t begin, int64_t end) {
     score_block(p, block, w.q, w.scores, w.ld, w.row_max);
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
-      const int64_t count =
-          sparse_weights(m, w.scores + r * w.ld, block.keys, load_state(a.rows, row), w.weights + (w.ld + 2 * VL), w.columns, w.weights);
+      const int64_t count = sparse_weights(m, w.scores + r * w.ld, block.keys, load_state(a.rows, row),
+                                           w.weights + (w.ld + 2 * VL), w.columns, w.weights);
       if (count != a.offset[row + 1] - a.offset[row]) return false;
       memcpy(a.columns + a.offset[row], w.columns, (size_t)count * sizeof(int32_t));
       memcpy(a.weights + a.offset[row], w.weights, (size_t)count * sizeof(float));

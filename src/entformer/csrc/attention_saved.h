@@ -22,13 +22,15 @@ inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float
 
 // A gap byte below kColumnSkip is the number of zero weights before the next column; kColumnSkip stands for that many, and no column yet.
 // What the support does not fill is zero: outputs of an operator do not depend on uninitialized memory.
-inline void save_support(const AttentionProblem& p, SavedFormat format, const int32_t* columns, const float* weights, int64_t count, uint8_t* to) {
+inline void save_support(const AttentionProblem& p, SavedFormat format, const int32_t* columns, const float* weights,
+                         int64_t count, uint8_t* to) {
   if (p.reserve_bytes == 0) return;
   const uint8_t* end = to + p.reserve_bytes;
   if (format == SavedFormat::Weights) {
     memcpy(to, weights, (size_t)count * sizeof(float));
     to += count * sizeof(float);
-    if (column_bytes(p) == 4) memcpy(to, columns, (size_t)count * sizeof(int32_t));
+    if (column_bytes(p) == 4)
+      memcpy(to, columns, (size_t)count * sizeof(int32_t));
     else
       for (int64_t i = 0; i < count; ++i) {
         const uint16_t column = (uint16_t)columns[i];
@@ -47,14 +49,16 @@ inline void save_support(const AttentionProblem& p, SavedFormat format, const in
 }
 
 // The columns of a saved support, and its weights in the format that has them. Arbitrary bytes give columns within the row.
-inline void load_columns(const AttentionProblem& p, SavedFormat format, const uint8_t* from, int64_t count, int32_t* columns, float* weights) {
+inline void load_columns(const AttentionProblem& p, SavedFormat format, const uint8_t* from, int64_t count, int32_t* columns,
+                         float* weights) {
   if (count == 0) return;
   const int32_t last = (int32_t)p.Lk - 1;
   auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
   if (format == SavedFormat::Weights) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
-    if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
+    if (column_bytes(p) == 4)
+      memcpy(columns, from, (size_t)count * sizeof(int32_t));
     else
       for (int64_t i = 0; i < count; ++i) {
         uint16_t column;
@@ -85,8 +89,9 @@ inline void support_weights(const HeadNormalizer& m, const RowState& state, int6
 // The saved support of row r of a block: columns and weights. `query` is its query times scale, `scratch` holds the row in whole vectors.
 // Scores that are computed again are summed in another order than in forward, so their threshold is a rounding away too: one Newton
 // step on S = sum p follows it, also where a long row of equal scores moved as one.
-inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r, const RowState& state, const uint8_t* from,
-                         int64_t count, const float* query, const FloatRows& k, int32_t* columns, float* weights, float* scratch) {
+inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r,
+                         const RowState& state, const uint8_t* from, int64_t count, const float* query, const FloatRows& k,
+                         int32_t* columns, float* weights, float* scratch) {
   const SavedFormat format = saved_format(p, m.in_double, state.row_max, count);
   load_columns(p, format, from, count, columns, weights);
   if (format == SavedFormat::Weights) return;
@@ -105,7 +110,8 @@ inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, con
       for (int64_t i = first; i < count && i < first + kSumBlock; i += VL) {
         vf weight = i + VL <= count ? load(scratch + i) : load_tail(scratch + i, count - i, 0.0f), unused;
         sum += weight;
-        slopes += m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused) : slope_of(m.alpha_case, weight);
+        slopes += m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused)
+                                                     : slope_of(m.alpha_case, weight);
       }
       S += hsum(sum);
       W += hsum(slopes);

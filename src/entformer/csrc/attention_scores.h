@@ -31,7 +31,9 @@ inline bool all_finite(const float* x, int64_t n) {
 
 inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL); }
 // How many keys the panel that begins at key j holds: the last one may be narrower.
-inline int64_t panel_width(const AttentionProblem& p, int64_t j) { return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL; }
+inline int64_t panel_width(const AttentionProblem& p, int64_t j) {
+  return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL;
+}
 inline int64_t padded_d(const AttentionProblem& p) { return round_up(p.D, VL); }
 inline int64_t padded_e(const AttentionProblem& p) { return round_up(p.E, VL); }
 
@@ -40,7 +42,8 @@ struct FloatRows {
   const float* data;
   int64_t stride;
 };
-inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, const float* copy, int64_t width, int64_t b, int64_t g) {
+inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, const float* copy, int64_t width, int64_t b,
+                         int64_t g) {
   if (!copy) return {(const float*)view.data + b * view.batch + g * view.head, view.row};
   const int64_t padded = round_up(width, VL);
   return {copy + (b * p.G + g) * p.Lk * padded, padded};
@@ -48,8 +51,8 @@ inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, c
 
 // Panels and float rows, each where a place for it is given, of one head of k or v. `staging` has capacity for PANEL padded rows. In panels
 // of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
-inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging, float* panels,
-                      float* copy, bool keys) {
+inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging,
+                      float* panels, float* copy, bool keys) {
   const int64_t padded = round_up(width, VL);
   for (int64_t first = 0; first < p.Lk; first += PANEL) {
     const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
@@ -59,7 +62,8 @@ inline void pack_head(const AttentionProblem& p, const AttentionView& view, int6
     if (copy || p.dtype != kFloat32) {
       rows = copy ? copy + first * padded : staging;
       stride = padded;
-      for (int64_t j = 0; j < count; ++j) to_float32(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
+      for (int64_t j = 0; j < count; ++j)
+        to_float32(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
     }
     if (!panels) continue;
     const int64_t across = panel_width(p, first);
@@ -85,7 +89,8 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
         p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
     }
     float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
-    if (panels || p.k_rows) pack_head(p, p.k, p.D, b, g, staging, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
+    if (panels || p.k_rows)
+      pack_head(p, p.k, p.D, b, g, staging, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
     if (p.v_rows) pack_head(p, p.v, p.E, b, g, staging, nullptr, p.v_rows + task * p.Lk * padded_e(p), false);
   }
   return true;
@@ -98,8 +103,8 @@ int64_t block_rows(int64_t Lk) {
 }
 
 struct Block {
-  int64_t b, h, g, first, rows;  // rows = queries in this block
-  int64_t keys;                  // keys any of them may see, in whole panels, or all of them in whole vectors
+  int64_t b, h, g, first, rows;      // rows = queries in this block
+  int64_t keys;                      // keys any of them may see, in whole panels, or all of them in whole vectors
   const float *k_panels, *v_panels;  // of its key head
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
@@ -153,12 +158,15 @@ struct RowBias {
 };
 
 // Rows of q or dO of a block as floats, padded to whole vectors and times `scale`; rows beyond the block are zero.
-inline void load_rows(const AttentionProblem& p, const AttentionView& view, const Block& block, int64_t width, float scale, int64_t tall, float* out) {
+inline void load_rows(const AttentionProblem& p, const AttentionView& view, const Block& block, int64_t width, float scale,
+                      int64_t tall, float* out) {
   const int64_t padded = round_up(width, VL);
   const int64_t first = block.b * view.batch + block.h * view.head + block.first * view.row;
   for (int64_t r = 0; r < tall; ++r) {
-    if (r < block.rows) to_float32(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
-    else memset(out + r * padded, 0, (size_t)padded * sizeof(float));
+    if (r < block.rows)
+      to_float32(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
+    else
+      memset(out + r * padded, 0, (size_t)padded * sizeof(float));
   }
 }
 
@@ -179,7 +187,8 @@ inline float finite_max(vf best, bool bad) {
 }
 
 // The same scores for at most kDecodeQueries queries, from k as it lies: transposing k would cost more than the products.
-inline void decode_scores(const AttentionProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores, int64_t ld, float* row_max) {
+inline void decode_scores(const AttentionProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores,
+                          int64_t ld, float* row_max) {
   const FloatRows k = rows_of(p, p.k, p.k_rows, p.D, block.b, block.g);
   const int64_t wide = padded_d(p);
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -208,7 +217,8 @@ inline void decode_scores(const AttentionProblem& p, const Block& block, const R
 }
 
 // scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN.
-inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld, float* row_max) {
+inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
+                        float* row_max) {
   const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
   const RowBias bias{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr};
   if (p.is_decode) return decode_scores(p, block, bias, q, scores, ld, row_max);
@@ -237,15 +247,18 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
 }
 
 // The same product for v: out (tall, ld) = x v^T, with no bias.
-inline void value_products(const AttentionProblem& p, const Block& block, const float* x, int64_t x_stride, float* out, int64_t ld) {
+inline void value_products(const AttentionProblem& p, const Block& block, const float* x, int64_t x_stride, float* out,
+                           int64_t ld) {
   const int64_t tall = round_up(block.rows, TILE);
   for (int64_t j = 0; j < block.keys; j += PANEL) {
     const int64_t across = panel_width(p, j);
     for (int64_t r0 = 0; r0 < tall; r0 += TILE)
-      multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across, [&](const auto& t, int64_t at) {
-        for (int r = 0; r < TILE; ++r)
-          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) store(out + (r0 + r) * ld + j + at + c * VL, t.at[r][c]);
-      });
+      multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across,
+                    [&](const auto& t, int64_t at) {
+                      for (int r = 0; r < TILE; ++r)
+                        for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c)
+                          store(out + (r0 + r) * ld + j + at + c * VL, t.at[r][c]);
+                    });
   }
 }
 

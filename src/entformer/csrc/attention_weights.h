@@ -12,7 +12,7 @@ struct HeadNormalizer {
   bool rela;
   double e;
   AlphaCase alpha_case;
-  bool in_double;  // alpha > 2 is solved in float64, row by row
+  bool in_double;                      // alpha > 2 is solved in float64, row by row
   const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, or null
   bool uses_table_solver;
 };
@@ -81,8 +81,8 @@ inline auto with_weight(const HeadNormalizer& m, const Use& use) {
 struct Workspace {
   int64_t ld, tall, batch;
   float *q, *scores, *solver, *weights, *grads;
-  float* row_max;      // of each row
-  double* threshold;   // of each row
+  float* row_max;     // of each row
+  double* threshold;  // of each row
   int32_t* columns;
   HeadTables* tables;
 };
@@ -100,7 +100,8 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
     const int64_t r = (s - scores) / w.ld;
     w.threshold[r] = found;
     if (slopes > 0.25f * kSensitive)  // sooner than for rows alone, whose weights are divided by their sum
-      w.threshold[r] = fine_row(m.alpha_case, s, block.keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
+      w.threshold[r] =
+          fine_row(m.alpha_case, s, block.keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
@@ -110,9 +111,12 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
       w.tables->solver.clear();
       for (int r = 0; r < count; ++r) keep(scores_of[r], roots.at[r] + roots.last_step[r], roots.W[r]);
     } else {
-      if (m.alpha_case == AlphaCase::Entmax15) solve<AlphaCase::Entmax15>(rows, count);
-      else if (m.alpha_case == AlphaCase::Sparsemax) solve<AlphaCase::Sparsemax>(rows, count);
-      else solve<AlphaCase::General>(rows, count);
+      if (m.alpha_case == AlphaCase::Entmax15)
+        solve<AlphaCase::Entmax15>(rows, count);
+      else if (m.alpha_case == AlphaCase::Sparsemax)
+        solve<AlphaCase::Sparsemax>(rows, count);
+      else
+        solve<AlphaCase::General>(rows, count);
       for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);
     }
     count = 0;
@@ -126,8 +130,10 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
       continue;
     }
     float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
-    if (m.uses_table_solver) w.tables->solver.add(scores_of[count] = s, nullptr, block.keys, m.e, scratch);
-    else rows[count].start(s, block.keys, row_max[r], m.e, scratch);
+    if (m.uses_table_solver)
+      w.tables->solver.add(scores_of[count] = s, nullptr, block.keys, m.e, scratch);
+    else
+      rows[count].start(s, block.keys, row_max[r], m.e, scratch);
     if (++count == w.batch) flush();
   }
   if (count) flush();
@@ -135,15 +141,20 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
 
 // The weights of rows that need float64: alpha > 2, or a threshold that float32 does not hold. `out` may be the scores; whole vectors.
 // Returns false for any other row.
-inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState& state, const float* s, float* out, double* scratch) {
-  if (m.in_double) solve_row_double(s, out, keys, m.e, scratch);
-  else if (!state.fits_float32()) FineRow{m.alpha_case, m.e, state.row_max, state.threshold}.write(s, keys, out);
-  else return false;
+inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState& state, const float* s, float* out,
+                           double* scratch) {
+  if (m.in_double)
+    solve_row_double(s, out, keys, m.e, scratch);
+  else if (!state.fits_float32())
+    FineRow{m.alpha_case, m.e, state.row_max, state.threshold}.write(s, keys, out);
+  else
+    return false;
   return true;
 }
 
 // What of a row lies above `edge`, less `base`, and its columns, packed; returns how much.
-inline int64_t compact_support(const float* s, int64_t keys, float base, float further, float edge, int32_t* columns, float* out) {
+inline int64_t compact_support(const float* s, int64_t keys, float base, float further, float edge, int32_t* columns,
+                               float* out) {
   int64_t count = 0;
   vi column;
   for (int l = 0; l < VL; ++l) column[l] = l;
@@ -162,11 +173,13 @@ inline int64_t compact_weights(const float* p, int64_t keys, int32_t* columns, f
 }
 
 // The support of one row: columns and weights, packed; returns its size. `scratch` holds a row of weights and n doubles.
-inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t keys, const RowState& state, float* scratch, int32_t* columns, float* weights) {
+inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t keys, const RowState& state, float* scratch,
+                              int32_t* columns, float* weights) {
   const float row_max = state.row_max, lam = (float)state.threshold;
   if (row_max == -kInf || row_max != row_max) return 0;
   if (m.rela) return compact_weights(s, keys, columns, weights);
-  if (double_weights(m, keys, state, s, scratch, (double*)(scratch + keys + 2 * VL))) return compact_weights(scratch, keys, columns, weights);
+  if (double_weights(m, keys, state, s, scratch, (double*)(scratch + keys + 2 * VL)))
+    return compact_weights(scratch, keys, columns, weights);
   // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
   const float edge = m.alpha_case == AlphaCase::Softmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
   const int64_t count = compact_support(s, keys, row_max, lam, edge, columns, weights);

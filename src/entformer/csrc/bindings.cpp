@@ -23,10 +23,14 @@ namespace {
 
 Dtype dtype_of(const Tensor& t) {
   switch (t.scalar_type()) {
-    case ScalarType::Float: return kFloat32;
-    case ScalarType::Double: return kFloat64;
-    case ScalarType::BFloat16: return kBFloat16;
-    default: return kFloat16;  // checked before
+    case ScalarType::Float:
+      return kFloat32;
+    case ScalarType::Double:
+      return kFloat64;
+    case ScalarType::BFloat16:
+      return kBFloat16;
+    default:
+      return kFloat16;  // checked before
   }
 }
 
@@ -37,13 +41,18 @@ std::vector<int64_t> sizes_of(const Tensor& t, int64_t dims) {
 }
 
 template <class T>
-T* data(const Tensor& t) { return static_cast<T*>(t.mutable_data_ptr()); }
+T* data(const Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
+}
 template <class T>
-const T* const_data(const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); }
+const T* const_data(const Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
 
 // Runs kernel(args, begin, end) over the tasks; `failure` is the error where it returns false.
 template <class Args>
-void run(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t tasks, int64_t grain, const std::string& failure) {
+void run(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t tasks, int64_t grain,
+         const std::string& failure) {
   if (tasks == 0) return;
   std::atomic<bool> ok{true};
   torch::stable::parallel_for(0, tasks, grain, [&](int64_t begin, int64_t end) {
@@ -72,7 +81,9 @@ template <class Args>
 void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t elements) {
   if (args.n == 0) return;
   const int64_t grain = 16384 / args.n + 1;  // about 16k scores a task, below which a thread costs more than it brings
-  run(kernel, args, elements / args.n, grain, "entmax: there is not enough memory to work on rows of " + std::to_string(args.n) + " scores; free some, or use shorter rows.");
+  run(kernel, args, elements / args.n, grain,
+      "entmax: there is not enough memory to work on rows of " + std::to_string(args.n) +
+          " scores; free some, or use shorter rows.");
 }
 
 // Rows in the last dimension of `rows`, one alpha for each.
@@ -96,7 +107,8 @@ Tensor entmax(const Tensor& scores, const Tensor& alpha) {
   return weights;
 }
 
-std::tuple<Tensor, Tensor> entmax_backward(const Tensor& grad_output, const Tensor& output, const Tensor& alpha, bool needs_alpha_grad) {
+std::tuple<Tensor, Tensor> entmax_backward(const Tensor& grad_output, const Tensor& output, const Tensor& alpha,
+                                           bool needs_alpha_grad) {
   const char* op = "entmax_backward";
   require_rows(op, "output", output, alpha);
   require_memory(op, "grad_output", grad_output, {output.scalar_type()});
@@ -106,17 +118,25 @@ std::tuple<Tensor, Tensor> entmax_backward(const Tensor& grad_output, const Tens
   const std::vector<int64_t> rows = needs_alpha_grad ? sizes_of(p, p.dim() - 1) : std::vector<int64_t>{0};
   Tensor grad_alpha = make_zeros(p, rows, ScalarType::Double);
   RowAlpha a(alpha);
-  EntmaxBackward args{dtype_of(p), p.size(p.dim() - 1), p.const_data_ptr(), g.const_data_ptr(), a.data, a.stride,
-                      grad_scores.mutable_data_ptr(), needs_alpha_grad ? data<double>(grad_alpha) : nullptr};
+  EntmaxBackward args{dtype_of(p),
+                      p.size(p.dim() - 1),
+                      p.const_data_ptr(),
+                      g.const_data_ptr(),
+                      a.data,
+                      a.stride,
+                      grad_scores.mutable_data_ptr(),
+                      needs_alpha_grad ? data<double>(grad_alpha) : nullptr};
   run_rows(kernel_table().entmax_backward, args, p.numel());
   return {grad_scores, grad_alpha};
 }
 
 // ---- attention ---------------------------------------------------------------------------------------------------------
 
-constexpr const char* kNoMemory = "attention: there is not enough memory for the scratch space of this many keys; free some, or attend to fewer.";
+constexpr const char* kNoMemory =
+    "attention: there is not enough memory for the scratch space of this many keys; free some, or attend to fewer.";
 constexpr const char* kUnlikeSupport =
-    "attention_support: crow_indices does not count the support of these scores, or there is not enough memory; pass the sums of support_size.";
+    "attention_support: crow_indices does not count the support of these scores, or there is not enough memory; pass the sums "
+    "of support_size.";
 constexpr int64_t kMaxPositions = 1 << 29;     // columns are 32-bit numbers
 constexpr int64_t kMaxOffset = 1 << 30;        // and so are differences of positions
 constexpr int64_t kMaxReserveBytes = 1 << 20;  // per row
@@ -147,9 +167,10 @@ struct Setup {
     return t;
   }
 
-  Setup(const char* op, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alphas, const std::optional<Tensor>& attn_mask,
-        const std::optional<Tensor>& key_mask_, const std::optional<Tensor>& alibi_slopes, const std::string& normalizer, double scale,
-        bool is_causal, int64_t causal_offset)
+  Setup(const char* op, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alphas,
+        const std::optional<Tensor>& attn_mask, const std::optional<Tensor>& key_mask_,
+        const std::optional<Tensor>& alibi_slopes, const std::string& normalizer, double scale, bool is_causal,
+        int64_t causal_offset)
       : q(checked(op, "query", query, "(B, H, Lq, D)")),
         k(checked(op, "key", key, "(B, G, Lk, D)")),
         v(checked(op, "value", value, "(B, G, Lk, E)")),
@@ -159,15 +180,16 @@ struct Setup {
     p.G = key.size(1), p.Lk = key.size(2), p.E = value.size(3);
     require_tensor(op, "key", key, query.scalar_type(), {p.B, p.G, p.Lk, p.D});
     require_tensor(op, "value", value, query.scalar_type(), {p.B, p.G, p.Lk, p.E});
-    require(p.H == 0 || (p.G > 0 && p.H % p.G == 0), op, ": the ", p.H, " heads of query must be a multiple of the ", p.G, " of key.");
-    require(p.Lq <= kMaxPositions && p.Lk <= kMaxPositions, op, ": at most ", kMaxPositions, " queries and keys are possible, not ", p.Lq, " and ",
-            p.Lk, ".");
+    require(p.H == 0 || (p.G > 0 && p.H % p.G == 0), op, ": the ", p.H, " heads of query must be a multiple of the ", p.G,
+            " of key.");
+    require(p.Lq <= kMaxPositions && p.Lk <= kMaxPositions, op, ": at most ", kMaxPositions,
+            " queries and keys are possible, not ", p.Lq, " and ", p.Lk, ".");
     require_tensor(op, "alpha", alphas, ScalarType::Double, {p.B, p.H});
     if (attn_mask) require_tensor(op, "attn_mask", *attn_mask, ScalarType::Bool, {p.B, p.H, p.Lq, p.Lk});
     if (key_mask_) require_tensor(op, "key_mask", *key_mask_, ScalarType::Bool, {p.B, p.Lk});
     if (alibi_slopes) require_tensor(op, "alibi_slopes", *alibi_slopes, ScalarType::Float, {p.B, p.H});
-    require(causal_offset >= -kMaxOffset && causal_offset <= kMaxOffset, op, ": causal_offset must lie between ", -kMaxOffset, " and ", kMaxOffset,
-            ", not ", causal_offset, ".");
+    require(causal_offset >= -kMaxOffset && causal_offset <= kMaxOffset, op, ": causal_offset must lie between ", -kMaxOffset,
+            " and ", kMaxOffset, ", not ", causal_offset, ".");
     require(normalizer == "entmax" || normalizer == "relu", op, ": normalizer must be entmax or relu, not ", normalizer, ".");
     p.q = q.view, p.k = k.view, p.v = v.view;
     alpha = make_contiguous(alphas);
@@ -191,7 +213,8 @@ struct Setup {
     require_probability(op, "dropout_p", dropout_p);
     require_memory(op, "dropout_seed", seed, {ScalarType::Long});
     require(seed.dim() <= 1 && seed.numel() > 0 && p.B % seed.numel() == 0, op,
-            ": dropout_seed must be one number, or several whose number divides the batch of ", p.B, "; it has shape ", shape_text(seed.sizes()), ".");
+            ": dropout_seed must be one number, or several whose number divides the batch of ", p.B, "; it has shape ",
+            shape_text(seed.sizes()), ".");
     p.dropout = (float)dropout_p;
     p.seeds = const_data<int64_t>(*(seeds = make_contiguous(seed)));
     p.rows_per_seed = std::max<int64_t>(p.B / seeds->numel() * p.H * p.Lq, 1);
@@ -207,19 +230,22 @@ struct Setup {
     const bool converts = p.dtype != kFloat32;
     p.key_bias = buffer({p.B, keys});
     if (scores && !p.is_decode) p.k_panels = buffer({p.B, p.G, keys, p.D});
-    if ((k_rows || (scores && p.is_decode)) && (converts || p.D % vector)) p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
+    if ((k_rows || (scores && p.is_decode)) && (converts || p.D % vector))
+      p.k_rows = buffer({p.B, p.G, p.Lk, round_up(p.D, vector)});
     if (v_rows && (converts || p.E % vector)) p.v_rows = buffer({p.B, p.G, p.Lk, round_up(p.E, vector)});
     run(kernel_table().attention_pack, p, p.B * p.G, 1, kNoMemory);
   }
   std::vector<int64_t> row_sizes() const { return {p.B, p.H, p.Lq}; }
   int64_t num_rows() const { return p.B * p.H * p.Lq; }
-  int64_t blocks() const { return (p.Lq + kernel_table().attention_block_rows(p.Lk) - 1) / kernel_table().attention_block_rows(p.Lk); }
+  int64_t blocks() const {
+    return (p.Lq + kernel_table().attention_block_rows(p.Lk) - 1) / kernel_table().attention_block_rows(p.Lk);
+  }
 };
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask,
-    std::optional<Tensor> alibi_slopes, std::string normalizer, double scale, bool is_causal, int64_t causal_offset, double dropout_p,
-    const Tensor& dropout_seed, bool return_entropy) {
+    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask,
+    std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, std::string normalizer, double scale, bool is_causal,
+    int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool return_entropy) {
   const char* op = "attention";
   Setup setup(op, query, key, value, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   setup.set_dropout(op, dropout_p, dropout_seed);
@@ -233,8 +259,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
   Tensor reserve = make_empty(query, {p.B, p.H, p.Lq, p.reserve_bytes}, ScalarType::Byte);
   if (setup.num_rows() > 0) {
     setup.prepare(true, false, true);
-    AttentionForward args{p, out.mutable_data_ptr(), {data<float>(row_max), data<double>(threshold), data<int32_t>(support_size)},
-                          return_entropy ? data<float>(entropy) : nullptr, data<uint8_t>(reserve)};
+    AttentionForward args{p,
+                          out.mutable_data_ptr(),
+                          {data<float>(row_max), data<double>(threshold), data<int32_t>(support_size)},
+                          return_entropy ? data<float>(entropy) : nullptr,
+                          data<uint8_t>(reserve)};
     run(kernel_table().attention_forward, args, p.B * p.H * setup.blocks(), 1, kNoMemory);
   }
   return {out, row_max, threshold, support_size, entropy, reserve};
@@ -262,10 +291,10 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask,
-    std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, const Tensor& row_max, const Tensor& threshold, const Tensor& support_size,
-    const Tensor& reserve, std::string normalizer, double scale, bool is_causal, int64_t causal_offset, double dropout_p, const Tensor& dropout_seed,
-    bool needs_alpha_grad) {
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha,
+    std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, const Tensor& row_max,
+    const Tensor& threshold, const Tensor& support_size, const Tensor& reserve, std::string normalizer, double scale,
+    bool is_causal, int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool needs_alpha_grad) {
   const char* op = "attention_backward";
   Setup setup(op, query, key, value, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   setup.set_dropout(op, dropout_p, dropout_seed);
@@ -280,23 +309,35 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   p.reserve_bytes = reserve.size(3);
   const Tensor maxima = make_contiguous(row_max), thresholds = make_contiguous(threshold);
   const Tensor sizes = make_contiguous(support_size), saved = make_contiguous(reserve);
-  const int64_t vector = kernel_table().vector_length, heads = p.B * p.G, Dp = round_up(p.D, vector), Ep = round_up(p.E, vector);
+  const int64_t vector = kernel_table().vector_length, heads = p.B * p.G, Dp = round_up(p.D, vector),
+                Ep = round_up(p.E, vector);
   // Few heads are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with threads.
-  const int64_t chunks = heads > 0 && heads < 8 ? std::min<int64_t>((8 + heads - 1) / heads, std::max<int64_t>(setup.blocks(), 1)) : 1;
+  const int64_t chunks =
+      heads > 0 && heads < 8 ? std::min<int64_t>((8 + heads - 1) / heads, std::max<int64_t>(setup.blocks(), 1)) : 1;
   const int32_t* counts = const_data<int32_t>(sizes);
   for (int64_t row = 0; row < sizes.numel(); ++row)
-    require(counts[row] >= 0 && counts[row] <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk, " keys, not ", counts[row], ".");
+    require(counts[row] >= 0 && counts[row] <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk, " keys, not ",
+            counts[row], ".");
 
   Tensor grad_q = make_empty(query, {p.B, p.H, p.Lq, p.D}, query.scalar_type());
   Tensor grad_k = make_zeros(query, {chunks * p.B, p.G, p.Lk, Dp}, ScalarType::Float);
   Tensor grad_v = make_zeros(query, {chunks * p.B, p.G, p.Lk, Ep}, ScalarType::Float);
   std::vector<double> alpha_parts(needs_alpha_grad ? chunks * p.B * p.H : 0, 0.0);
-  Tensor grad_alpha = make_zeros(query, needs_alpha_grad ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
+  Tensor grad_alpha =
+      make_zeros(query, needs_alpha_grad ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, ScalarType::Double);
   if (setup.num_rows() > 0) {
     setup.prepare(false, true, true);
     StridedView grad(grad_output);
-    const RowStates rows{const_cast<float*>(const_data<float>(maxima)), const_cast<double*>(const_data<double>(thresholds)), const_cast<int32_t*>(counts)};
-    AttentionBackward args{p, grad.view, rows, const_data<uint8_t>(saved), chunks, grad_q.mutable_data_ptr(), data<float>(grad_k), data<float>(grad_v),
+    const RowStates rows{const_cast<float*>(const_data<float>(maxima)), const_cast<double*>(const_data<double>(thresholds)),
+                         const_cast<int32_t*>(counts)};
+    AttentionBackward args{p,
+                           grad.view,
+                           rows,
+                           const_data<uint8_t>(saved),
+                           chunks,
+                           grad_q.mutable_data_ptr(),
+                           data<float>(grad_k),
+                           data<float>(grad_v),
                            needs_alpha_grad ? alpha_parts.data() : nullptr};
     run(kernel_table().attention_backward, args, chunks * heads, 1, kNoMemory);
     double* total = data<double>(grad_alpha);
@@ -305,10 +346,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   return {grad_q, add_chunks(grad_k, chunks, p.B, p.D, query), add_chunks(grad_v, chunks, p.B, p.E, query), grad_alpha};
 }
 
-std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& key, const Tensor& alpha, std::optional<Tensor> attn_mask,
-                                             std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, const Tensor& row_max,
-                                             const Tensor& threshold, const Tensor& crow_indices, std::string normalizer, double scale,
-                                             bool is_causal, int64_t causal_offset) {
+std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& key, const Tensor& alpha,
+                                             std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask,
+                                             std::optional<Tensor> alibi_slopes, const Tensor& row_max, const Tensor& threshold,
+                                             const Tensor& crow_indices, std::string normalizer, double scale, bool is_causal,
+                                             int64_t causal_offset) {
   const char* op = "attention_support";
   Setup setup(op, query, key, key, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   const AttentionProblem& p = setup.p;
@@ -326,7 +368,8 @@ std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& 
   Tensor columns = make_empty(query, {total}, ScalarType::Int), weights = make_empty(query, {total}, ScalarType::Float);
   if (total > 0) {
     setup.prepare(true, false, false);
-    const RowStates states{const_cast<float*>(const_data<float>(maxima)), const_cast<double*>(const_data<double>(thresholds)), nullptr};
+    const RowStates states{const_cast<float*>(const_data<float>(maxima)), const_cast<double*>(const_data<double>(thresholds)),
+                           nullptr};
     AttentionSupport args{p, states, offset, data<int32_t>(columns), data<float>(weights)};
     run(kernel_table().attention_support, args, p.B * p.H * setup.blocks(), 1, kUnlikeSupport);
   }

@@ -45,7 +45,8 @@ Tensor allocated(const Sizes& sizes, const Make& make) {
   try {
     return make();
   } catch (const std::exception&) {
-    throw std::runtime_error("there is not enough memory for a tensor of shape " + shape_text(sizes) + "; free some, or use smaller or fewer sequences.");
+    throw std::runtime_error("there is not enough memory for a tensor of shape " + shape_text(sizes) +
+                             "; free some, or use smaller or fewer sequences.");
   }
 }
 
@@ -83,10 +84,12 @@ inline void require_shape(const char* op, const char* name, const Tensor& t, std
 inline void require_same_shape(const char* op, const char* name, const Tensor& t, const char* other_name, const Tensor& other) {
   bool same = t.dim() == other.dim();
   for (int64_t d = 0; same && d < t.dim(); ++d) same = t.size(d) == other.size(d);
-  require(same, op, ": ", name, " must have the shape of ", other_name, ", ", shape_text(other.sizes()), ", not ", shape_text(t.sizes()), ".");
+  require(same, op, ": ", name, " must have the shape of ", other_name, ", ", shape_text(other.sizes()), ", not ",
+          shape_text(t.sizes()), ".");
 }
 
-inline void require_tensor(const char* op, const char* name, const Tensor& t, ScalarType dtype, std::initializer_list<int64_t> sizes) {
+inline void require_tensor(const char* op, const char* name, const Tensor& t, ScalarType dtype,
+                           std::initializer_list<int64_t> sizes) {
   require_memory(op, name, t, {dtype});
   require_shape(op, name, t, sizes);
 }

@@ -10,7 +10,12 @@ namespace {
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-inline float from_bf16(uint16_t h) { uint32_t b = (uint32_t)h << 16; float f; memcpy(&f, &b, 4); return f; }
+inline float from_bf16(uint16_t h) {
+  uint32_t b = (uint32_t)h << 16;
+  float f;
+  memcpy(&f, &b, 4);
+  return f;
+}
 inline uint16_t to_bf16(float f) {
   uint32_t b;
   memcpy(&b, &f, 4);
@@ -36,7 +41,8 @@ inline void to_float32(const void* base, Dtype dtype, int64_t at, int64_t n, int
 // The inverse, without scale: rounds to nearest even.
 inline void from_float32(const float* in, Dtype dtype, int64_t at, int64_t n, void* base) {
   if (n == 0) return;  // an empty tensor has no memory to name
-  if (dtype == kFloat32) memcpy((float*)base + at, in, (size_t)n * sizeof(float));
+  if (dtype == kFloat32)
+    memcpy((float*)base + at, in, (size_t)n * sizeof(float));
   else if (dtype == kBFloat16)
     for (int64_t i = 0; i < n; ++i) ((uint16_t*)base)[at + i] = to_bf16(in[i]);
   else

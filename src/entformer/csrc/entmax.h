@@ -94,7 +94,8 @@ bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
       batch.add(in, out, n, a.alpha[row * a.alpha_stride] - 1.0, candidates + r * stride);
     }
     batch.run(n);
-    for (int64_t r = 0; converts && r < count; ++r) from_float32(staging + r * stride + n + 2 * VL, a.dtype, (first + r) * n, n, a.weights);
+    for (int64_t r = 0; converts && r < count; ++r)
+      from_float32(staging + r * stride + n + 2 * VL, a.dtype, (first + r) * n, n, a.weights);
   }
   return true;
 }
@@ -201,20 +202,26 @@ bool entmax_backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         to_float32(a.grad_weights, a.dtype, row * n, n, n, 1.0f, slopes + 2 * run);
         p = slopes + run, g = slopes + 2 * run, out = slopes + 3 * run;
       }
-      const EntmaxBackwardPath path = choose_entmax_backward(EntmaxCase{false, kHasTables, needs_alpha_grad, n, e, nullptr, nullptr});
+      const EntmaxBackwardPath path =
+          choose_entmax_backward(EntmaxCase{false, kHasTables, needs_alpha_grad, n, e, nullptr, nullptr});
       if (path == EntmaxBackwardPath::Float64) {
         const double value = backward_row_double(p, g, out, n, e, needs_alpha_grad);
         if (needs_alpha_grad) *grad_alpha = value;
       } else if (path == EntmaxBackwardPath::InPlace) {
-        if (alpha_case(e) == AlphaCase::Softmax) backward_row_in_place<AlphaCase::Softmax>(p, g, out, n, slopes);
-        else if (alpha_case(e) == AlphaCase::Entmax15) backward_row_in_place<AlphaCase::Entmax15>(p, g, out, n, slopes);
-        else backward_row_in_place<AlphaCase::Sparsemax>(p, g, out, n, slopes);
+        if (alpha_case(e) == AlphaCase::Softmax)
+          backward_row_in_place<AlphaCase::Softmax>(p, g, out, n, slopes);
+        else if (alpha_case(e) == AlphaCase::Entmax15)
+          backward_row_in_place<AlphaCase::Entmax15>(p, g, out, n, slopes);
+        else
+          backward_row_in_place<AlphaCase::Sparsemax>(p, g, out, n, slopes);
       } else {
         packed.add(p, g, out, grad_alpha, n, e);
       }
     }
-    if (needs_alpha_grad) packed.run<true>(n);
-    else packed.run<false>(n);
+    if (needs_alpha_grad)
+      packed.run<true>(n);
+    else
+      packed.run<false>(n);
     for (int64_t r = 0; converts && r < count; ++r)
       from_float32((float*)scratch.data + r * stride + 3 * run, a.dtype, (first + r) * n, n, a.grad_scores);
   }

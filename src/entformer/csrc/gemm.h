@@ -42,8 +42,8 @@ inline Tile<C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_
 
 // Calls use(tile, column) for tiles that cover `width` floats of b's rows: whole panels, then single vectors.
 template <class Use>
-inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth,
-                          const Use& use) {
+inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
+                          int64_t b_depth, const Use& use) {
   int64_t at = 0;
   for (; at + PANEL <= width; at += PANEL) use(multiply<COLS>(depth, a, a_row, a_depth, b + at, b_depth), at);
   for (; at + 2 * VL <= width; at += 2 * VL) use(multiply<2>(depth, a, a_row, a_depth, b + at, b_depth), at);
@@ -55,22 +55,23 @@ inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t 
 constexpr int64_t kPart = 256;
 
 // out (rows, width) = weights (rows, depth) times b (depth, width). `weights` and `out` have capacity for whole tiles of rows.
-inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
-                          float* out) {
+inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
+                          int64_t width, float* out) {
   for (int64_t r0 = 0; r0 < rows; r0 += TILE)
     for (int64_t k = 0; k == 0 || k < depth; k += kPart)
-      multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride, [&](const auto& tile, int64_t at) {
-        for (int r = 0; r < TILE; ++r)
-          for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
-            float* to = out + (r0 + r) * width + at + c * VL;
-            store(to, k == 0 ? tile.at[r][c] : load(to) + tile.at[r][c]);
-          }
-      });
+      multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride,
+                    [&](const auto& tile, int64_t at) {
+                      for (int r = 0; r < TILE; ++r)
+                        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
+                          float* to = out + (r0 + r) * width + at + c * VL;
+                          store(to, k == 0 ? tile.at[r][c] : load(to) + tile.at[r][c]);
+                        }
+                    });
 }
 
 // out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
-inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b, int64_t b_stride,
-                                 int64_t width, float* out, int64_t out_stride) {
+inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
+                                 int64_t b_stride, int64_t width, float* out, int64_t out_stride) {
   for (int64_t j = 0; j < columns; j += TILE)
     multiply_wide(width, depth, weights + j, 1, ld, b, b_stride, [&](const auto& tile, int64_t at) {
       for (int r = 0; r < TILE && j + r < columns; ++r)
@@ -144,7 +145,8 @@ inline void prefetch_row(const float* rows, int64_t stride, int64_t width, const
 
 // out[0:width] = sum_n weight[n] * rows[index[n]]; width a whole number of vectors.
 template <int WIDE>
-inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
+inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride,
+                           float* out) {
   vf sum[WIDE] = {};
   for (int64_t first = 0; first < count; first += kPart) {
     const int64_t end = count - first < kPart ? count : first + kPart;
@@ -160,8 +162,8 @@ inline void gather_columns(const float* weight, const int32_t* index, int64_t co
   }
   for (int c = 0; c < WIDE; ++c) store(out + c * VL, sum[c]);
 }
-inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
-                        float* out) {
+inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride,
+                        int64_t width, float* out) {
   int64_t at = 0;
   for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4>(weight, index, count, rows + at, stride, out + at);
   for (; at + 2 * VL <= width; at += 2 * VL) gather_columns<2>(weight, index, count, rows + at, stride, out + at);
@@ -170,7 +172,8 @@ inline void gather_rows(const float* weight, const int32_t* index, int64_t count
 
 // rows[index[n]] += weight[n] * x
 template <int WIDE>
-inline void scatter_columns(const float* weight, const int32_t* index, int64_t count, const float* x, float* rows, int64_t stride) {
+inline void scatter_columns(const float* weight, const int32_t* index, int64_t count, const float* x, float* rows,
+                            int64_t stride) {
   vf staged[WIDE];
   for (int c = 0; c < WIDE; ++c) staged[c] = load(x + c * VL);
   for (int64_t n = 0; n < count; ++n) {

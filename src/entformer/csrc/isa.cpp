@@ -12,14 +12,16 @@ struct InstructionSet {
   bool (*is_supported)();
 };
 
-const InstructionSet kInstructionSets[] = {  // widest first
+const InstructionSet kInstructionSets[] = {
+    // widest first
 #if defined(__x86_64__)
     {entformer_kernels_avx512,
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
      }},
-    {entformer_kernels_avx2, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
+    {entformer_kernels_avx2,
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
 #endif
     {entformer_kernels_portable, [] { return true; }},
 };

@@ -13,7 +13,7 @@ struct EntmaxForward {
   const void* scores;   // (rows, n)
   const double* alpha;  // (rows,) or one value
   int64_t alpha_stride;
-  void* weights;        // (rows, n), written
+  void* weights;  // (rows, n), written
 };
 
 struct EntmaxBackward {
@@ -23,17 +23,17 @@ struct EntmaxBackward {
   const void* grad_weights;  // (rows, n)
   const double* alpha;
   int64_t alpha_stride;
-  void* grad_scores;         // (rows, n), written
-  double* grad_alpha;        // (rows,), written, or null
+  void* grad_scores;   // (rows, n), written
+  double* grad_alpha;  // (rows,), written, or null
 };
 
 // Each function works on the tasks [begin, end) and returns false if it could not allocate its scratch memory.
 struct KernelTable {
   const char* name;
-  int64_t vector_length;  // floats
-  bool (*entmax_forward)(const EntmaxForward&, int64_t begin, int64_t end);    // over rows
-  bool (*entmax_backward)(const EntmaxBackward&, int64_t begin, int64_t end);  // over rows
-  int64_t (*attention_block_rows)(int64_t Lk);                                 // queries per task
+  int64_t vector_length;                                                             // floats
+  bool (*entmax_forward)(const EntmaxForward&, int64_t begin, int64_t end);          // over rows
+  bool (*entmax_backward)(const EntmaxBackward&, int64_t begin, int64_t end);        // over rows
+  int64_t (*attention_block_rows)(int64_t Lk);                                       // queries per task
   bool (*attention_pack)(const AttentionProblem&, int64_t begin, int64_t end);       // over B * G
   bool (*attention_forward)(const AttentionForward&, int64_t begin, int64_t end);    // over B * H * blocks
   bool (*attention_backward)(const AttentionBackward&, int64_t begin, int64_t end);  // over chunks * B * G

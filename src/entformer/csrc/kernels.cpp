@@ -15,7 +15,8 @@
 #endif
 
 extern "C" const KernelTable* ENTFORMER_KERNELS() {
-  static const KernelTable table = {ENTFORMER_ISA,      VL,   entmax_forward,    entmax_backward,   block_rows,
-                                    pack,               attention_forward, attention_backward, attention_support};
+  static const KernelTable table = {ENTFORMER_ISA,    VL,   entmax_forward,    entmax_backward,
+                                    block_rows,       pack, attention_forward, attention_backward,
+                                    attention_support};
   return &table;
 }

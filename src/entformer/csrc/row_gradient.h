@@ -38,8 +38,7 @@ double backward_row_double(const T* p, const T* g, T* out, int64_t n, double e, 
     }
   }
   const double delta = W == 0.0 ? 0.0 : WG / W;
-  for (int64_t i = 0; i < n; ++i)
-    out[i] = p[i] == 0 ? (T)0 : (T)(exp((1.0 - e) * log((double)p[i])) * (g[i] - delta));
+  for (int64_t i = 0; i < n; ++i) out[i] = p[i] == 0 ? (T)0 : (T)(exp((1.0 - e) * log((double)p[i])) * (g[i] - delta));
   return AG - delta * A;
 }
 
@@ -165,15 +164,19 @@ struct SupportGradients {
         for (int64_t i = block; i < widest && i < block + kSumBlock; i += VL)
           term(r, rows[r].first + i, lanes < (int32_t)(rows[r].count - i), part);
         for (int k = 0; k < kinds; ++k) {
-          if (size > 1 && widest <= kSumBlock) parts[k][r] = part[k];
-          else totals[k] += hsum(part[k]);
+          if (size > 1 && widest <= kSumBlock)
+            parts[k][r] = part[k];
+          else
+            totals[k] += hsum(part[k]);
         }
       }
       for (int k = 0; k < kinds && !(size > 1 && widest <= kSumBlock); ++k) parts[k][r][0] = (float)totals[k];
     }
     for (int k = 0; k < kinds; ++k) {
-      if (size > 1) sums[k] = sum_each(parts[k]);
-      else sums[k] = parts[k][0];
+      if (size > 1)
+        sums[k] = sum_each(parts[k]);
+      else
+        sums[k] = parts[k][0];
     }
   }
 
@@ -206,7 +209,8 @@ struct SupportGradients {
     });
     for (int r = 0; r < size; ++r) {
       if (delta[r] - delta[r] == 0.0f) continue;
-      for (int64_t i = rows[r].first; i < rows[r].first + rows[r].count; ++i) out[i] = slope[i] == 0.0f ? 0.0f : __builtin_nanf("");
+      for (int64_t i = rows[r].first; i < rows[r].first + rows[r].count; ++i)
+        out[i] = slope[i] == 0.0f ? 0.0f : __builtin_nanf("");
       grad_alpha[r] = __builtin_nanf("");
     }
     size = 0;

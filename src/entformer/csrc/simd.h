@@ -37,11 +37,23 @@ constexpr float kInf = __builtin_inff();
 constexpr float kSmallestNormal = 1.17549435e-38f;
 
 inline vf splat(float x) { return x - vf{}; }
-inline vf load(const float* p) { vf v; memcpy(&v, p, sizeof v); return v; }
+inline vf load(const float* p) {
+  vf v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
 
-inline vi as_int(vf v) { vi r; memcpy(&r, &v, sizeof r); return r; }
-inline vf as_float(vi v) { vf r; memcpy(&r, &v, sizeof r); return r; }
+inline vi as_int(vf v) {
+  vi r;
+  memcpy(&r, &v, sizeof r);
+  return r;
+}
+inline vf as_float(vi v) {
+  vf r;
+  memcpy(&r, &v, sizeof r);
+  return r;
+}
 
 // The last `count` < VL floats of a row; the other lanes hold `fill`.
 inline vf load_tail(const float* p, int64_t count, float fill) {
@@ -248,9 +260,9 @@ inline vf vexp(vf z) {
 inline vf vlog1p(vf y, vf q) {
   q = vmax(q, splat(kSmallestNormal));
   vi bits = as_int(q);
-  vi k = (bits - 0x3f3504f3) >> 23;          // exponent after moving the mantissa to [sqrt(1/2), sqrt(2))
+  vi k = (bits - 0x3f3504f3) >> 23;  // exponent after moving the mantissa to [sqrt(1/2), sqrt(2))
   vf mantissa = as_float(bits - (k << 23));
-  vf f = k == 0 ? y : mantissa - 1.0f;       // while no power of two is split off, y itself is exact
+  vf f = k == 0 ? y : mantissa - 1.0f;  // while no power of two is split off, y itself is exact
   vf poly = -0.0765817314f * f + 0.127853721f;
   poly = poly * f - 0.13162124f;
   poly = poly * f + 0.141980469f;

@@ -13,13 +13,14 @@
 
 namespace {
 
-constexpr float kTolerance = 2e-7f;      // how far a row's sum may stay from one
-constexpr float kRough = 0.1f;           // the same, where only a bound is needed
-constexpr float kLastStep = 3e-5f;       // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
+constexpr float kTolerance = 2e-7f;  // how far a row's sum may stay from one
+constexpr float kRough = 0.1f;       // the same, where only a bound is needed
+constexpr float kLastStep =
+    3e-5f;  // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
 constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
 constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
 constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
-constexpr float kAimShort = 4e-4f;       // the residual that far steps of third order aim for, so that they stay left of the root
+constexpr float kAimShort = 4e-4f;  // the residual that far steps of third order aim for, so that they stay left of the root
 
 // ---- Newton and Halley --------------------------------------------------------------------------------------------------
 
@@ -49,9 +50,12 @@ struct Evaluation {
 template <AlphaCase alpha_case>
 inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
   vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
-  if (alpha_case == AlphaCase::Sparsemax) change = at.residual / W;
-  else if (alpha_case == AlphaCase::Entmax15) change = 2.0f * (S - vsqrt(S)) / W;
-  else change = newton_step(S, W, e);
+  if (alpha_case == AlphaCase::Sparsemax)
+    change = at.residual / W;
+  else if (alpha_case == AlphaCase::Entmax15)
+    change = 2.0f * (S - vsqrt(S)) / W;
+  else
+    change = newton_step(S, W, e);
   if (third_order) {  // the curvature of ln_e(S) over its slope
     vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - at.C / W);
     change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
@@ -68,7 +72,8 @@ struct Roots {
 // root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
 // that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`.
 template <AlphaCase alpha_case, class Evaluate>
-inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, const Evaluate& evaluate) {
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance,
+                         const Evaluate& evaluate) {
   Roots roots{};
   const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
   for (int step = 0; step < 64 && open; ++step) {
@@ -133,7 +138,7 @@ struct Row {
   const float* from;
   int64_t padded;
   float base, row_max, e, inv_e, edge;
-  double e_exact;  // e before it was rounded
+  double e_exact;                // e before it was rounded
   float lam, last_step, slopes;  // found: the root, how far it lies from the last evaluation, and the sum of slopes there
 
   // `scratch` holds three runs of n + 2 VL floats. Filled in place: a struct copied right after it was written stalls the
@@ -224,7 +229,8 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) 
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
     Row& row = rows[r];
-    if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] - row.inv_e > row.edge) compact_candidates(row, lam[r] - row.inv_e);
+    if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] - row.inv_e > row.edge)
+      compact_candidates(row, lam[r] - row.inv_e);
     Sums sums{};
     if (row.padded <= kSumBlock) {
       accumulate<alpha_case>(row, 0, row.padded, lam[r], sums);
@@ -258,12 +264,14 @@ inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance) {
     count[r] = (float)rows[r].padded;
     if (alpha_case != AlphaCase::General && rows[r].padded > kSumBlock) thinned |= 1u << r;
   }
-  const vf most = alpha_case == AlphaCase::Sparsemax ? splat(kInf)
+  const vf most = alpha_case == AlphaCase::Sparsemax  ? splat(kInf)
                   : alpha_case == AlphaCase::Entmax15 ? (2.0f - 2.0f / vsqrt(count)) * (1.0f + 1e-6f)
                                                       : largest_root(e, count);
-  const uint32_t third_order = alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
-  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance,
-                                 [&](uint32_t now, vf at) { return evaluate_rows<alpha_case>(rows, now, at, third_order != 0); });
+  const uint32_t third_order =
+      alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
+  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, [&](uint32_t now, vf at) {
+    return evaluate_rows<alpha_case>(rows, now, at, third_order != 0);
+  });
 }
 
 // Computes the roots of up to VL rows.
@@ -297,7 +305,8 @@ void write_weights(const Row& row, int64_t n) {
     fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, row.packed).write(row.s, n, row.p);
     return;
   }
-  if (alpha_case == AlphaCase::General && row.last_step != 0.0f) {  // the last step was so short that two terms of its effect are all of it
+  if (alpha_case == AlphaCase::General &&
+      row.last_step != 0.0f) {  // the last step was so short that two terms of its effect are all of it
     const float half_curve = 0.5f * (1.0f - row.e);
     for (int64_t i = 0; i < row.padded; i += VL) {
       vf p = load(row.weight + i), change = load(row.slope + i) * row.last_step;

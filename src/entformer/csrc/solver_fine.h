@@ -68,7 +68,8 @@ struct FineRow {
 
 // The row of n scores with maximum `row_max` at its root, which lies near `lam`. `packed` holds n + 2 VL floats of scratch: sums run over
 // what can have weight alone, so that scores far below do not change a bit.
-ENTFORMER_NOINLINE FineRow fine_row(AlphaCase alpha_case, const float* s, int64_t n, float row_max, double e, double lam, float* packed) {
+ENTFORMER_NOINLINE FineRow fine_row(AlphaCase alpha_case, const float* s, int64_t n, float row_max, double e, double lam,
+                                    float* packed) {
   const double most = -expm1(-e * log((double)n)) / e;  // the root of n equal scores: no row has a larger one
   FineRow row{alpha_case, e, row_max, lam < most ? lam : most};
   const vf edge = splat((float)(-1.0 / e) * 1.000001f);

@@ -14,8 +14,9 @@ namespace {
 #if defined(__AVX512F__)
 
 constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outside the support
-constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
-constexpr float kLeftOfRange = 0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
+constexpr float kLeftOfGuess = 0.2f;       // about one root in 500 lies further left
+constexpr float kLeftOfRange =
+    0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
 
 struct TableSolver {
   struct One {
@@ -129,15 +130,17 @@ struct TableSolver {
     store(lam_of, lam);
     for (; open; open &= open - 1) {
       const int r = __builtin_ctz(open);
-      if (rows[r].table->steep) evaluate_row<true>(r, lam_of[r], p, w, w_over_q);
-      else evaluate_row<false>(r, lam_of[r], p, w, w_over_q);
+      if (rows[r].table->steep)
+        evaluate_row<true>(r, lam_of[r], p, w, w_over_q);
+      else
+        evaluate_row<false>(r, lam_of[r], p, w, w_over_q);
     }
     return {sum_each(p) - 1.0f, sum_each(w), sum_each(w_over_q)};
   }
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
-    return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)), kTolerance,
-                                           [&](uint32_t now, vf lam) { return evaluate(now, lam); });
+    return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
+                                           kTolerance, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
 
   // p at lam + beyond, in place of w at lam, by two terms of the effect of `last_step`; returns its sum lane by lane.
@@ -190,7 +193,8 @@ struct TableSolver {
     store(floor_of, floor);
     compact(n, good, row_max, floor_of);
     Roots roots = solve_from(n, good, e, guess);
-    if (const uint32_t lost = good & bits_greater(floor, vmin(roots.at, roots.at + roots.last_step))) {  // search again among all candidates
+    if (const uint32_t lost =
+            good & bits_greater(floor, vmin(roots.at, roots.at + roots.last_step))) {  // search again among all candidates
       store(floor_of, vf{});
       compact(n, lost, row_max, floor_of);
       const Roots again = solve_from(n, lost, e, guess);
