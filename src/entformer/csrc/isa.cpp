@@ -13,7 +13,7 @@ struct InstructionSet {
 };
 
 const InstructionSet kInstructionSets[] = {
-    // widest first
+// widest first
 #if defined(__x86_64__)
     {entformer_kernels_avx512,
      [] {
