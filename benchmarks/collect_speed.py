@@ -1,11 +1,10 @@
-"""How much longer collecting takes than reading: time and memory of `analysis.collect`. In: nothing. Out: a table.
+"""Benchmarks `analysis.collect`: time and memory relative to computing the loss.
 
     python benchmarks/collect_speed.py [--sentences 1000] [--repeats 7] [--memory 250,1000] [--threads 1]
 
-A Transformer-Tiny (4 + 4 layers, 4 heads) with random weights reads random sentences of the lengths of Multi30k,
-teacher-forced: once for its loss, as a validation does, and once for every measure of every head. Seconds are of the processor,
-not of the clock, and the two take turns, so that a busy machine tells the same; the ratio is the median over the turns. Peak
-memory is that of a fresh process per number of sentences.
+A Transformer-Tiny (4 + 4 layers, 4 heads) with random weights runs teacher-forced on random sentences with the lengths of
+Multi30k: once for its loss and once for every measure of every head. Times are processor times of interleaved runs; the
+ratio is the median. Peak memory is measured in a new process per number of sentences.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
-from entformer.text.tokenizer import CONTROLS, SubwordTokenizer
+from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SubwordTokenizer
 
 NORMALIZERS = {
     "softmax": AttentionConfig(normalizer="softmax"),
@@ -54,7 +53,7 @@ def make_store(sentences: int, vocabulary: int) -> TokenStore:
     rng = np.random.default_rng(1)
     lengths = np.clip(np.rint(rng.normal(13.5, 4.5, size=(sentences, 2))), 4, 40).astype(int)
     return TokenStore.from_examples(
-        tuple(rng.integers(CONTROLS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
+        tuple(rng.integers(NUM_SPECIAL_TOKENS, vocabulary, size=length).astype(np.int32) for length in pair) for pair in lengths
     )
 
 

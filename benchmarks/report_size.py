@@ -1,11 +1,10 @@
-"""How large a report with a very long sentence is, and how soon it opens. In: run folders. Out: megabytes and seconds.
+"""Measures the size of a report with a very long sentence, and the time to open it.
 
-    python benchmarks/report_size.py RUN... [--tokens 512] [--repeats 5] [--keep FOLDER]
+    python benchmarks/report_size.py RUN... [--tokens 512] [--repeats 5] [--keep DIR]
 
-For each run: sentences of its own test set are joined until one has `--tokens` tokens on its longer side; the report is made of
-that one and of 60 ordinary ones, written, and opened in headless Chromium at the long sentence, through its file:// address. A
-page is open when every thumbnail of its heads is drawn and the large head stands; every time in a fresh browser context.
-Needs playwright and a Chromium: `pip install playwright`, `apt-get install chromium`.
+For each run, sentences of its own test set are joined until one has `--tokens` tokens on its longer side. The report has this
+sentence and 60 ordinary ones, and is opened in headless Chromium at the long sentence. A page is open when all thumbnails and
+the large head are drawn; each time in a new browser context. Needs playwright and Chromium.
 """
 
 import argparse

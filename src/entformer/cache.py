@@ -1,7 +1,6 @@
-"""The user's cache folder. In: the environment. Out: a path, whether it is there or not.
+"""The user's cache directory: `$ENTFORMER_CACHE`, else `$XDG_CACHE_HOME/entformer`, else `~/.cache/entformer`.
 
-`$ENTFORMER_CACHE`, else `$XDG_CACHE_HOME/entformer`, else `~/.cache/entformer`; where the user has no home (a service, a
-container with a bare user number), a folder of the user's own among the temporary files.
+Users without a home directory (services, containers with a bare user number) get one among the temporary files.
 """
 
 import os
@@ -10,7 +9,7 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """Where compiled kernels and downloads are kept."""
+    """Returns the directory of compiled kernels and downloads, which may not exist yet."""
     if explicit := os.environ.get("ENTFORMER_CACHE"):
         return Path(explicit).absolute()
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -22,6 +21,6 @@ def cache_root() -> Path:
 
 
 def temporary_root() -> Path:
-    """A folder of the user's own among the temporary files. Whoever uses it makes sure that it is the user's."""
+    """Returns a directory among the temporary files. Callers must check that it belongs to the user."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     return Path(tempfile.gettempdir()) / f"entformer-{user}"

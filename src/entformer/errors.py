@@ -1,25 +1,24 @@
-"""The errors a user can meet. One sentence each: what is wrong, where, and what to do about it.
+"""Exceptions. Messages name the argument or file, what was expected, what was given, and the remedy.
 
-Everything this package raises on purpose derives from `EntformerError`, so `except entformer.EntformerError` catches it all;
-each also derives from the built-in error Python users would expect.
+All derive from `EntformerError`, and each also derives from the built-in exception Python users would expect.
 """
 
 
 class EntformerError(Exception):
-    """Base of every error raised on purpose."""
+    """Base class of the exceptions of this package."""
 
 
 class ArgumentError(EntformerError, ValueError):
-    """A function was called with a value or a shape it cannot take."""
+    """An argument has an invalid value, type or shape."""
 
 
 class DataError(EntformerError, ValueError):
-    """A file, a line of text or a stored run is not what it has to be."""
+    """A file, a line of text or a saved run is invalid."""
 
 
 class ImplUnavailable(EntformerError, RuntimeError):
-    """An implementation was asked for by name and cannot run here."""
+    """The requested implementation cannot run here, or does not support the call."""
 
 
 class RunFailed(EntformerError, RuntimeError):
-    """Work that had begun could not go on: the loss became NaN, the disk filled up. What was saved before is intact."""
+    """A run had to stop: the loss became NaN, the disk is full. What was saved before is intact."""

@@ -6,7 +6,6 @@ finds a partial file.
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -122,7 +121,7 @@ def staged_directory(path: Path) -> Iterator[Path]:
     except OSError as err:
         raise ArgumentError(f"the directory {path} cannot be created ({err.strerror}); choose another one.") from err
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(lock, wait=False)
         with wrap_os_errors(path):
             yield staged
             for file in staged.iterdir():
@@ -137,11 +136,17 @@ def staged_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def _flock(handle: int, *, wait: bool) -> None:
+    import fcntl  # POSIX only
+
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _remove_unlocked(directory: Path) -> None:
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(handle, wait=False)
             shutil.rmtree(directory, ignore_errors=True)
         finally:
             os.close(handle)
@@ -165,7 +170,7 @@ def directory_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
         ) from err
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(file.fileno(), wait=wait)
         except OSError as err:
             file.seek(0)
             holder = file.read(20).strip()

@@ -1,18 +1,17 @@
-"""Sparse mappings under the names of the `entmax` package. In: scores of any shape and a dimension. Out: weights of that shape.
+"""Functions that turn scores into weights, under the names of the `entmax` package, and logarithms and supports.
 
-    sparsemax, entmax15, sparsemax_bisect, entmax_bisect   alpha-entmax, solved by `entformer.kernels`
+    sparsemax, entmax15, sparsemax_bisect, entmax_bisect   alpha-entmax, computed by `entformer.kernels`
     normmax_bisect     argmax_p <x, p> - ||p||_alpha        over the simplex
     budget_bisect      argmax_p <x, p> - ||p||^2 / 2        over 0 <= p <= 1, sum p = budget
     log_entmax         logarithm of the weights, -inf outside the support
-    entmax_support     where the weights are not zero
+    entmax_support     where the weights are nonzero
 
-Same arguments, order and defaults as `entmax` 1.3 (and the `return_support_size` of 1.4), so changing the import is enough.
-`k`, `n_iter` and `ensure_sum_one` tune algorithms that are not used here: our solvers go to machine precision and the weights
-sum to one to rounding. They are accepted so that old calls keep working, and change nothing.
+Arguments, order and defaults are those of `entmax` 1.3 (and `return_support_size` of 1.4). `k`, `n_iter` and `ensure_sum_one`
+tune algorithms that are not used here; they are accepted and have no effect. Weights are accurate to rounding.
 
-Shared contract: -inf scores and `mask` (True = may have weight) exclude an entry; a row with nothing allowed gives zeros and
-zero gradients; NaN stays in its row; +inf counts as the limit of ever larger scores; float16 and bfloat16 are computed in
-higher precision and come back in the dtype they had (float32 under autocast).
+-inf scores and `mask` (True = may have weight) exclude an entry; a row with nothing allowed gives zeros and zero gradients; NaN
+stays in its row; +inf is the limit of ever larger scores; float16 and bfloat16 are computed in higher precision and returned in
+their dtype (float32 under autocast).
 """
 
 import math
@@ -46,10 +45,10 @@ def sparsemax(
 def sparsemax(
     X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Sparsemax, the projection of the scores onto the simplex: alpha-entmax with alpha = 2.
+    """Computes sparsemax, the projection of the scores onto the simplex: alpha-entmax with alpha = 2.
 
-    `k` is accepted and changes nothing. With `return_support_size=True` the result is `(weights, sizes)`, `sizes` being the
-    number of non-zero weights of each row, int64, with `dim` kept at length 1.
+    `k` has no effect. With `return_support_size=True` returns `(weights, sizes)`, the number of nonzero weights of each row,
+    int64, with `dim` kept at length 1.
     """
     return _with_size(entmax(X, 2.0, dim, mask), dim, return_support_size)
 
@@ -65,14 +64,14 @@ def entmax15(
 def entmax15(
     X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """1.5-entmax, between softmax and sparsemax. Arguments and `return_support_size` as in `sparsemax`."""
+    """Computes 1.5-entmax, between softmax and sparsemax. Arguments and `return_support_size` as in `sparsemax`."""
     return _with_size(entmax(X, 1.5, dim, mask), dim, return_support_size)
 
 
 def sparsemax_bisect(
     X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True, *, mask: Tensor | None = None
 ) -> Tensor:
-    """The same as `sparsemax`; `n_iter` and `ensure_sum_one` are accepted and change nothing."""
+    """The same as `sparsemax`; `n_iter` and `ensure_sum_one` have no effect."""
     return entmax(X, 2.0, dim, mask)
 
 
@@ -86,10 +85,10 @@ def entmax_bisect(
     mask: Tensor | None = None,
     alpha_dim: int | None = None,
 ) -> Tensor:
-    """alpha-entmax for any alpha, 1 (softmax) included, differentiable in `X` and `alpha`: `entformer.entmax` by another name.
+    """Computes alpha-entmax for any alpha, differentiable in `X` and `alpha`: `entformer.entmax` under another name.
 
     `alpha` is a number or a tensor that broadcasts against `X` with `dim` reduced to 1; for one alpha per head give a 1-D
-    tensor and `alpha_dim`, the dimension of the heads. `n_iter` and `ensure_sum_one` are accepted and change nothing.
+    tensor and `alpha_dim`, the dimension of the heads. `n_iter` and `ensure_sum_one` have no effect.
     """
     return entmax(X, alpha, dim, mask, alpha_dim=alpha_dim)
 
@@ -103,7 +102,7 @@ def entmax_support(
     alpha_dim: int | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Boolean tensor: where the weight `entmax(x, alpha, dim, mask)` is not zero.
+    """Returns where the weights `entmax(x, alpha, dim, mask)` are nonzero, as a boolean tensor.
 
     Exactly the non-zeros of the weights in the dtype of `x`; so with alpha = 1, where no weight is zero in theory, a weight
     too small for the dtype counts as outside.
@@ -121,11 +120,11 @@ def log_entmax(
     alpha_dim: int | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Logarithm of the entmax weights, -inf outside the support; alpha = 1 is `log_softmax`.
+    """Computes the logarithm of the entmax weights, -inf outside the support; alpha = 1 is `log_softmax`.
 
     Arguments as in `entformer.entmax`. Computed in float64 from the threshold c, log p = log(1 + e (x - c))/e with
-    e = alpha - 1, not from the weight: so it stays right where the weight itself is too small for a float, e.g. at -1000 with
-    alpha = 1. Gradients to `x` and `alpha` are finite everywhere; entries outside the support get and give none.
+    e = alpha - 1, not from the weight: so it is accurate where the weight itself underflows, e.g. at -1000 with alpha = 1.
+    Gradients with respect to `x` and `alpha` are finite everywhere, and zero for entries outside the support.
     """
     if has_torch_function((x, alpha, mask)):
         return handle_torch_function(log_entmax, (x, alpha, mask), x, alpha, dim, mask, alpha_dim=alpha_dim, impl=impl)
@@ -139,17 +138,17 @@ def log_entmax(
         return x.clone()
     e = per_row("alpha", alpha, x, dim, alpha_dim) - 1.0  # (..., 1)
     u, allowed = _shifted(scores)
-    top_weight, best = weights.max(-1, keepdim=True)
-    something = top_weight != 0.0  # False in a row with nothing allowed
-    log_top = torch.where(something, top_weight, 1.0).log()
+    largest, best = weights.max(-1, keepdim=True)
+    nonempty = largest != 0.0  # False in a row with nothing allowed
+    log_top = torch.where(nonempty, largest, 1.0).log()
     # The best entry gives the threshold most precisely: u_best - c = ln_e(p_best).
     above_c = torch.where(allowed, u - u.gather(-1, best) + deformed_log(log_top, e), 0.0)
     y = e * above_c
-    # A weight of zero at the very edge of the support is a zero; well inside it has only underflowed.
+    # A weight of zero at the boundary of the support is a zero; well inside it has underflowed.
     edge = -1.0 + 1e4 * torch.finfo(y.dtype).eps
     outside = ~allowed | (y <= -1.0) | ((weights == 0.0) & (y < edge))
     log_weights = torch.where(outside, -math.inf, _log1p_over(torch.where(outside, 0.0, above_c), e))
-    log_weights = torch.where(top_weight.isnan(), math.nan, log_weights)
+    log_weights = torch.where(largest.isnan(), math.nan, log_weights)
     return dim_back(log_weights.to(x.dtype), dim)
 
 
@@ -159,11 +158,12 @@ def log_entmax(
 def normmax_bisect(
     X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50, *, mask: Tensor | None = None
 ) -> Tensor:
-    """alpha-normmax: argmax_p <x, p> - ||p||_alpha over the simplex. Sparse; less peaked than entmax as alpha grows.
+    """Computes alpha-normmax: argmax_p <x, p> - ||p||_alpha over the simplex. Sparse; less peaked than entmax as alpha grows.
 
-    `alpha` >= 1 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. 1 gives the argmax, shared among
-    equal scores and without gradient; infinity gives equal weights on the support; a tensor's values below 1 give NaN.
-    Differentiable in `X` and `alpha`. `n_iter` changes nothing.
+    `alpha` >= 1 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. 1 gives the argmax,
+    divided among equal scores and without gradient; infinity gives equal weights on the support; values of a tensor below 1
+    give NaN.
+    Differentiable in `X` and `alpha`. `n_iter` has no effect.
     """
     if has_torch_function((X, alpha, mask)):
         return handle_torch_function(normmax_bisect, (X, alpha, mask), X, alpha, dim, n_iter, mask=mask)
@@ -179,10 +179,10 @@ def normmax_bisect(
 
 
 def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (..., n) and the conjugate max_p <u, p> - ||p||_alpha + 1 (..., 1), u = scores less their maximum.
+    """Returns weights (..., n) and the conjugate max_p <u, p> - ||p||_alpha + 1 (..., 1), u = scores - max(scores).
 
     With r = 1/(alpha - 1): q_i = [1 + u_i - d]_+^r, d such that sum q^alpha = 1, weights q / sum q; d is the conjugate.
-    As in the rows reference, d is found outside autograd and two recorded Newton steps make it differentiable, twice.
+    d is found outside autograd; two recorded Newton steps then make it differentiable, twice.
     """
     work = _work_dtype(scores.device)
     if scores.shape[-1] == 0:
@@ -206,10 +206,10 @@ def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
 def budget_bisect(
     X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50, *, mask: Tensor | None = None
 ) -> Tensor:
-    """Weights between 0 and 1 that sum to `budget`: argmax_p <x, p> - ||p||^2 / 2, a relaxed choice of `budget` entries.
+    """Computes weights between 0 and 1 that sum to `budget`: argmax_p <x, p> - ||p||^2 / 2, a relaxed selection of entries.
 
-    `budget` >= 0 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. A row with no more allowed
-    entries than `budget` gives them all the weight 1. Differentiable in `X` and `budget`. `n_iter` changes nothing.
+    `budget` >= 0 is a number or a tensor that broadcasts against `X` with `dim` reduced to 1. A row with at most
+    `budget` allowed entries gives each of them the weight 1. Differentiable in `X` and `budget`. `n_iter` has no effect.
     """
     if has_torch_function((X, budget, mask)):
         return handle_torch_function(budget_bisect, (X, budget, mask), X, budget, dim, n_iter, mask=mask)
@@ -224,7 +224,7 @@ def budget_bisect(
         return X.clone()
     rest = per_row("budget", budget, X, dim)  # (..., 1)
     infinite = s == math.inf
-    shared = infinite.any(-1, keepdim=True) & (infinite.sum(-1, keepdim=True) >= rest)  # +inf entries take it all
+    shared = infinite.any(-1, keepdim=True) & (infinite.sum(-1, keepdim=True) >= rest)  # +inf entries take all of it
     s = torch.where(shared, torch.where(infinite, 0.0, -math.inf), s)
     allowed = s != -math.inf
     rest = torch.minimum(rest, allowed.sum(-1, keepdim=True).to(rest.dtype))
@@ -273,7 +273,7 @@ def _work_dtype(device: torch.device) -> torch.dtype:
 
 
 def _scores(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """The scores in the working dtype, -inf where masked, with `dim` last."""
+    """Returns the scores in the working dtype, -inf where masked, with `dim` last."""
     if not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"dim={dim} is out of range for scores of shape {tuple(x.shape)}.")
     scores = x.to(_work_dtype(x.device))
@@ -288,7 +288,7 @@ def _scores(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 
 
 def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, along: int | None = None) -> Tensor:
-    """A parameter of the mapping, one per row of `x`: shape (..., 1) with `dim` last, in the working dtype."""
+    """Returns a parameter of the normalizer for each row of `x`: (..., 1) with `dim` last, in the working dtype."""
     work = _work_dtype(x.device)
     if not isinstance(value, Tensor):
         value = torch.full((), float(value), dtype=work, device=x.device)
@@ -305,12 +305,12 @@ def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, along: int | 
 
 
 def _shifted(s: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores less their row's maximum (0 where excluded), and which are allowed; entries of +inf become the only ones."""
-    top = s.detach().amax(-1, keepdim=True)
-    s = torch.where(top == math.inf, torch.where(s == math.inf, 0.0, -math.inf), s)
+    """Returns scores - row maximum (0 where excluded), and which are allowed; entries of +inf exclude all others."""
+    row_max = s.detach().amax(-1, keepdim=True)
+    s = torch.where(row_max == math.inf, torch.where(s == math.inf, 0.0, -math.inf), s)
     allowed = s != -math.inf
-    return torch.where(allowed, s - torch.where(top.isinf(), 0.0, top), 0.0), allowed
+    return torch.where(allowed, s - torch.where(row_max.isinf(), 0.0, row_max), 0.0), allowed
 
 
-def _with_size(weights: Tensor, dim: int, wanted: bool) -> Tensor | tuple[Tensor, Tensor]:
-    return (weights, (weights != 0).sum(dim, keepdim=True)) if wanted else weights
+def _with_size(weights: Tensor, dim: int, return_size: bool) -> Tensor | tuple[Tensor, Tensor]:
+    return (weights, (weights != 0).sum(dim, keepdim=True)) if return_size else weights

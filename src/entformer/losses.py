@@ -1,15 +1,15 @@
-"""Fenchel-Young losses: cross entropy for sparse mappings. In: scores of classes, targets. Out: a loss, as nn.CrossEntropyLoss.
+"""Fenchel-Young losses: the counterparts of cross entropy for sparse normalizers.
 
     loss(x, y) = Omega*(x) - x_y,      Omega*(x) = max_p <p, x> + H_alpha(p),  reached at p = entmax(x, alpha)
 
 H_alpha(p) = -sum p ln_e(p) / alpha is the Tsallis entropy, e = alpha - 1, ln_e(p) = (p^e - 1)/e. alpha = 1 is cross entropy.
-The gradient to the scores is p - onehot(y); the gradient to alpha is that of H_alpha at fixed p (envelope theorem). Since
+The gradient to the scores is p - onehot(y); the gradient to alpha is dH_alpha(p)/dalpha at fixed p (envelope theorem). Since
 x_i = c + ln_e(p_i) on the support, Omega*(x) = (c + e <p, x>) / alpha: the forward pass takes no logarithm per class.
-Normmax losses put 1 - ||p||_alpha in place of H_alpha.
+Normmax losses use 1 - ||p||_alpha instead of H_alpha.
 
 Arguments follow `torch.nn.functional.cross_entropy`, and at alpha = 1 so do all values and gradients. A target whose score is
--inf costs inf. For class probabilities the loss is, as there, the mixture of the losses of the classes; the constant
--H_alpha(target) is left out.
+-inf has loss inf. For class probabilities the loss is, as there, the mixture of the losses of the classes, without the constant
+-H_alpha(target).
 """
 
 import math
@@ -44,49 +44,49 @@ def entmax_loss(
     label_smoothing: float = 0.0,
     dim: int | None = None,
 ) -> Tensor:
-    """The entmax loss. alpha = 1 is cross entropy, 2 the sparsemax loss. Differentiable, to second order, in `x` and `alpha`.
+    """Computes the entmax loss, twice differentiable in `x` and `alpha`. alpha = 1 is cross entropy, 2 the sparsemax loss.
 
     Args:
         x: scores, (C,), (N, C) or (N, C, d1, ...).
         target: class indices of the shape of `x` without C, or class probabilities (floating point) of the shape of `x`.
         alpha: a positive number, or a tensor that broadcasts against `x` with C reduced to 1, e.g. (N, 1).
         weight: weight of each class, (C,).
-        ignore_index: targets of this value count for nothing; an error with class probabilities.
-        reduction: "mean" ("elementwise_mean" is the same) over the weights of the targets that count, "sum" or "none".
-        label_smoothing: share of the target spread evenly over all classes.
-        dim: the dimension of the classes if not as above; -1 takes sequences as (N, L, C).
+        ignore_index: targets of this value are ignored; an error with class probabilities.
+        reduction: "mean" ("elementwise_mean" is the same) over the weights of the targets not ignored, "sum" or "none".
+        label_smoothing: fraction of the target that is spread evenly over all classes.
+        dim: the dimension of the classes if not as above; -1 for sequences (N, L, C).
     """
     options = _Options(ignore_index, reduction, weight, label_smoothing, dim)
     return _entmax_loss(x, target, alpha, options)[0]
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
-    """Sparsemax loss of each sample, (N,). `k` is accepted and changes nothing.
+    """Computes the sparsemax loss of each sample, (N,). `k` has no effect.
 
-    With `return_support_size=True`: `(losses, sizes)`, `sizes` the number of classes with weight for each sample, (N, 1).
+    With `return_support_size=True` returns `(losses, sizes)`, the number of classes with nonzero weight, (N, 1).
     """
     losses, weights = _entmax_loss(X, target, 2.0, _Options(reduction="none"))
     return (losses, _support_size(weights)) if return_support_size else losses
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
-    """1.5-entmax loss of each sample, (N,). Arguments as in `sparsemax_loss`."""
+    """Computes the 1.5-entmax loss of each sample, (N,). Arguments as in `sparsemax_loss`."""
     losses, weights = _entmax_loss(X, target, 1.5, _Options(reduction="none"))
     return (losses, _support_size(weights)) if return_support_size else losses
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int = 50) -> Tensor:
-    """The same as `sparsemax_loss`; `n_iter` is accepted and changes nothing."""
+    """The same as `sparsemax_loss`; `n_iter` has no effect."""
     return entmax_loss(X, target, 2.0, reduction="none")
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
-    """Entmax loss of each sample, (N,), with a gradient to `alpha` too; `n_iter` is accepted and changes nothing."""
+    """Computes the entmax loss of each sample, (N,), differentiable in `alpha` too; `n_iter` has no effect."""
     return entmax_loss(X, target, alpha, reduction="none")
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
-    """Normmax loss of each sample, (N,), with a gradient to `alpha` too; `n_iter` is accepted and changes nothing."""
+    """Computes the normmax loss of each sample, (N,), differentiable in `alpha` too; `n_iter` has no effect."""
     return _normmax_loss(X, target, alpha, _Options(reduction="none"))
 
 
@@ -104,7 +104,7 @@ class _Options(NamedTuple):
 
 
 class _NewOptions(TypedDict, total=False):
-    """The options that the losses of the `entmax` package did not have: keyword only."""
+    """Keyword-only options that the losses of the `entmax` package do not have."""
 
     weight: Tensor | None
     label_smoothing: float
@@ -112,7 +112,7 @@ class _NewOptions(TypedDict, total=False):
 
 
 class _FenchelYoungLoss(nn.Module):
-    """What the losses share. An alpha given as `nn.Parameter` is learned."""
+    """Base class of the losses. An alpha given as `nn.Parameter` is learned."""
 
     weight: Tensor | None
     alpha: float | Tensor
@@ -123,7 +123,7 @@ class _FenchelYoungLoss(nn.Module):
         self.ignore_index, self.reduction, weight, self.label_smoothing, self.dim = options
         self.register_buffer("weight", weight)
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
-            self.register_buffer("alpha", alpha, persistent=False)  # follows .to(device), stays out of the state dict
+            self.register_buffer("alpha", alpha, persistent=False)  # follows .to(device), not in the state dict
         else:
             self.alpha = alpha
 
@@ -149,7 +149,7 @@ class EntmaxLoss(_FenchelYoungLoss):
 
 
 class EntmaxBisectLoss(_FenchelYoungLoss):
-    """`EntmaxLoss` with the arguments of the `entmax` package first; `n_iter` changes nothing."""
+    """`EntmaxLoss` with the arguments of the `entmax` package first; `n_iter` has no effect."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class NormmaxBisectLoss(EntmaxBisectLoss):
 
 
 class SparsemaxBisectLoss(_FenchelYoungLoss):
-    """The same as `SparsemaxLoss`; `n_iter` changes nothing."""
+    """The same as `SparsemaxLoss`; `n_iter` has no effect."""
 
     def __init__(
         self, n_iter: int = 50, ignore_index: int = -100, reduction: str = "elementwise_mean", **new: Unpack[_NewOptions]
@@ -191,9 +191,9 @@ class SparsemaxBisectLoss(_FenchelYoungLoss):
 
 
 class SparsemaxLoss(_FenchelYoungLoss):
-    """Sparsemax loss; `k` changes nothing, weight=, label_smoothing=, dim= as in `entmax_loss`.
+    """Sparsemax loss; `k` has no effect; weight, label_smoothing and dim as in `entmax_loss`.
 
-    With `return_support_size`, calling it gives `(loss, sizes)`, `sizes` the number of classes with weight, (N, 1).
+    With `return_support_size=True` it returns `(loss, sizes)`, the number of classes with nonzero weight, (N, 1).
     """
 
     def __init__(
@@ -232,17 +232,17 @@ class Entmax15Loss(SparsemaxLoss):
 
 
 def _entmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options) -> tuple[Tensor, Tensor]:
-    """The loss, and the weights (..., C) it rests on."""
+    """Returns the loss and the weights (..., C)."""
     if not isinstance(alpha, Tensor) and not 0.0 < check_real("alpha", alpha, one_of_many=True) < math.inf:
         raise ArgumentError(f"the entmax loss needs a positive, finite alpha, not {alpha}; 1 is cross entropy, 2 sparsemax.")
     scores = _class_last(x, options.dim)
     row_alpha = per_row("alpha", alpha, x, _class_dim(x, options.dim))  # (..., 1)
     p = entmax(scores, row_alpha)
-    top, best = scores.max(-1, keepdim=True)
-    # A learned alpha takes its gradient through p; forward mode has no rule for Functions. Both differentiate the formula.
+    row_max, best = scores.max(-1, keepdim=True)
+    # The gradient to a learned alpha goes through p; forward mode has no rule for Functions. Both differentiate the formula.
     formula = isinstance(alpha, Tensor) or torch.autograd.forward_ad._current_level >= 0
-    conjugate = (_conjugate if formula else _Conjugate.apply)(scores, row_alpha, p, top, best)
-    return _reduced(x, scores, _finite(top), conjugate, target, options), p
+    conjugate = (_conjugate if formula else _Conjugate.apply)(scores, row_alpha, p, row_max, best)
+    return _reduced(x, scores, _finite(row_max), conjugate, target, options), p
 
 
 def _normmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options) -> Tensor:
@@ -258,7 +258,7 @@ def _class_dim(x: Tensor, dim: int | None) -> int:
 
 
 def _class_last(x: Tensor, dim: int | None) -> Tensor:
-    """Scores (..., C) in at least float32."""
+    """Returns the scores as (..., C) in at least float32."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() == 0:
         raise ArgumentError("the loss takes a floating-point tensor of scores with a dimension of classes.")
     dim = _class_dim(x, dim)
@@ -267,19 +267,20 @@ def _class_last(x: Tensor, dim: int | None) -> Tensor:
     return (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).movedim(dim, -1)
 
 
-def _finite(top: Tensor) -> Tensor:
-    """The row's maximum as a constant to subtract, which changes no loss but keeps all numbers small."""
-    return torch.where(top.isinf(), 0.0, top).detach()
+def _finite(row_max: Tensor) -> Tensor:
+    """Returns the row maximum as a constant to subtract, which does not change the loss."""
+    return torch.where(row_max.isinf(), 0.0, row_max).detach()
 
 
-def _conjugate(x: Tensor, alpha: Tensor, p: Tensor, top: Tensor, best: Tensor) -> Tensor:
+def _conjugate(x: Tensor, alpha: Tensor, p: Tensor, row_max: Tensor, best: Tensor) -> Tensor:
     """Omega* of u = x - max x: (c + e <p, u>)/alpha, (..., 1), with c from the best score: u_best - c = ln_e(p_best)."""
     e = alpha - 1.0
-    shift = _finite(top)
+    shift = _finite(row_max)
     p_best = p.gather(-1, best).to(alpha.dtype)
-    something = p_best != 0.0  # False in a row of -inf, whose conjugate we take as 0
-    c = torch.where(something, (top - shift).to(alpha.dtype), 0.0) - deformed_log(torch.where(something, p_best, 1.0).log(), e)
-    u = (x - shift).clamp_min_(-1e30)  # so far down nothing has weight, and 0 * -inf would be NaN
+    nonempty = p_best != 0.0  # False in a row of -inf, whose conjugate is set to 0
+    log_best = torch.where(nonempty, p_best, 1.0).log()
+    c = torch.where(nonempty, (row_max - shift).to(alpha.dtype), 0.0) - deformed_log(log_best, e)
+    u = (x - shift).clamp_min_(-1e30)  # the weight is zero there, and 0 * -inf would be NaN
     return (c + e * (p * u).sum(-1, keepdim=True).to(alpha.dtype)) / alpha
 
 
@@ -293,8 +294,8 @@ class _Conjugate(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, alpha: Tensor, p: Tensor, top: Tensor, best: Tensor) -> Tensor:
-        return _conjugate(x, alpha, p, top, best)
+    def forward(x: Tensor, alpha: Tensor, p: Tensor, row_max: Tensor, best: Tensor) -> Tensor:
+        return _conjugate(x, alpha, p, row_max, best)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -309,8 +310,8 @@ class _Conjugate(torch.autograd.Function):
 # ---- from conjugate to loss ----------------------------------------------------------------------------------------------
 
 
-def _reduced(x: Tensor, scores: Tensor, top: Tensor, conjugate: Tensor, target: Tensor, options: _Options) -> Tensor:
-    """Losses of the rows from scores (..., C) and the conjugate of scores - top, weighted and reduced as cross_entropy does."""
+def _reduced(x: Tensor, scores: Tensor, row_max: Tensor, conjugate: Tensor, target: Tensor, options: _Options) -> Tensor:
+    """Returns the loss from scores (..., C) and the conjugate of scores - row_max, weighted and reduced as by cross_entropy."""
     _check_options(options)
     classes = scores.shape[-1]
     weight = options.weight
@@ -318,8 +319,8 @@ def _reduced(x: Tensor, scores: Tensor, top: Tensor, conjugate: Tensor, target: 
         if weight.shape != (classes,):
             raise ArgumentError(f"weight has shape {tuple(weight.shape)}, but there are {classes} classes.")
         weight = weight.to(conjugate.dtype)
-    kind = _losses_of_probabilities if target.is_floating_point() else _losses_of_indices
-    losses, counts = kind(scores, top, conjugate.squeeze(-1), target, weight, options)
+    compute = _losses_of_probabilities if target.is_floating_point() else _losses_of_indices
+    losses, counts = compute(scores, row_max, conjugate.squeeze(-1), target, weight, options)
     if options.reduction == "sum":
         losses = losses.sum()
     elif options.reduction != "none":
@@ -328,9 +329,9 @@ def _reduced(x: Tensor, scores: Tensor, top: Tensor, conjugate: Tensor, target: 
 
 
 def _losses_of_indices(
-    x: Tensor, top: Tensor, conjugate: Tensor, target: Tensor, weight: Tensor | None, options: _Options
+    x: Tensor, row_max: Tensor, conjugate: Tensor, target: Tensor, weight: Tensor | None, options: _Options
 ) -> tuple[Tensor, Tensor]:
-    """Losses, and how much each counts in the mean."""
+    """Returns the losses and their weights in the mean."""
     if target.shape != x.shape[:-1]:
         raise ArgumentError(
             f"class indices must have the shape of the scores without the classes, {tuple(x.shape[:-1])}, "
@@ -339,22 +340,22 @@ def _losses_of_indices(
     ignored = target == options.ignore_index
     _check_classes(target, ignored, x.shape[-1])
     index = torch.where(ignored, 0, target).long()
-    losses = conjugate - (x.gather(-1, index.unsqueeze(-1)) - top).squeeze(-1)
+    losses = conjugate - (x.gather(-1, index.unsqueeze(-1)) - row_max).squeeze(-1)
     counts = torch.ones_like(conjugate) if weight is None else weight[index]
     losses = losses if weight is None else losses * counts
     if options.label_smoothing > 0.0:
-        u, share = x - top, options.label_smoothing / x.shape[-1]
+        u, smoothing = x - row_max, options.label_smoothing / x.shape[-1]
         spread = x.shape[-1] * conjugate - u.sum(-1) if weight is None else weight.sum() * conjugate - (u * weight).sum(-1)
-        losses = (1.0 - options.label_smoothing) * losses + share * spread
+        losses = (1.0 - options.label_smoothing) * losses + smoothing * spread
     return torch.where(ignored, 0.0, losses), torch.where(ignored, 0.0, counts)
 
 
 def _losses_of_probabilities(
-    x: Tensor, top: Tensor, conjugate: Tensor, target: Tensor, weight: Tensor | None, options: _Options
+    x: Tensor, row_max: Tensor, conjugate: Tensor, target: Tensor, weight: Tensor | None, options: _Options
 ) -> tuple[Tensor, Tensor]:
     if options.ignore_index >= 0:
         given = f"ignore_index={options.ignore_index}"
-        raise ArgumentError(f"{given} names a class index, but the target has class probabilities; leave ignore_index out.")
+        raise ArgumentError(f"{given} names a class index, but the target has class probabilities; remove ignore_index.")
     dim = _class_dim(x, options.dim)
     if target.shape != x.movedim(-1, dim).shape:
         shapes = f"{tuple(x.movedim(-1, dim).shape)}, not {tuple(target.shape)}"
@@ -363,7 +364,7 @@ def _losses_of_probabilities(
     if options.label_smoothing > 0.0:
         q = q * (1.0 - options.label_smoothing) + options.label_smoothing / x.shape[-1]
     q = q if weight is None else q * weight
-    u = torch.where((q == 0.0) & (x == -math.inf), 0.0, x - top)  # an excluded class may have probability zero
+    u = torch.where((q == 0.0) & (x == -math.inf), 0.0, x - row_max)  # an excluded class may have probability zero
     return q.sum(-1) * conjugate - (q * u).sum(-1), torch.ones_like(conjugate)
 
 
@@ -379,7 +380,7 @@ def _check_options(options: _Options) -> None:
 
 
 def _check_classes(target: Tensor, ignored: Tensor, classes: int) -> None:
-    if torch.compiler.is_compiling() or target.device.type != "cpu":  # a look at the values would stall a GPU
+    if torch.compiler.is_compiling() or target.device.type != "cpu":  # reading the values would stall a GPU
         return
     wrong = ((target < 0) | (target >= classes)) & ~ignored
     try:

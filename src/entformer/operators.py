@@ -16,14 +16,13 @@ from types import ModuleType
 
 __all__ = ["register_operators", "register_with_torch"]
 
-DEFINED_IN = ("entformer.kernels.attention.api", "entformer.kernels.fused.api", "entformer.functional")
+DEFINED_IN = ("entformer.kernels.attention.api", "entformer.functional")
 
 
 def register_operators() -> None:
-    """Registers every operator `torch.ops.entformer.*`, loading torch if need be. Calling it again does nothing.
+    """Registers every operator `torch.ops.entformer.*`, importing torch if needed. Calling it again has no effect.
 
-    `import entformer` does this by itself as soon as torch is loaded; call it where operators are needed without that
-    import, or to see the error if registration fails.
+    `import entformer` does this as soon as torch is imported. Call it to get the error if that registration failed.
     """
     for name in DEFINED_IN:
         importlib.import_module(name)
@@ -39,14 +38,14 @@ def register_with_torch() -> None:
 
 
 def _register_quietly() -> None:
-    # Who imports torch must not fail because of us: the error comes back when entformer is used.
+    # Importing torch must not fail because of us: the error is raised again when entformer is used.
     if "entformer.kernels" not in sys.modules:  # else one of its modules is being imported and has loaded torch
         with contextlib.suppress(Exception):
             register_operators()
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Roles torch as others would, and registers the operators once it has been imported."""
+    """An import hook that registers the operators once torch has been imported."""
 
     searching = False
 

@@ -1,6 +1,6 @@
 """The thresholds of normmax and budget: bracketed Newton solvers, registered as operators.
 
-A loop that looks at values to stop early is not traced and not differentiated, hence operators.
+They are operators because a loop whose length depends on values can be neither traced nor differentiated.
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 __all__ = ["budget_threshold", "clipped", "normmax_sums", "normmax_threshold"]
 
-MOST_STEPS = 120  # each pair of steps at least halves a bracket no longer than 1; a handful is usual
+MAX_ITERATIONS = 120  # two steps at least halve a bracket of length at most 1; about five are usual
 
 
 def normmax_sums(u: Tensor, allowed: Tensor, r: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q = [1 + u - d]_+^r, sum q and sum q^alpha = sum q (1 + u - d)."""
+    """Returns q = [1 + u - d]_+^r, sum q and sum q^alpha = sum q (1 + u - d)."""
     y = u - d
     inside = allowed & ~(y <= -1.0)  # NaN stays in
     y = torch.where(inside, y, 0.0)
@@ -26,14 +26,14 @@ def normmax_sums(u: Tensor, allowed: Tensor, r: Tensor, d: Tensor) -> tuple[Tens
 
 
 def _solve_normmax(u: Tensor, allowed: Tensor, r: Tensor) -> Tensor:
-    """The root d in [0, 1 - n^(-1/b)], b = 1 + r, of sum [1 + u - d]_+^b = 1, for rows with maximum 0.
+    """Returns the root d in [0, 1 - n^(-1/b)], b = 1 + r, of sum [1 + u - d]_+^b = 1, for rows with maximum 0.
 
-    Newton on the b-norm, which is convex in d and close to straight, from the left: it does not overshoot.
+    Newton's method on the b-norm, which is convex in d and nearly linear, from the left: it does not overshoot.
     """
     count = allowed.sum(-1, keepdim=True).clamp(min=1).to(u.dtype)
     low, high = torch.zeros_like(count), -torch.expm1(-count.log() / (r + 1.0))
     d, last_gap = low, torch.full_like(low, math.inf)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_ITERATIONS):
         _, total, power = normmax_sums(u, allowed, r, d)
         gap = power - 1.0
         done = (gap.abs() <= 2.0 * torch.finfo(u.dtype).eps) | (total == 0.0) | gap.isnan()
@@ -47,18 +47,18 @@ def _solve_normmax(u: Tensor, allowed: Tensor, r: Tensor) -> Tensor:
 
 
 def clipped(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """z - tau cut to [0, 1], and where it was not cut; entries exactly at 0 or 1 have no gradient."""
+    """Returns z - tau clipped to [0, 1], and where it was not clipped; entries exactly at 0 or 1 have no gradient."""
     v = z - tau
     inside = (v > 0.0) & (v < 1.0)
     return torch.where(inside | v.isnan(), v, (v >= 1.0).to(v.dtype)), inside
 
 
 def _solve_budget(z: Tensor, budget: Tensor) -> Tensor:
-    """A root tau in [-1, 0] of sum clip(z - tau, 0, 1) = budget, z shifted so that the ceil(budget)-th largest is 0."""
+    """Returns a root tau in [-1, 0] of sum clip(z - tau, 0, 1) = budget, z shifted so that the ceil(budget)-th largest is 0."""
     tau = torch.full_like(budget, -1.0)
     low, high, last_gap = tau, torch.zeros_like(tau), torch.full_like(tau, math.inf)
     tolerance = 2.0 * torch.finfo(z.dtype).eps * budget.clamp(min=1.0)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_ITERATIONS):
         weights, inside = clipped(z, tau)
         gap = weights.sum(-1, keepdim=True) - budget
         done = (gap.abs() <= tolerance) | gap.isnan() | (z == -math.inf).all(-1, keepdim=True)
@@ -72,7 +72,7 @@ def _solve_budget(z: Tensor, budget: Tensor) -> Tensor:
 def _guarded(
     root: Tensor, step: Tensor, gap: Tensor, last_gap: Tensor, low: Tensor, high: Tensor, done: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Next guess and bracket for a decreasing function with value `gap` at `root`: Newton where it helps, else the middle."""
+    """Returns the next iterate and bracket of a decreasing function with value `gap` at `root`: a Newton or bisection step."""
     low, high = torch.where(gap > 0, root, low), torch.where(gap > 0, high, root)
     newton = root + step
     halve = ~((newton >= low) & (newton <= high)) | (gap.abs() > 0.5 * last_gap)
@@ -91,7 +91,7 @@ def _threshold_shape(scores: Tensor, *_: Tensor) -> Tensor:
 
 
 def _batched(op: Callable[..., Tensor], info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Tensor, int]:
-    """vmap: a batch is only more rows."""
+    """The vmap rule: a batch is more rows."""
     pairs = zip(tensors, in_dims, strict=True)
     return op(*(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs)), 0
 

@@ -11,27 +11,16 @@ TIMEOUT = 90_000  # milliseconds; generous, so that slow machines pass
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-def find_chromium() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
-
-
-@pytest.fixture(scope="session")
-def chromium_path() -> str:
-    path = find_chromium()
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Opens the browser for this directory: while playwright's event loop runs, other tests cannot start one."""
+    path = next((path for name in NAMES if (path := shutil.which(name))), None)
     if path is None:
         reason = "chromium is not installed; run scripts/install_browser.sh, which make test does"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
-
-
-@pytest.fixture(scope="module")
-def browser(chromium_path: str) -> Iterator[Browser]:
-    """Opens the browser for one file: while playwright's event loop runs, other tests cannot start one."""
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     with sync_playwright() as playwright:
         # The sandbox needs privileges that containers lack; the pages are our own.
-        browser = playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
         expect.set_options(timeout=TIMEOUT)
         yield browser
         browser.close()

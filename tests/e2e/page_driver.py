@@ -1,4 +1,4 @@
-"""What a reader does with a report: open it, choose a head, hover a token, read weights and columns."""
+"""Actions on a report page: open it, choose a head, hover a token, read weights and columns."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,24 +6,17 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect
 
 
-class AttentionTrace:
-    """A page, and everything it said or asked for."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.problems: list[str] = []
-        page.on("console", lambda message: self.problems.append(message.text))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        page.on("request", lambda request: None if request.url.startswith("file:") else self.problems.append(request.url))
-
-
 def open_page(browser: Browser, path: Path, width: int = 1280, **options: object) -> Iterator[Page]:
+    """Yields the page; it must log nothing and request nothing but files."""
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)  # type: ignore[arg-type]
-    trace = AttentionTrace(context.new_page())
-    trace.page.goto(path.as_uri())
-    yield trace.page
-    assert trace.problems == []
+    page, errors = context.new_page(), list[str]()
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
+    page.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
+    page.goto(path.as_uri())
+    yield page
+    assert errors == []
     context.close()
 
 

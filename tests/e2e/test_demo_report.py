@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from entformer import entmax
 
-from .page_driver import choose_head, column, open_page, token, weights_shown
+from .page_driver import choose_head, open_page, token, weights_shown
 from .report_data import read_scores
 
 pytestmark = pytest.mark.slow
@@ -95,30 +95,3 @@ def test_a_head_a_token_and_the_slider(page: Page, data: dict[str, Any]) -> None
     assert len(expected) < len(support)
     assert weights_shown(page) == pytest.approx(expected, abs=6e-5)
     expect(page.locator(f'#grid [data-key="{HEAD}"] .alpha')).to_have_text("α* 2.00")
-
-
-def test_softmax_has_no_zeros(page: Page, data: dict[str, Any]) -> None:
-    page.select_option("#run-choice", label="softmax")
-    choose_head(page, HEAD)
-    token(page, QUERY)
-    index = int(page.locator("#sentence-choice").input_value())
-    keys = len(data["runs"][0]["sentences"][index]["source"])
-    expect(page.locator(".says")).to_contain_text(f"puts weight on {keys} of {keys} keys")
-    expect(page.locator(".rest")).to_be_hidden()
-
-
-def test_the_theme_and_the_order_of_the_table(page: Page, data: dict[str, Any]) -> None:
-    background = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(background)
-    page.get_by_role("button", name="Dark theme").click()
-    assert page.evaluate(background) != light
-    page.select_option("#run-choice", label="learned alpha")
-    page.click('[data-sort="alpha"]')
-    shown = column(page, 2)
-    alphas = [head["alpha"] for head in data["runs"][1]["heads"]]
-    assert shown == pytest.approx(sorted(alphas, reverse=True), abs=0.006)
-
-
-def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, demo: Path) -> None:
-    for phone in open_page(browser, demo / "report.html", width=360, has_touch=True, is_mobile=True):
-        assert phone.evaluate("document.documentElement.scrollWidth") <= 360

@@ -130,7 +130,7 @@ def test_the_pointer_reads_the_values_of_a_length(page: Page) -> None:
     expect(page.locator("#sweep-copy .values h4")).to_contain_text("Length 64")
 
 
-def test_methods_and_positions_can_be_switched_off(page: Page) -> None:
+def test_methods_and_positions_can_be_deselected(page: Page) -> None:
     lines = page.locator("#sweep-copy .curves .line")
     assert lines.count() == 8
     page.get_by_role("button", name="rope").click()
@@ -143,7 +143,7 @@ def test_methods_and_positions_can_be_switched_off(page: Page) -> None:
     assert page.locator("#sweep-sort .means tbody tr").count() == 3
     for name in ("ssmax", "entmax", "asentmax"):
         page.get_by_role("button", name=name, exact=True).click()
-    expect(page.locator("#sweep-copy .values")).to_contain_text("Nothing is switched on")
+    expect(page.locator("#sweep-copy .values")).to_contain_text("Nothing is selected")
     page.get_by_role("button", name="entmax", exact=True).click()
     assert lines.count() == 1
 

@@ -62,7 +62,7 @@ def tiny_report() -> dict[str, Any]:
     run = copy.deepcopy(data["runs"][0])
     for head in run["heads"]:
         head.update(dict.fromkeys(MEASURES, TINY))
-        head.update(dict.fromkeys([name for name in head if name.startswith("positional.")], TINY))
+        head.update({name: TINY for name, value in head.items() if name.startswith("positional.") and value is not None})
         head["density"] = NEARLY_ALL if head["head"] else TINY
         head["roles"] = [{"role": "previous token", "score": TINY, "examples": [0]}]
     for layer in run["layers"]:

@@ -268,7 +268,7 @@ def test_controls_have_names(page: Page) -> None:
     assert page.locator("svg.chart:not([aria-label])").count() == 0
 
 
-def test_a_sentence_of_512_tokens_opens_in_a_file_below_10_mb(browser: Browser, tmp_path: Path) -> None:
+def test_a_sentence_of_512_tokens_open_in_a_file_below_10_mb(browser: Browser, tmp_path: Path) -> None:
     text = assemble(long_report_data())
     assert len(text.encode()) < 10_000_000
     path = tmp_path / "long.html"

@@ -1,12 +1,17 @@
 """A task small enough to train in a second: spell a word of a few letters backwards."""
 
 import random
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from entformer.cli.main import main
 
 LETTERS = "abcdefgh"
 
@@ -80,3 +85,22 @@ def make_recipe(text: Path, tmp_path: Path) -> RecipeMaker:
         return path
 
     return make
+
+
+Entformer = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def entformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Entformer:
+    """Runs a command line in this process."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["entformer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, int(stopped.value.code or 0), captured.out, captured.err)
+
+    return run

@@ -2,33 +2,11 @@
 
 import gzip
 import json
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
-import pytest
-
-from entformer.cli.main import main
-
-Entformer = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def entformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Entformer:
-    """Runs a command line in this process."""
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["entformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return subprocess.CompletedProcess(sys.argv, int(stopped.value.code or 0), captured.out, captured.err)
-
-    return run
+Entformer = Callable[..., CompletedProcess[str]]
 
 
 def test_train_then_average(entformer: Entformer, make_recipe: Callable[..., Path], tmp_path: Path) -> None:
@@ -122,5 +100,5 @@ def test_settings_that_contradict_prepared_data_are_refused(entformer: Entformer
     )
     done = entformer("train", recipe, "--out", tmp_path / "run")
     assert done.returncode == 2
-    assert "data.vocab_size is 280, and" in done.stderr
+    assert "data.vocab_size is 280, but" in done.stderr
     assert "was prepared with 300; remove data.vocab_size" in done.stderr

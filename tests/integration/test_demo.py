@@ -18,6 +18,7 @@ import pytest
 from entformer.cli import demo as demo_module
 from entformer.cli.demo import Count, count_attention, specialized_heads
 from entformer.cli.demo_training import check_directories, make_models, read_metrics
+from entformer.cli.translate import translate
 from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError, RunFailed
 
@@ -29,21 +30,17 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "entformer.cli.main", *map(str, arguments)]
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", **more}
-
-
-def entformer(*arguments: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=cwd, env=environment(**more), capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A quick demo, run once for this file: its folder, whose name is not a plain word, and what it printed."""
     folder = tmp_path_factory.mktemp("demo") / "new" / "a: folder"
-    done = entformer("demo", "--quick", "--out", folder)
+    done = subprocess.run(
+        command("demo", "--quick", "--out", folder), env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return folder, done.stdout
@@ -143,35 +140,30 @@ def test_only_heads_with_high_scores_for_one_thing_stand_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_reuses_finished_models(demo: tuple[Path, str]) -> None:
+def test_a_second_run_reuses_finished_models(
+    demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, shown = demo
     before = (folder / "entmax" / "train.log").read_bytes()
-    again = entformer("demo", "--quick", "--out", folder)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.count("already trained") == 2
+    monkeypatch.setenv("COLUMNS", "100")
+    demo_module.demo(folder, quick=True)
+    again = capsys.readouterr().out
+    assert again.count("already trained") == 2
     start, end = "Translation quality", "Files"
-    assert again.stdout.partition(start)[2].partition(end)[0] == shown.partition(start)[2].partition(end)[0]
+    assert again.partition(start)[2].partition(end)[0] == shown.partition(start)[2].partition(end)[0]
     assert (folder / "entmax" / "train.log").read_bytes() == before
+    with pytest.raises(ArgumentError, match=r"softmax contains a model that was trained with other settings; add --fresh"):
+        demo_module.demo(folder)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
 def test_its_models_translate(demo: tuple[Path, str]) -> None:
     folder, _ = demo
-    source = folder.parent / "source.en"
+    source, output = folder.parent / "source.en", folder.parent / "output.de"
     source.write_text("A dog is sleeping.\n\nIs it raining?\n", encoding="utf-8")
-    done = entformer("translate", folder / "entmax", "--input", source, "--beam", "1", "--threads", "1")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 3
-
-
-@pytest.mark.slow
-def test_other_settings_are_refused_first(demo: tuple[Path, str]) -> None:
-    folder, _ = demo
-    done = entformer("demo", "--out", folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        f"entformer: {folder}/softmax contains a model that was trained with other settings; add --fresh"
-    )
+    translate(folder / "entmax", source, output, beam=1, threads=1)
+    assert output.read_text(encoding="utf-8").count("\n") == 3
 
 
 def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> None:
@@ -287,8 +279,8 @@ def test_an_incomplete_line_of_metrics_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st', encoding="utf-8")
     seen = read_metrics(path)
-    assert (seen.step, seen.loss, seen.alphas, seen.validations) == (25, 5.0, (1.2, 1.9), {25: 12.5})
-    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90"
+    assert (seen.step, seen.loss, seen.alphas, seen.bleu) == (25, 5.0, (1.2, 1.9), 12.5)
+    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90, validation BLEU 12.5"
     assert read_metrics(tmp_path / "nothing").describe() == "starting"
 
 

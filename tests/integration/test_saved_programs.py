@@ -91,7 +91,7 @@ hooks = len(sys.meta_path)
 import torch
 assert len(sys.meta_path) == hooks - 1
 assert "exec_module" not in vars(torch.__spec__.loader)
-operators = "entmax_forward entmax_backward attention_forward attention_backward attention_support budget_threshold"
+operators = "entmax entmax_backward attention attention_backward attention_support budget_threshold"
 for name in operators.split():
     assert hasattr(torch.ops.entformer, name), name
 """
@@ -99,14 +99,14 @@ LAZY = """
 import entformer as ef
 ef.entmax
 import torch
-torch.ops.entformer.attention_forward, torch.ops.entformer.normmax_threshold, torch.ops.entformer.dropout
+torch.ops.entformer.attention, torch.ops.entformer.normmax_threshold
 """
 CALL = """
 import entformer as ef
 ef.register_operators()
 ef.register_operators()
 import torch
-torch.ops.entformer.attention_forward
+torch.ops.entformer.attention
 """
 BROKEN = """
 import sys

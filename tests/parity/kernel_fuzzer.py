@@ -1,8 +1,8 @@
 """Random problems for the C++ kernels, against the float64 reference: weights, outputs and every gradient.
 
 In: a seed. Out: nothing, or an AssertionError that names the seed and the problem. Shapes (odd and zero sizes), strides,
-dtypes, alphas in [1, 4], ties, extreme scores, masks with NaN and infinity behind them, causal offsets, ALiBi, shared key heads
-and dropout are drawn independently. The tolerances are those of test_entmax.py and test_attention.py. By hand, for as many cases as
+dtypes, alphas in [1, 4], ties, extreme scores, masks that hide NaN and infinity, causal offsets, ALiBi, shared key heads
+and dropout are drawn independently. Tolerances are those of test_entmax.py and test_attention.py. By hand, for as many cases as
 you like:
 
     python benchmarks/fuzz_kernels.py --cases 20000 --isa avx2,portable --seed 1
@@ -23,13 +23,13 @@ from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 
 if __package__:  # as pytest imports it
-    from .test_flash import LAYOUTS, SMALLEST, Tolerance, dense
-    from .test_rows import SMALLEST as SMALLEST_ROWS
-    from .test_rows import Bounds
+    from .test_attention import LAYOUTS, SMALLEST, Tolerance, dense
+    from .test_entmax import SMALLEST as SMALLEST_ROWS
+    from .test_entmax import Bounds
 else:  # for benchmarks/fuzz_kernels.py
-    from test_flash import LAYOUTS, SMALLEST, Tolerance, dense
-    from test_rows import SMALLEST as SMALLEST_ROWS
-    from test_rows import Bounds
+    from test_attention import LAYOUTS, SMALLEST, Tolerance, dense
+    from test_entmax import SMALLEST as SMALLEST_ROWS
+    from test_entmax import Bounds
 
 INF = math.inf
 Answer = TypeVar("Answer")

@@ -127,9 +127,9 @@ def test_keys_at_the_very_edge_are_counted_and_written_alike(dominant: int, isa:
     torch.testing.assert_close(weights.sum(1), torch.ones(weights.shape[0], dtype=torch.float64), rtol=0.0, atol=2e-6)
 
 
-# Rows of more than 85 keys with weight keep their columns as gaps of one byte; 254, 255 and 256 are about what one can say.
+# Supports of more than 85 keys are saved as gaps of one byte, at most 254.
 @pytest.mark.parametrize("how", [how for how in HOW if how.get("alpha", 0) <= 2.0], ids=str)
-@pytest.mark.parametrize("queries", [2, 37])  # row by row, and tile by tile
+@pytest.mark.parametrize("queries", [2, 37])
 def test_columns_far_apart_come_back(how: dict[str, Any], queries: int, isa: str) -> None:
     keys, far = 5000, [0, 254, 509, 765, 1275, 2040, 3999, 4998, 4999]
     seen = torch.zeros(keys, dtype=torch.bool)
@@ -175,8 +175,7 @@ def test_large_equal_scores_keep_weights_that_sum_to_one(alpha: float, isa: str)
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("logits", [1.0, 4.0, 20.0])
-@pytest.mark.parametrize("lengths", [(65, 65), (13, 300)])
+@pytest.mark.parametrize(("lengths", "logits"), [((65, 65), 1.0), ((65, 65), 20.0), ((13, 300), 4.0)])
 def test_support_and_statistics(lengths: tuple[int, int], logits: float, how: dict[str, Any], isa: str) -> None:
     """At 20 and alpha near 1, weights run below the smallest float32: those are not in the support, and nobody overruns it."""
     queries, keys = lengths
@@ -260,6 +259,6 @@ def test_gradcheck_of_the_reference(how: dict[str, Any], extra: str) -> None:
         named = {"alpha": alpha[0]} if alpha else how
         return output(q, k, v, attn_mask=bias, enable_gqa=True, impl="reference", **named, **more[extra])
 
-    if how.get("alpha") == 1.0:  # the finite difference would step below 1, which the door refuses: check just above
+    if how.get("alpha") == 1.0:  # the finite difference would step below 1, which `attention` refuses: check just above
         leaves[-1] = (leaves[-1].detach() + 1e-5).requires_grad_()
     assert torch.autograd.gradcheck(run, leaves, eps=1e-6, atol=1e-6, rtol=1e-4)

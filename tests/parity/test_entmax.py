@@ -169,8 +169,14 @@ def no_tolerance_in_special_rows(tolerance: Tensor, scores: Tensor, dtype: torch
     return torch.where(top.isfinite(), tolerance, torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        *((torch.float32, n) for n in LENGTHS),
+        *((dtype, n) for dtype in (torch.float16, torch.bfloat16, torch.float64) for n in (1, 17, 64, 1025)),
+    ],
+    ids=str,
+)
 def test_values_and_gradients(dtype: torch.dtype, n: int, isa: str) -> None:
     want = expected_of(dtype, n)
     x, alpha = want.x.clone().requires_grad_(), want.alpha.clone().requires_grad_()
@@ -193,15 +199,21 @@ def test_values_and_gradients(dtype: torch.dtype, n: int, isa: str) -> None:
     close(grad_alpha, want.grad_alpha, within(bounds.alpha), "gradient to alpha")
 
 
-@pytest.mark.parametrize("n", [1, 3, 17, 64, 127, 1025])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        *((torch.float32, n) for n in (1, 3, 17, 64, 127, 1025)),
+        *((dtype, n) for dtype in (torch.float16, torch.bfloat16, torch.float64) for n in (17, 127)),
+    ],
+    ids=str,
+)
 def test_backward_on_the_same_weights(dtype: torch.dtype, n: int, isa: str) -> None:
     """From equal weights the two backward passes may differ by their own rounding only, edge of the support or not."""
     want = expected_of(dtype, n)
     weights, alpha, grad = want.weights.to(dtype), want.alpha.squeeze(-1), want.grad
-    out = ops.entmax_backward(weights, alpha, grad, True)
+    out = ops.entmax_backward(grad, weights, alpha, True)
     p, e = weights.double(), want.alpha - 1.0
-    right = reference.entmax_backward(p, alpha, grad.double(), True)
+    right = reference.entmax_backward(grad.double(), p, alpha, True)
     slope = Bounds._slope(p, e).nan_to_num(0.0)
     a = Bounds._alpha_slope(p, e).abs().nan_to_num(0.0)
     eps = torch.where((e < 0) | (e > 1) | torch.tensor(dtype == torch.float64), 2.0**-52, 2.0**-23)
@@ -303,9 +315,8 @@ def test_any_layout_gives_the_bits_of_the_contiguous_one(dtype: torch.dtype, lay
     assert (got[1].movedim(dim, -1).shape, got[2].movedim(dim, -1).shape) == (rows.shape, alpha.shape)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 17, 33])
-@pytest.mark.parametrize("n", [7, 64, 1100, 3000])
-def test_a_row_does_not_depend_on_its_neighbors(rows: int, n: int, isa: str) -> None:
+@pytest.mark.parametrize(("rows", "n"), [(1, 3000), (5, 7), (17, 64), (33, 64), (17, 1100), (5, 3000)])
+def test_a_row_does_not_depend_on_its_neighbours(rows: int, n: int, isa: str) -> None:
     """Rows are solved together, as many as a vector has lanes; each must come out as if it were alone, to the bit."""
     seed = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, n, generator=seed) * torch.logspace(-3, 1, rows)[:, None]
@@ -349,22 +360,3 @@ def test_a_row_of_200_000(alpha: float, isa: str) -> None:
     theirs = torch.autograd.grad(right, (x, exponent), grad)
     assert ((ours[0] - theirs[0]).abs() <= bounds.scores).all()
     assert ((ours[1] - theirs[1]).abs() <= bounds.alpha).all()
-
-
-# From 8 MB on, weights and gradients are stored past the cache (simd.h); the numbers are the same.
-@pytest.mark.parametrize("n", [16, 64, 640])
-@pytest.mark.parametrize("alpha", [1.0, 1.37, 1.5, 2.0, [1.1, 1.4, 1.5, 1.9]])
-def test_tensors_beyond_the_cache_get_the_bits_of_their_parts(n: int, alpha: float | list[float], isa: str) -> None:
-    rows = 9 * 2**20 // 4 // n // 4 * 4
-    seed = torch.Generator().manual_seed(n)
-    scores, grad = (torch.randn(rows // 4, 4, n, generator=seed) for _ in range(2))
-
-    def run(scores: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-        leaves = [scores.requires_grad_(), torch.tensor(alpha, requires_grad=True)]
-        weights = entmax(*leaves, impl="cpu") if isinstance(alpha, float) else entmax(*leaves, alpha_dim=1, impl="cpu")
-        return weights.detach(), torch.autograd.grad(weights, scores, grad)[0]
-
-    whole = run(scores.clone(), grad)
-    parts = [run(s.clone(), g) for s, g in zip(scores.chunk(3), grad.chunk(3), strict=True)]
-    for ours, right in zip(whole, zip(*parts, strict=True), strict=True):
-        assert torch.equal(ours, torch.cat(right))

@@ -1,6 +1,5 @@
-"""Raw operators called with what no caller of ours passes: wrong sizes, dtypes, devices, strides, numbers.
+"""Raw operators called with wrong sizes, dtypes, devices, strides and numbers: an error or a result, never a crash.
 
-In: the arguments of a valid call, one or two of them spoiled. Out: an error that is a sentence, or a result, but never a crash.
 `make sanitize` runs the same cases with every access checked.
 """
 
@@ -13,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention import ops as flash
-from entformer.kernels.entmax import ops as rows
-from entformer.kernels.fused import ops as training
+from entformer.kernels.attention import ops as attention_ops
+from entformer.kernels.entmax import ops as entmax_ops
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory", "kernels")
 
@@ -36,7 +34,7 @@ INTEGERS = [0, 1, -1, 7, 2**20, 2**30, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63)]
 NUMBERS = [0.0, 1.0, -1.0, 0.5, 2.0, math.nan, math.inf, -math.inf, 1e300]
 
 
-def flash_arguments(draw: random.Random) -> tuple[Any, ...]:
+def attention_arguments(draw: random.Random) -> tuple[Any, ...]:
     batch, heads, group = draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([1, 2])
     queries, keys, size, value_size = (draw.choice([1, 2, 5, 17, 40]) for _ in range(4))
     seed = torch.Generator().manual_seed(draw.randrange(1000))
@@ -46,7 +44,7 @@ def flash_arguments(draw: random.Random) -> tuple[Any, ...]:
     mask = torch.rand(*q.shape[:3], keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
     key_mask = torch.rand(batch, keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
     slopes = torch.rand(q.shape[:2], generator=seed) if draw.random() < 0.5 else None
-    how = (0.3, draw.random() < 0.2, draw.random() < 0.5, draw.randint(-3, 3))
+    how = ("relu" if draw.random() < 0.2 else "entmax", 0.3, draw.random() < 0.5, draw.randint(-3, 3))
     return (
         q,
         k,
@@ -59,60 +57,49 @@ def flash_arguments(draw: random.Random) -> tuple[Any, ...]:
         draw.choice([0.0, 0.4]),
         torch.tensor(5),
         draw.random() < 0.5,
-        draw.choice([0, 4, 33, 100]),
     )
 
 
 def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
-    given = flash_arguments(draw)
-    out, state, count, _entropy, kept = flash.attention_forward(*given)
+    given = attention_arguments(draw)
+    out, row_max, threshold, size, _entropy, reserve = attention_ops.attention(*given)
     if draw.random() < 0.3:
-        state = torch.where(torch.rand(state.shape) < 0.3, draw.choice([math.nan, math.inf, 1e30, -5.0]), state)
+        row_max = torch.where(torch.rand(row_max.shape) < 0.3, draw.choice([math.nan, math.inf, 1e30, -5.0]), row_max)
     if draw.random() < 0.3:
-        count = torch.randint(0, given[1].shape[2] + 1, count.shape, dtype=torch.int32)
+        threshold = torch.where(torch.rand(threshold.shape) < 0.3, draw.choice([math.nan, math.inf, 1e300, -0.1]), threshold)
     if draw.random() < 0.3:
-        kept = torch.randint(0, 256, kept.shape, dtype=torch.uint8)
-    return torch.ones_like(out), *given[:7], state, count, kept, *given[7:13], draw.random() < 0.5
+        size = torch.randint(0, given[1].shape[2] + 1, size.shape, dtype=torch.int32)
+    if draw.random() < 0.3:
+        reserve = torch.randint(0, 256, (*reserve.shape[:3], draw.choice([0, 4, 33, 100])), dtype=torch.uint8)
+    return torch.ones_like(out), *given[:7], row_max, threshold, size, reserve, *given[7:13], draw.random() < 0.5
 
 
 def support_arguments(draw: random.Random) -> tuple[Any, ...]:
-    given = flash_arguments(draw)
-    _out, state, count, _entropy, _kept = flash.attention_forward(*given)
-    crow = torch.nn.functional.pad(count.flatten().long().cumsum(0), (1, 0))
+    given = attention_arguments(draw)
+    _out, row_max, threshold, size, _entropy, _reserve = attention_ops.attention(*given)
+    crow = torch.nn.functional.pad(size.flatten().long().cumsum(0), (1, 0))
     if draw.random() < 0.3:
         crow = crow + torch.randint(-3, 4, crow.shape)
-    return given[0], given[1], *given[3:7], state, crow, *given[7:11]
+    return given[0], given[1], *given[3:7], row_max, threshold, crow, *given[7:11]
 
 
-def rows_arguments(draw: random.Random) -> tuple[Any, ...]:
+def entmax_arguments(draw: random.Random) -> tuple[Any, ...]:
     shape = tuple(draw.choice([1, 2, 3, 17]) for _ in range(draw.randint(1, 3)))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(draw.randrange(1000)))
     return x, torch.full(shape[:-1], draw.choice([1.0, 1.3, 1.5, 2.0, 3.0]), dtype=torch.float64)
 
 
-def rows_backward_arguments(draw: random.Random) -> tuple[Any, ...]:
-    x, alpha = rows_arguments(draw)
-    return x.softmax(-1), alpha, torch.ones_like(x), draw.random() < 0.5
-
-
-def cross_entropy_arguments(draw: random.Random) -> tuple[Any, ...]:
-    count, classes = draw.choice([1, 2, 9]), draw.choice([1, 3, 40])
-    return torch.randn(count, classes), torch.randint(0, classes, (count,)), 0.1, draw.random() < 0.5
-
-
-def dropout_arguments(draw: random.Random) -> tuple[Any, ...]:
-    x = torch.randn(draw.choice([1, 5, 70]), draw.choice([1, 8]))
-    return x, torch.ones_like(x) if draw.random() < 0.5 else None, torch.tensor(3), 0.3, draw.random() < 0.5
+def entmax_backward_arguments(draw: random.Random) -> tuple[Any, ...]:
+    x, alpha = entmax_arguments(draw)
+    return torch.ones_like(x), x.softmax(-1), alpha, draw.random() < 0.5
 
 
 OPERATORS: list[tuple[Any, Callable[[random.Random], tuple[Any, ...]]]] = [
-    (flash.attention_forward, flash_arguments),
-    (flash.attention_backward, backward_arguments),
-    (flash.attention_support, support_arguments),
-    (rows.entmax_forward, rows_arguments),
-    (rows.entmax_backward, rows_backward_arguments),
-    (training.cross_entropy_, cross_entropy_arguments),
-    (training.dropout, dropout_arguments),
+    (attention_ops.attention, attention_arguments),
+    (attention_ops.attention_backward, backward_arguments),
+    (attention_ops.attention_support, support_arguments),
+    (entmax_ops.entmax, entmax_arguments),
+    (entmax_ops.entmax_backward, entmax_backward_arguments),
 ]
 
 
@@ -154,6 +141,8 @@ def spoil(draw: random.Random, value: Any) -> Any:
         return spoil_tensor(draw, value)
     if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, str):
+        return draw.choice(["", "softmax", value])
     return draw.choice(INTEGERS) if isinstance(value, int) else draw.choice(NUMBERS)
 
 
@@ -177,47 +166,46 @@ def test_an_error_or_a_result_but_never_a_crash(first: int) -> None:
 
 def test_heads_that_do_not_divide() -> None:
     draw = random.Random(0)
-    q, k, v, _alpha, _mask, _key_mask, _slopes, *rest = flash_arguments(draw)
+    q, k, v, _alpha, _mask, _key_mask, _slopes, *rest = attention_arguments(draw)
     q, k, v = torch.ones(1, 2, 5, 8), torch.ones(1, 3, 5, 8), torch.ones(1, 3, 5, 8)
     alpha = torch.ones(1, 2, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match=r"attention_forward: the 2 heads of q must be a multiple of the 3 of k\."):
-        flash.attention_forward(q, k, v, alpha, None, None, None, *rest)
+    with pytest.raises(RuntimeError, match=r"attention: the 2 heads of query must be a multiple of the 3 of key\."):
+        attention_ops.attention(q, k, v, alpha, None, None, None, *rest)
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, -(2**63), 2**31])
 def test_offsets_beyond_what_positions_can_be(offset: int) -> None:
-    arguments = list(flash_arguments(random.Random(0)))
+    arguments = list(attention_arguments(random.Random(0)))
     arguments[10] = offset
-    with pytest.raises(RuntimeError, match=r"attention_forward: causal_offset must lie between"):
-        flash.attention_forward(*arguments)
+    with pytest.raises(RuntimeError, match=r"attention: causal_offset must lie between"):
+        attention_ops.attention(*arguments)
 
 
 @pytest.mark.parametrize("dropout", [math.nan, -0.1, 1.5, math.inf])
 def test_dropout_that_is_no_probability(dropout: float) -> None:
-    arguments = list(flash_arguments(random.Random(0)))
+    arguments = list(attention_arguments(random.Random(0)))
     arguments[11] = dropout
-    with pytest.raises(RuntimeError, match=r"attention_forward: dropout must lie between 0 and 1"):
-        flash.attention_forward(*arguments)
+    with pytest.raises(RuntimeError, match=r"attention: dropout_p must lie between 0 and 1"):
+        attention_ops.attention(*arguments)
 
 
 def test_strides_of_zero_are_read_as_such() -> None:
-    """vmap of a gradient hands over state, count and kept that are expanded, not copied."""
-    given = flash_arguments(random.Random(3))
-    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:])
-    out, state, count, _entropy, kept = flash.attention_forward(*given)
-    twice = [t.expand(2, *t.shape[1:]) if isinstance(t, Tensor) and t.dim() else t for t in given]
-    saved = [t.expand(2, *t.shape[1:]) for t in (state, count, kept)]
+    """vmap of a gradient passes the state of the rows and the reserve expanded, not copied."""
+    given = attention_arguments(random.Random(3))
+    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:11], 0.0, *given[12:])
+    out, row_max, threshold, size, _entropy, reserve = attention_ops.attention(*given)
+    saved = (row_max, threshold, size, reserve)
     ones = torch.ones_like(out)
-    once = flash.attention_backward(ones, *given[:7], state, count, kept, *given[7:13], True)
-    both = flash.attention_backward(ones.expand(2, *ones.shape[1:]), *twice[:7], *saved, *twice[7:11], 0.0, given[12], True)
-    if given[11] == 0.0:
-        for one, two in zip(once, both, strict=True):
-            assert torch.equal(two, one.expand(two.shape))
+    once = attention_ops.attention_backward(ones, *given[:7], *saved, *given[7:13], True)
+    twice = [t.expand(2, *t.shape[1:]) if isinstance(t, Tensor) and t.dim() else t for t in (ones, *given[:7], *saved)]
+    both = attention_ops.attention_backward(*twice, *given[7:13], True)
+    for one, two in zip(once, both, strict=True):
+        assert torch.equal(two, one.expand(two.shape))
 
 
-def test_scratch_that_cannot_be_had_is_said_in_a_sentence() -> None:
+def test_more_keys_than_supported_are_refused() -> None:
     q = torch.ones(1, 1, 1, 1)
     k = torch.ones(1, 1, 1, 1).expand(1, 1, 2**33, 1)
     alpha = torch.ones(1, 1, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match=r"attention_forward: at most 536870912 queries and keys are possible"):
-        flash.attention_forward(q, k, k, alpha, None, None, None, 1.0, False, False, 0, 0.0, torch.tensor(0), False, 4)
+    with pytest.raises(RuntimeError, match=r"attention: at most 536870912 queries and keys are possible"):
+        attention_ops.attention(q, k, k, alpha, None, None, None, "entmax", 1.0, False, 0, 0.0, torch.tensor(0), False)

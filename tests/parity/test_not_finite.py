@@ -60,14 +60,24 @@ def assert_close(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("garbage", [NAN, INF, -INF, 3e38])
-@pytest.mark.parametrize("kind", ["padding", "boolean", "causal"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "kind", "garbage"),
+    [
+        ("few", "padding", NAN),
+        ("few", "boolean", INF),
+        ("few", "causal", 3e38),
+        ("dense", "padding", -INF),
+        ("dense", "boolean", NAN),
+        ("dense", "causal", INF),
+        ("sparse", "padding", INF),
+        ("sparse", "boolean", 3e38),
+        ("sparse", "causal", NAN),
+        ("long", "causal", NAN),
+    ],
+)
 def test_what_a_masked_key_or_value_holds_does_not_matter(
     shape: str, kind: str, garbage: float, how: dict[str, Any], isa: str
 ) -> None:
-    if shape == "long" and garbage != NAN:
-        pytest.skip("long sequences take NaN alone, to save time")
     queries, keys, logits = SHAPES[shape]
     q, k, v = problem(queries, keys, logits)
     masked = torch.arange(keys) >= keys - 7 if kind != "causal" else torch.arange(keys) >= queries
@@ -102,8 +112,20 @@ def test_nor_does_it_in_the_reference_and_the_dense_path(kind: str, how: dict[st
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("part", ["query", "key", "key of infinity", "value"])
-@pytest.mark.parametrize("shape", ["few", "dense", "sparse"])
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ("few", "query"),
+        ("few", "key of infinity"),
+        ("few", "value"),
+        ("dense", "query"),
+        ("dense", "key"),
+        ("dense", "value"),
+        ("sparse", "key"),
+        ("sparse", "key of infinity"),
+        ("sparse", "value"),
+    ],
+)
 def test_what_some_may_attend_to_reaches_those_alone(shape: str, part: str, how: dict[str, Any], isa: str) -> None:
     """Key 3 is seen by every second query; query 1 sees all but the last five keys."""
     queries, keys, logits = SHAPES[shape]

@@ -31,8 +31,7 @@ def gap_with_mass(n: int, alpha: float, mass: float) -> float:
     return (best ** (alpha - 1.0) - each ** (alpha - 1.0)) / (alpha - 1.0)
 
 
-@pytest.mark.parametrize("mass", [0.02, 0.25, 0.9])
-@pytest.mark.parametrize("n", [1000, 19998])
+@pytest.mark.parametrize(("n", "mass"), [(1000, 0.25), (19998, 0.02), (19998, 0.9)])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_rows(alpha: float, n: int, mass: float, isa: str) -> None:
     x = below_two(n, gap_with_mass(n, alpha, mass)) + 0.3
@@ -50,7 +49,7 @@ def test_the_known_case(isa: str) -> None:
     assert weights[0].item() == pytest.approx(0.376283561, rel=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [1.0 + 1e-9, 1.0001, 1.1, 1.2, 1.3, 1.4, 1.4999, 1.5, 1.6])
+@pytest.mark.parametrize("alpha", [1.0 + 1e-9, 1.0001, 1.1, 1.3, 1.4999, 1.5, 1.6])
 @pytest.mark.parametrize("second", [0.0, -0.0312, -0.2])
 def test_a_few_groups_of_equal_scores(second: float, alpha: float, isa: str) -> None:
     """A step of third order from the left may land where no weight is left: the solver must come back from there."""
@@ -90,11 +89,11 @@ def test_attention(alpha: float, queries: int, isa: str) -> None:
     assert all(t.isfinite().all() for t in grads)
 
 
-@pytest.mark.parametrize("kept", ["all", "columns", "nothing"])
+@pytest.mark.parametrize("saved", ["weights", "columns", "nothing"])
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
-def test_backward_finds_the_same_weights_again(alpha: float, kept: str, isa: str) -> None:
+def test_backward_finds_the_same_weights_again(alpha: float, saved: str, isa: str) -> None:
     """A support that is stored, stored in part, or computed again: the sum over keys of dV is the sum of the weights."""
-    n = {"all": 30, "columns": 250, "nothing": 3000}[kept]
+    n = {"weights": 30, "columns": 250, "nothing": 3000}[saved]
     scores = torch.cat(
         [below_two(n, gap_with_mass(n, alpha, 0.5)), torch.full((4 * n,), -1e3)]
     )  # sparse: the rest has no weight

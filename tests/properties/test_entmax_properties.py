@@ -1,8 +1,8 @@
-"""Properties of alpha-entmax, on rows that hypothesis makes up: ties, wide gaps, one score, many.
+"""Properties of alpha-entmax, on rows drawn by hypothesis: ties, wide gaps, one score, many.
 
-float64 for both implementations, where properties hold to a few units in the last place; float32 too where the vector kernels,
-which run only there, could break an invariant. Scores are multiples of 1/64 up to 32 in size: ties are common, sums and shifts
-exact.
+Properties hold in float64 to a few units in the last place, for both implementations. They are checked in float32 too where the
+vector kernels, which handle only float32, could break them. Scores are multiples of 1/64 up to 32 in size: ties are common, and
+sums and shifts are exact.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 from entformer.kernels.entmax.api import entmax
 
 # The fixtures (kernels loaded, memory poisoned) hold for a whole test and keep no state, so examples may share them.
-invariant = settings(
+property_settings = settings(
     max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 pytestmark = pytest.mark.usefixtures("kernels", "poisoned_memory")
@@ -54,7 +54,7 @@ def deformed_log(p: Tensor, alpha: float) -> Tensor:
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas)
 def test_weights_are_a_distribution(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     weights = entmax(tensor(row, dtype), alpha, impl=impl)
@@ -76,7 +76,7 @@ def test_long_flat_rows_are_distributions(n: int, spread: float, impl: str) -> N
 
 
 @on_both
-@invariant
+@property_settings
 @given(row=scores, alpha=st.one_of(st.sampled_from([0.5, 1.0]), st.floats(0.3, 1.0)))
 def test_dense_alphas_have_no_zeros(row: list[float], alpha: float, impl: str) -> None:
     assert (entmax(tensor(row), alpha, impl=impl) > 0).all()
@@ -84,7 +84,7 @@ def test_dense_alphas_have_no_zeros(row: list[float], alpha: float, impl: str) -
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=sparse_alphas)
 def test_sparse_alphas_have_exact_zeros(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     """c is at least the maximum, so what lies 1/(alpha - 1) below the maximum is out."""
@@ -95,7 +95,7 @@ def test_sparse_alphas_have_exact_zeros(row: list[float], alpha: float, dtype: t
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas, shift=st.integers(-(2**12), 2**12))
 def test_shifting_all_scores_changes_no_bit(row: list[float], alpha: float, shift: int, dtype: torch.dtype, impl: str) -> None:
     x = tensor(row, dtype)
@@ -104,7 +104,7 @@ def test_shifting_all_scores_changes_no_bit(row: list[float], alpha: float, shif
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas, data=st.data())
 def test_permuting_scores_permutes_weights(
     row: list[float], alpha: float, data: st.DataObject, dtype: torch.dtype, impl: str
@@ -117,7 +117,7 @@ def test_permuting_scores_permutes_weights(
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas)
 def test_order_is_kept(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     x, order = tensor(row, dtype).sort()
@@ -128,7 +128,7 @@ def test_order_is_kept(row: list[float], alpha: float, dtype: torch.dtype, impl:
 
 
 @on_both
-@invariant
+@property_settings
 @given(row=scores, one=alphas, other=alphas)
 def test_the_support_never_grows_with_alpha(row: list[float], one: float, other: float, impl: str) -> None:
     low, high = sorted((one, other))
@@ -141,7 +141,7 @@ def test_the_support_never_grows_with_alpha(row: list[float], one: float, other:
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores)
 def test_alpha_1_is_softmax(row: list[float], dtype: torch.dtype, impl: str) -> None:
     x = tensor(row, dtype)
@@ -152,7 +152,7 @@ def test_alpha_1_is_softmax(row: list[float], dtype: torch.dtype, impl: str) -> 
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores)
 def test_alpha_2_is_the_projection_onto_the_simplex(row: list[float], dtype: torch.dtype, impl: str) -> None:
     descending = np.sort(np.asarray(row))[::-1]
@@ -165,7 +165,7 @@ def test_alpha_2_is_the_projection_onto_the_simplex(row: list[float], dtype: tor
 
 
 @on_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas)
 def test_the_jacobian_is_symmetric_positive_and_its_rows_sum_to_zero(row: list[float], alpha: float, impl: str) -> None:
     x = tensor(row)
@@ -180,7 +180,7 @@ def test_the_jacobian_is_symmetric_positive_and_its_rows_sum_to_zero(row: list[f
 
 @on_both
 @in_both
-@invariant
+@property_settings
 @given(row=scores, alpha=any_alphas)
 def test_weights_are_the_optimum(row: list[float], alpha: float, dtype: torch.dtype, impl: str) -> None:
     """max <x, p> + H(p) over the simplex: x_i + dH/dp_i is one number on the support, and nowhere larger outside it.
@@ -190,7 +190,7 @@ def test_weights_are_the_optimum(row: list[float], alpha: float, dtype: torch.dt
     e, x = alpha - 1.0, tensor(row, dtype)
     weights = entmax(x, alpha, impl=impl).double()
     x = x.double()
-    # In float32 a weight far below its unit says little about its score; float64 resolves all of these.
+    # In float32 a weight far below its unit says little about its score; float64 can represent all of these.
     c = (x - deformed_log(weights, alpha))[weights > (1e-6 if dtype == torch.float32 else 0.0)]
     size = 1.0 + (x.max() - x.min()).item() + (c[0] - x.max()).abs().item()
     tolerance = 16 * torch.finfo(dtype).eps * size  # the kernels know x - c, of this size, to a few units; p^e/e adds one

@@ -1,6 +1,6 @@
-"""What is proven about long contexts, T1 to T10 of Vasylenko et al. (2025): dispersion, phase change, windows, reductions.
+"""Properties of attention over long contexts (Vasylenko et al. 2025): dispersion, phase change, windows, reductions.
 
-Statements about rows use float64, where only rounding stands between them and equality.
+Properties of rows are checked in float64, to rounding.
 """
 
 import math
@@ -14,13 +14,10 @@ from torch import Tensor
 
 from entformer.kernels.attention.api import attention
 from entformer.kernels.entmax.api import entmax
-from entformer.models.lm import CausalLM
-from entformer.models.lm_config import LMConfig
-from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
 
-invariant = settings(max_examples=60, deadline=None, derandomize=True)
+property_settings = settings(max_examples=60, deadline=None, derandomize=True)
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 alphas = st.sampled_from([1.25, 1.5, 2.0, 3.0])
 rows = st.lists(st.integers(-256, 256), min_size=1, max_size=30).map(lambda row: [score / 64 for score in row])
@@ -34,12 +31,12 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- T1: what is under the threshold changes nothing --------------------------------------------------------------------
+# ---- what is under the threshold changes nothing --------------------------------------------------------------------
 
 
-@invariant
+@property_settings
 @given(row=rows, alpha=alphas, more=st.lists(st.integers(0, 256), min_size=1, max_size=50))
-def test_t1_keys_under_the_threshold_leave_entmax_alone_and_dilute_softmax(
+def test_keys_under_the_threshold_leave_entmax_alone_and_dilute_softmax(
     row: list[float], alpha: float, more: list[int]
 ) -> None:
     scores = tensor(row)
@@ -51,13 +48,13 @@ def test_t1_keys_under_the_threshold_leave_entmax_alone_and_dilute_softmax(
     assert (longer.softmax(0)[: len(row)] < scores.softmax(0)).all()
 
 
-# ---- T2: two levels -------------------------------------------------------------------------------------------------------
+# ---- two levels -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 @pytest.mark.parametrize("k", [1, 4, 16])
 @pytest.mark.parametrize("n", [32, 1000, 65536])
-def test_t2_k_keys_above_the_rest_share_all_weight_at_any_length(alpha: float, k: int, n: int) -> None:
+def test_k_keys_above_the_rest_share_all_weight_at_any_length(alpha: float, k: int, n: int) -> None:
     gap = 1.001 * k ** -(alpha - 1.0) / (alpha - 1.0)  # at the gap itself rounding decides what has weight
     scores = torch.zeros(n, dtype=torch.float64)
     scores[:k] = gap
@@ -67,11 +64,11 @@ def test_t2_k_keys_above_the_rest_share_all_weight_at_any_length(alpha: float, k
     assert scores.softmax(0)[0].item() == pytest.approx(math.exp(gap) / (k * math.exp(gap) + n - k))
 
 
-# ---- T3: SSMax ------------------------------------------------------------------------------------------------------------
+# ---- SSMax ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(3.0, (0.705, 0.834, 0.918, 0.961)), (2.0, (0.420, 0.316, 0.238, 0.175))])
-def test_t3_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected: tuple[float, ...]) -> None:
+def test_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected: tuple[float, ...]) -> None:
     found = []
     for n in (16, 256, 4096, 65536):
         factor = SSMaxScaling(1, init=0.43, spread=0.0)(torch.zeros(1, 1, 1), torch.tensor([[n]])).double().item()
@@ -83,19 +80,19 @@ def test_t3_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected:
     assert sorted(found, reverse=0.43 * gap < 1.0) == found
 
 
-# ---- T4, T5: dispersion ---------------------------------------------------------------------------------------------------
+# ---- dispersion ---------------------------------------------------------------------------------------------------
 
 
-@invariant
+@property_settings
 @given(row=rows)
-def test_t4_bounded_scores_bound_softmax_on_both_sides(row: list[float]) -> None:
+def test_bounded_scores_bound_softmax_on_both_sides(row: list[float]) -> None:
     scores, bound = tensor(row), max(abs(score) for score in row)
     weights = scores.softmax(0)
     assert (weights >= math.exp(-2 * bound) / len(row) * (1 - 1e-12)).all()
     assert (weights <= math.exp(2 * bound) / len(row) * (1 + 1e-12)).all()
 
 
-def test_t4_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
+def test_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
     found: dict[int, dict[str, tuple[float, float, float]]] = {}
     for n in (16, 1024, 65536):
         scores = random(64, n, seed=n)
@@ -118,7 +115,7 @@ def test_t4_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
     assert found[65536]["entmax"][2] > 0.2
 
 
-def test_t5_gamma_of_minus_one_half_keeps_the_range_of_noise() -> None:
+def test_gamma_of_minus_one_half_keeps_the_range_of_noise() -> None:
     spans = {n: (row := random(8, n, seed=5)).amax(-1).sub(row.amin(-1)).mean().item() for n in (512, 524288)}
     raw = spans[524288] / spans[512]
     module = PerHeadScaling(1, delta=0.0)
@@ -129,14 +126,14 @@ def test_t5_gamma_of_minus_one_half_keeps_the_range_of_noise() -> None:
     assert raw * factors[1] / factors[0] == pytest.approx(1.05, abs=0.08)
 
 
-# ---- T6: the window of ALiBi heads ------------------------------------------------------------------------------------------
+# ---- the window of ALiBi heads ------------------------------------------------------------------------------------------
 
 
-@invariant
+@property_settings
 @given(
     seed=st.integers(0, 10_000), alpha=alphas, slope=st.sampled_from([1.0, 0.5, 0.25]), scale=st.sampled_from([0.5, 1.0, 3.0])
 )
-def test_t6_beyond_the_window_an_alibi_head_has_no_weight_and_may_forget(
+def test_beyond_the_window_an_alibi_head_has_no_weight_and_may_forget(
     seed: int, alpha: float, slope: float, scale: float
 ) -> None:
     length = 160
@@ -153,7 +150,7 @@ def test_t6_beyond_the_window_an_alibi_head_has_no_weight_and_may_forget(
     torch.testing.assert_close(short, whole.output, rtol=0.0, atol=1e-6)
 
 
-def test_t6_softmax_has_no_window() -> None:
+def test_softmax_has_no_window() -> None:
     q, k, v = (random(1, 1, 60, 4, seed=part) for part in range(3))
     found: Any = attention(
         q[:, :, -1:], k, v, alpha=1.0, is_causal=True, causal_offset=59, alibi_slopes=torch.tensor([1.0]), return_support=True
@@ -161,10 +158,10 @@ def test_t6_softmax_has_no_window() -> None:
     assert len(found.support.col) == 60
 
 
-# ---- T7: paths of influence -------------------------------------------------------------------------------------------------
+# ---- paths of influence -------------------------------------------------------------------------------------------------
 
 
-def test_t7_what_no_chain_of_supports_links_has_no_influence() -> None:
+def test_what_no_chain_of_supports_links_has_no_influence() -> None:
     torch.manual_seed(0)
     sparse = MultiheadAttention(8, 1, bias=False, batch_first=True, normalizer="entmax15")
     with torch.no_grad():
@@ -187,10 +184,10 @@ def test_t7_what_no_chain_of_supports_links_has_no_influence() -> None:
         assert bool((~linked.tril()).tril().any()) == exact
 
 
-# ---- T8: reductions ---------------------------------------------------------------------------------------------------------
+# ---- reductions ---------------------------------------------------------------------------------------------------------
 
 
-def test_t8_per_head_scaling_with_delta_0_and_gamma_1_is_ssmax() -> None:
+def test_per_head_scaling_with_delta_0_and_gamma_1_is_ssmax() -> None:
     per_head, ssmax = PerHeadScaling(3, delta=0.0), SSMaxScaling(3)
     with torch.no_grad():
         per_head.beta.copy_(ssmax.s)
@@ -199,7 +196,7 @@ def test_t8_per_head_scaling_with_delta_0_and_gamma_1_is_ssmax() -> None:
     torch.testing.assert_close(per_head(x, length), ssmax(x, length))
 
 
-def test_t8_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
+def test_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
     x, length = random(2, 4, 8), torch.tensor([[2, 30, 1000, 65536]])
     module = ASEntmaxScaling(8, 3, init="paper", fixed_gamma=0.0)
     beta, _ = module.beta_gamma(x)
@@ -209,16 +206,10 @@ def test_t8_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
     assert torch.equal(per_head(x, length), torch.ones(2, 3, 4))
 
 
-@invariant
-@given(row=rows)
-def test_t8_alpha_towards_1_is_softmax(row: list[float]) -> None:
-    torch.testing.assert_close(entmax(tensor(row), 1.0 + 1e-9), tensor(row).softmax(0), rtol=0.0, atol=1e-6)
+# ---- plumbing -----------------------------------------------------------------------------------------------------------
 
 
-# ---- T9: plumbing -----------------------------------------------------------------------------------------------------------
-
-
-def test_t9_nape_scales_only_heads_without_alibi() -> None:
+def test_nape_scales_only_heads_without_alibi() -> None:
     torch.manual_seed(0)
     scaled = MultiheadAttention(
         16, 4, batch_first=True, normalizer="asentmax", positions="nape", scaling=ASEntmaxScaling(16, 4)
@@ -239,7 +230,7 @@ def test_t9_nape_scales_only_heads_without_alibi() -> None:
     torch.testing.assert_close(with_scaling[:, 2:], plain(x, x, x, **arguments)[1][:, 2:], **CLOSE)
 
 
-def test_t9_permuted_keys_give_permuted_weights_without_positions() -> None:
+def test_permuted_keys_give_permuted_weights_without_positions() -> None:
     torch.manual_seed(0)
     module = MultiheadAttention(16, 4, batch_first=True, normalizer="asentmax")
     x, order = random(1, 15, 16), torch.randperm(15, generator=torch.Generator().manual_seed(2))
@@ -248,43 +239,4 @@ def test_t9_permuted_keys_give_permuted_weights_without_positions() -> None:
     torch.testing.assert_close(permuted, weights[:, :, order], **CLOSE)
 
 
-@pytest.mark.parametrize("normalizer", ["ssmax", "asentmax"])
-@torch.no_grad()
-def test_t9_decoding_counts_the_past(normalizer: str) -> None:
-    torch.manual_seed(0)
-    module = MultiheadAttention(16, 4, batch_first=True, normalizer=normalizer, positions="nape")
-    if isinstance(module.scaling, ASEntmaxScaling):
-        torch.nn.init.normal_(module.scaling.gamma.weight)  # type: ignore[union-attr]
-    x, cache = random(2, 40, 16), KeyValueCache()
-    pieces = [module(t, t, t, need_weights=False, is_causal=True, cache=cache)[0] for t in x.split([30, 1, 1, 8], 1)]
-    torch.testing.assert_close(torch.cat(pieces, 1), module(x, x, x, need_weights=False, is_causal=True)[0], **CLOSE)
-
-
-# ---- T10: gradients ---------------------------------------------------------------------------------------------------------
-
-
-def test_t10_gradients_of_the_scaled_scores() -> None:
-    scores = random(3, 7).double().requires_grad_()
-    factor = torch.tensor([1.5, 0.7, 3.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda s, f: entmax(f[:, None] * s, 1.5), (scores, factor))
-    jacobian = torch.autograd.functional.jacobian(lambda s: entmax(s, 1.5), 3.0 * scores.detach()[0])
-    outside = entmax(3.0 * scores.detach()[0], 1.5) == 0.0
-    assert outside.any()
-    assert (jacobian[outside] == 0.0).all()
-    assert (jacobian[:, outside] == 0.0).all()
-
-
-@pytest.mark.parametrize("init", ["identity", "paper"])
-def test_t10_beta_and_gamma_learn_from_the_first_step(init: str) -> None:
-    torch.manual_seed(0)
-    config = LMConfig(
-        vocab_size=12, layers=1, heads=4, width=16, hidden=16, attention={"normalizer": "asentmax", "scaling_init": init}
-    )
-    model = CausalLM(config)
-    ids = torch.randint(12, (2, 20), generator=torch.Generator().manual_seed(1))
-    model(ids).square().mean().backward()
-    for name, parameter in model.named_parameters():
-        if "scaling" in name:
-            assert parameter.grad is not None
-            assert parameter.grad[2:].any(), name  # the heads without ALiBi
-            assert not parameter.grad[:2].any(), name
+# ---- gradients ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""`attention`: which arguments it rejects and with which errors, and agreement with scaled_dot_product_attention."""
+"""`entformer.attention`: invalid arguments and their messages, and agreement with scaled_dot_product_attention.
+
+In: arguments good and bad. Out: one clear sentence for each mistake; torch's own numbers where the two share a meaning.
+"""
 
 import math
 from collections.abc import Callable
@@ -91,7 +94,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "sentence"), BAD, ids=[f"{next(iter(c))}-{i}" for i, (c, _) in enumerate(BAD)])
 @pytest.mark.parametrize("impl", ["cpu", "reference"])
-def test_mistakes_get_one_sentence(change: dict[str, Any], sentence: str, impl: Impl, kernels: None) -> None:
+def test_invalid_arguments_raise(change: dict[str, Any], sentence: str, impl: Impl, kernels: None) -> None:
     with pytest.raises(ArgumentError, match=sentence) as caught:
         attention(**{"impl": impl} | good() | change)
     assert "\n" not in str(caught.value)
@@ -216,7 +219,7 @@ def test_dropout_drops_the_given_share(impl: Impl) -> None:
 
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("mask", [None, "float"])
-def test_autocast_narrows_as_torchs_attention_does(narrow: torch.dtype, mask: str | None, kernels: None) -> None:
+def test_autocast_converts_as_torchs_attention_does(narrow: torch.dtype, mask: str | None, kernels: None) -> None:
     leaves = {name: t.requires_grad_() for name, t in good().items()}
     alpha = torch.full((4,), 1.3, requires_grad=True)
     bias = None if mask is None else normal(5, 7)
@@ -315,7 +318,7 @@ def test_gradients_the_kernel_cannot_give_are_not_dropped(impl: Impl) -> None:
         ({"dropout_p": None}, "dropout_p must be a number, not NoneType"),
     ],
 )
-def test_what_is_no_tensor_or_number_gets_a_sentence(wrong: dict[str, Any], sentence: str) -> None:
+def test_arguments_of_other_types_raise(wrong: dict[str, Any], sentence: str) -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(ArgumentError, match=sentence):
         attention(q, q, q, **wrong)

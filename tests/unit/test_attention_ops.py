@@ -1,7 +1,4 @@
-"""The operators of attention as torch sees them: schemas, tracing, compilation, export, and autograd's ways of using a node.
-
-In: small problems on the C++ kernels. Out: what runs traced, saved elsewhere, twice or in part equals what runs plainly.
-"""
+"""The operators of attention under torch: schemas, tracing, compilation, export, and what autograd does with a node."""
 
 import copy
 import itertools
@@ -22,7 +19,7 @@ NAMES = ("query", "key", "value", "alpha")
 
 
 def leaves(dtype: torch.dtype = torch.float32, keys: int = 9) -> list[Tensor]:
-    """query, key, value and alpha per head, four heads over two, each wanting a gradient."""
+    """query, key, value and alpha per head, four heads over two, each requiring a gradient."""
     seed = torch.Generator().manual_seed(keys)
     shapes = ((2, 4, 5, 8), (2, 2, keys, 8), (2, 2, keys, 6))
     tensors = [torch.randn(shape, generator=seed).to(dtype).requires_grad_() for shape in shapes]
@@ -60,74 +57,59 @@ def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ..
         slopes = given["alibi_slopes"].expand(2, 4).contiguous()
         masks = (given["attn_mask"].expand(2, 4, 5, 9), given["key_mask"].expand(2, 9), slopes)
     row_alpha = alpha.detach().double().expand(2, 4).clone().requires_grad_()
-    causal = (how == "masked", 3)
-    return (
-        q,
-        k,
-        v,
-        row_alpha,
-        *masks,
-        0.35,
-        rela,
-        *causal,
-        0.2 if how == "masked" else 0.0,
-        torch.tensor(7),
-        how == "masked",
-        16,
-    )
+    normalizer = "relu" if rela else "entmax"
+    dropout_p = 0.2 if how == "masked" else 0.0
+    return (q, k, v, row_alpha, *masks, normalizer, 0.35, how == "masked", 3, dropout_p, torch.tensor(7), how == "masked")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rela", [False, True], ids=["entmax", "rela"])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("how", "rela", "dtype"),
+    [("plain", False, torch.float32), ("masked", False, torch.bfloat16), ("masked", True, torch.float32)],
+)
 def test_opcheck(how: str, rela: bool, dtype: torch.dtype) -> None:
     arguments = forward_arguments(how, dtype, rela)
-    torch.library.opcheck(ops.attention_forward, arguments)
+    torch.library.opcheck(ops.attention, arguments)
     plain = tuple(t.detach() if isinstance(t, Tensor) else t for t in arguments)
-    out, state, count, _entropy, kept = ops.attention_forward(*plain)
-    *given, seed, _want_entropy, _room = plain
-    tensors, how_much = given[:7], given[7:]
-    # Differentiating a gradient is refused, so its operator is checked on tensors that want none.
-    torch.library.opcheck(ops.attention_backward, (grad_like(out), *tensors, state, count, kept, *how_much, seed, not rela))
-    crow = torch.zeros(count.numel() + 1, dtype=torch.int64)
-    torch.cumsum(count.flatten(), 0, out=crow[1:])
+    out, row_max, threshold, support_size, _entropy, reserve = ops.attention(*plain)
+    tensors, how_much, seed = plain[:7], plain[7:12], plain[12]
+    state = (row_max, threshold, support_size, reserve)
+    # Differentiating a gradient is refused, so its operator is checked on tensors that need none.
+    torch.library.opcheck(ops.attention_backward, (grad_like(out), *tensors, *state, *how_much, seed, not rela))
+    crow = torch.nn.functional.pad(support_size.flatten().cumsum(0), (1, 0))
     q, k, _, row_alpha, *masks = tensors
-    torch.library.opcheck(ops.attention_support, (q, k, row_alpha, *masks, state, crow, *how_much[:-1]))
+    torch.library.opcheck(ops.attention_support, (q, k, row_alpha, *masks, row_max, threshold, crow, *how_much[:4]))
 
 
-LONG = 6001  # keys, beyond the cache
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(3, 170), (150, 170), (70, LONG)], ids=["few queries", "many queries", "keys beyond the cache"]
+    ("alpha", "queries", "keys", "slopes", "scale"),
+    [
+        (1.0, 150, 170, None, 3.0),
+        (1.3, 150, 170, (0.5, 0.0), 3.0),
+        (1.3, 70, 3001, None, 1.0),  # supports of hundreds: columns alone are saved
+        (1.5, 3, 170, (0.5, 0.0), 3.0),
+        (1.5, 70, 3001, (0.01, 0.0), 1.0),
+        (1.5, 150, 400, None, 1.0),
+        (2.0, 70, 3001, None, 0.3),
+        (2.5, 150, 170, None, 3.0),
+    ],
 )
-@pytest.mark.parametrize("slopes", [None, (0.5, 0.0)], ids=["no alibi", "alibi"])
-def test_the_gradient_does_not_depend_on_what_forward_keeps(
-    queries: int, keys: int, alpha: float, slopes: tuple[float, ...] | None
+def test_the_gradient_does_not_depend_on_the_reserve(
+    alpha: float, queries: int, keys: int, slopes: tuple[float, ...] | None, scale: float
 ) -> None:
-    """Weights and columns, columns alone (scores are computed again), or nothing (the block is computed again).
-
-    To the bit, except where sums run in another order: scores that are computed again over long keys, which go key tile by key
-    tile, and dense rows, which go as matrices. Then to some float32 steps of the largest gradient.
-    """
+    """Weights and columns saved, columns alone (their scores are computed again), or nothing (the block is computed again)."""
     generator = torch.Generator().manual_seed(queries)
     batch, heads, size = 1, 2, 24
     q, k, v = (torch.randn(batch, heads, n, size, generator=generator) for n in (queries, keys, keys))
     alphas = torch.full((batch, heads), alpha, dtype=torch.float64)
     bias = None if slopes is None else torch.tensor([slopes])
-    how, seed = (3.0 / size**0.5, False, True, keys - queries, 0.0), torch.zeros(1, dtype=torch.int64)
+    how, seed = ("entmax", scale / size**0.5, True, keys - queries, 0.0), torch.zeros(1, dtype=torch.int64)
+    out, *state, _entropy, reserve = ops.attention(q, k, v, alphas, None, None, bias, *how, seed, False)
     found = []
-    for room in (4, 2 * keys, 6 * keys + 4):
-        out, state, count, _, kept = ops.attention_forward(q, k, v, alphas, None, None, bias, *how, seed, False, room)
-        grad = grad_like(out)
-        found.append(ops.attention_backward(grad, q, k, v, alphas, None, None, bias, state, count, kept, *how, seed, True))
-        dense = bool((count > 0.3 * keys).any())
-    for nothing, columns, everything in zip(*found, strict=True):
-        rounding = 2e-6 * everything.abs().max().item()
-        if alpha <= 2.0:  # else columns alone are not enough, and nothing is kept
-            torch.testing.assert_close(columns, everything, rtol=0.0, atol=rounding if keys == LONG else 0.0)
-        torch.testing.assert_close(nothing, everything, rtol=0.0, atol=rounding if dense else 0.0)
+    for saved in (reserve, reserve[..., :0]):
+        inputs = (grad_like(out), q, k, v, alphas, None, None, bias, *state, saved, *how, seed, True)
+        found.append(ops.attention_backward(*inputs))
+    for with_reserve, without in zip(*found, strict=True):
+        torch.testing.assert_close(with_reserve, without, rtol=0.0, atol=2e-6 * without.abs().max().item())
 
 
 class Heads(nn.Module):
@@ -186,7 +168,7 @@ def test_exported_with_any_batch_and_length() -> None:
     shapes = ({0: batch, 1: length}, {0: batch, 1: length})
     exported = torch.export.export(module, heads_input(), dynamic_shapes=shapes)
     targets = {str(node.target) for node in exported.graph.nodes}
-    assert "entformer.attention_forward.default" in targets
+    assert "entformer.attention.default" in targets
     for inputs in (heads_input(), heads_input(3, 20)):
         torch.testing.assert_close(exported.module()(*inputs), module(*inputs))
 

@@ -61,31 +61,12 @@ def test_rotary_moves_with_the_sequence() -> None:
     assert not torch.allclose(module(x, x, x)[0].flip(1), module(x.flip(1), x.flip(1), x.flip(1))[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["ssmax", "asentmax"])
-def test_nape_scales_the_heads_without_alibi_alone(name: str) -> None:
-    """Whatever the scaling is, the first half of the heads attends as if there were none."""
-    module, x = layer(normalizer=name, positions="nape"), random(1, LENGTH, EMBED)
-    _, before = module(x, x, x, average_attn_weights=False)
-    with torch.no_grad():
-        for parameter in module.scaling.parameters():  # type: ignore[union-attr]
-            parameter.add_(1.0)
-    _, after = module(x, x, x, average_attn_weights=False)
-    torch.testing.assert_close(after[:, : HEADS // 2], before[:, : HEADS // 2], **CLOSE)
-    assert not torch.allclose(after[:, HEADS // 2 :], before[:, HEADS // 2 :], atol=1e-3)
-
-
-def test_positions_leave_no_trace_in_the_state() -> None:
-    names = list(layer(normalizer="entmax15").state_dict())
-    for positions in ("rotary", "alibi", "nape"):
-        assert list(layer(normalizer="entmax15", positions=positions).state_dict()) == names
-
-
 # ---- hooks --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_watcher_sees_the_weights(name: str, causal: bool) -> None:
+def test_hook_receives_the_weights(name: str, causal: bool) -> None:
     module, x = layer(normalizer=name), random(BATCH, LENGTH, EMBED)
     ignored = torch.arange(LENGTH) >= torch.tensor([[LENGTH], [LENGTH - 3]])
     expected, weights = module(x, x, x, ignored, average_attn_weights=False, is_causal=causal)
@@ -110,7 +91,7 @@ def test_watcher_sees_the_weights(name: str, causal: bool) -> None:
     assert len(seen) == 1
 
 
-def test_watcher_in_training_and_decoding() -> None:
+def test_hook_in_training_and_decoding() -> None:
     module, x = layer(normalizer="entmax", dropout=0.5).train(), random(1, 5, EMBED)
     seen: list[AttentionTrace] = []
     module.hook = seen.append
@@ -147,17 +128,6 @@ def test_a_shared_alpha_belongs_to_its_owner() -> None:
         layer(alpha=LearnedAlpha(3))
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 5, "vdim": 5}])
-def test_a_memory_projected_once(options: dict[str, Any]) -> None:
-    module, x = layer(normalizer="entmax15", **options), random(BATCH, 3, EMBED)
-    memory = random(BATCH, LENGTH, module.kdim, seed=1)
-    with torch.no_grad():
-        cache = module.memory_cache(memory)
-        out, _ = module(x, None, None, need_weights=False, cache=cache)
-        torch.testing.assert_close(out, module(x, memory, memory)[0], **CLOSE)
-    assert cache.length == LENGTH
-
-
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_sdpa_computes_the_same_softmax(causal: bool, masked: bool) -> None:
@@ -183,7 +153,7 @@ def test_sdpa_with_an_added_mask() -> None:
     torch.testing.assert_close(out, scores.softmax(-1) @ q, **CLOSE)
 
 
-MISTAKES = {
+INVALID = {
     "positions": ({"positions": "absolute"}, "'absolute'.*rotary"),
     "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
     "backend": ({"backend": "flash"}, "'flash'"),
@@ -192,8 +162,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), INVALID.values(), ids=INVALID.keys())
+def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         layer(**options)
 

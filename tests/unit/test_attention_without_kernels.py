@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention import fallback, ops
+from entformer.kernels.attention import ops, reference
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -30,7 +30,7 @@ def arguments(
     if masked:
         pairs = (torch.arange(9) != 4).expand(2, 4, 5, 9)
         masks = (pairs, torch.arange(9) < torch.tensor([[9], [6]]), torch.full((2, 4), 0.1))
-    return (q, k, v, alphas, *masks, 0.5, rela, causal, 2, dropout, torch.tensor(7), True, 16)
+    return (q, k, v, alphas, *masks, "relu" if rela else "entmax", 0.5, causal, 2, dropout, torch.tensor(7), True)
 
 
 def check(ours: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
@@ -42,23 +42,18 @@ def check(ours: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_forward_backward_and_support(how: str) -> None:
     given = arguments(**HOW[how])
-    right, found = ops.attention_forward(*given), fallback.forward(*given)
-    out, state, count, entropy, kept = right
-    check((found[0], found[2], found[3]), (out, count, entropy))
-    assert (found[1].shape, found[1].dtype) == (state.shape, state.dtype)
-    assert (found[4].shape, found[4].dtype) == (kept.shape, kept.dtype)
-    rela = given[8]
+    output, row_max, threshold, support_size, entropy, reserve = ops.attention(*given)
+    found = reference.forward(*given)
+    check((found[0], found[3], found[4]), (output, support_size, entropy))
+    assert [(t.shape, t.dtype) for t in found[1:3]] == [(t.shape, t.dtype) for t in (row_max, threshold)]
+    rela = given[7] == "relu"
     if not rela:  # which has no threshold
-        torch.testing.assert_close(found[1].sum(-1), state.sum(-1), rtol=1e-4, atol=1e-5)
-    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    saved, numbers, seed = given[:7], given[7:12], given[12]
-    check(
-        fallback.backward(grad, *saved, found[1], found[2], found[4], *numbers, seed, not rela),
-        ops.attention_backward(grad, *saved, state, count, kept, *numbers, seed, not rela),
-    )
-    q, k, _, alphas, *masks = saved
-    crow = torch.nn.functional.pad(count.flatten().cumsum(0), (1, 0))
-    check(
-        fallback.support(q, k, alphas, *masks, found[1], crow, *numbers[:4]),
-        ops.attention_support(q, k, alphas, *masks, state, crow, *numbers[:4]),
-    )
+        torch.testing.assert_close(found[1] + found[2], row_max + threshold, rtol=1e-4, atol=1e-5)
+    grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+    inputs, how_much, seed = given[:7], given[7:12], given[12]
+    arguments_of_backward = (grad, *inputs, row_max, threshold, support_size, reserve, *how_much, seed, not rela)
+    check(reference.backward(*arguments_of_backward), ops.attention_backward(*arguments_of_backward))
+    q, k, _, alphas, *masks = inputs
+    crow = torch.nn.functional.pad(support_size.flatten().cumsum(0), (1, 0))
+    arguments_of_support = (q, k, alphas, *masks, row_max, threshold, crow, *how_much[:4])
+    check(reference.support(*arguments_of_support), ops.attention_support(*arguments_of_support))

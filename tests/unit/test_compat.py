@@ -88,10 +88,3 @@ def test_signatures_of_apply_begin_as_those_of_forward() -> None:
                 given = list(inspect.signature(getattr(ours, name).apply).parameters.values())
                 shared = [(p.name, p.default) for p in given[: len(wanted)]]
                 assert shared == [(p.name, p.default) for p in wanted], name
-
-
-def test_normmax_at_one_gives_what_the_package_gives() -> None:
-    x = torch.tensor([[1.0, 3.0, 2.0], [2.0, 2.0, 0.0]])
-    from entformer.compat.root_finding import normmax_bisect
-
-    torch.testing.assert_close(normmax_bisect(x, 1.0), package.normmax_bisect(x, 1.0))

@@ -1,4 +1,4 @@
-"""The mappings that are not plain entmax: normmax, budget, log_entmax, the support; and what all of them promise."""
+"""Normmax, budget, log_entmax and the support, and the properties that all functions of `functional.py` share."""
 
 import math
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from entformer.functional import (
     sparsemax_bisect,
 )
 
-Mapping = Callable[..., Tensor]
+Function = Callable[..., Tensor]
 INF, NAN = math.inf, math.nan
-EVERY: list[Mapping] = [sparsemax, entmax15, sparsemax_bisect, entmax_bisect, normmax_bisect, budget_bisect]
-OURS: list[Mapping] = [normmax_bisect, budget_bisect]  # the two with a solver of their own
-every = pytest.mark.parametrize("mapping", EVERY, ids=lambda f: f.__name__)
-ours = pytest.mark.parametrize("mapping", OURS, ids=lambda f: f.__name__)
+EVERY: list[Function] = [sparsemax, entmax15, sparsemax_bisect, entmax_bisect, normmax_bisect, budget_bisect]
+OURS: list[Function] = [normmax_bisect, budget_bisect]  # the two with a solver of their own
+every = pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
+ours = pytest.mark.parametrize("function", OURS, ids=lambda f: f.__name__)
 TIGHT = 1e-12  # float64 arithmetic on rows of moderate size: a few thousand roundings
 
 
@@ -35,63 +35,63 @@ def rows(*shape: int, scale: float = 2.0, seed: int = 0) -> Tensor:
     return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def mass(mapping: Mapping) -> float:
+def mass(function: Function) -> float:
     """What a row sums to by default."""
-    return 2.0 if mapping is budget_bisect else 1.0
+    return 2.0 if function is budget_bisect else 1.0
 
 
-# ---- what every mapping promises -----------------------------------------------------------------------------------------
+# ---- properties of every function ------------------------------------------------------------------------------------------
 
 
 @every
 @pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 0), ((2, 3, 4), -2), ((2, 3, 4), 0), ((1, 6, 1), 1)])
-def test_rows_of_any_dimension(mapping: Mapping, shape: tuple[int, ...], dim: int) -> None:
+def test_rows_of_any_dimension(function: Function, shape: tuple[int, ...], dim: int) -> None:
     x = rows(*shape)
-    weights = mapping(x, dim=dim)
-    last = mapping(x.movedim(dim, -1).contiguous())
+    weights = function(x, dim=dim)
+    last = function(x.movedim(dim, -1).contiguous())
     torch.testing.assert_close(weights, last.movedim(-1, dim), rtol=0.0, atol=TIGHT)
-    torch.testing.assert_close(weights.sum(dim), torch.full_like(weights.sum(dim), mass(mapping)), rtol=0.0, atol=TIGHT)
+    torch.testing.assert_close(weights.sum(dim), torch.full_like(weights.sum(dim), mass(function)), rtol=0.0, atol=TIGHT)
     assert (weights >= 0.0).all()
     assert (weights <= 1.0 + TIGHT).all()
 
 
 @every
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
-def test_empty_tensors(mapping: Mapping, shape: tuple[int, ...]) -> None:
+def test_empty_tensors(function: Function, shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape, requires_grad=True)
-    weights = mapping(x)
+    weights = function(x)
     assert weights.shape == x.shape
     weights.sum().backward()
     assert x.grad is not None
 
 
 @every
-def test_a_single_number_is_a_row_of_one(mapping: Mapping) -> None:
-    assert mapping(torch.tensor(-3.0)).item() == 1.0
-    assert mapping(torch.full((4, 1), -3.0)).tolist() == [[1.0]] * 4
+def test_a_single_number_is_a_row_of_one(function: Function) -> None:
+    assert function(torch.tensor(-3.0)).item() == 1.0
+    assert function(torch.full((4, 1), -3.0)).tolist() == [[1.0]] * 4
 
 
 @every
-def test_mask_is_the_same_as_minus_infinity(mapping: Mapping) -> None:
+def test_mask_is_the_same_as_minus_infinity(function: Function) -> None:
     x = rows(4, 6)
     mask = torch.tensor([True, True, False, True, False, True])
     x.requires_grad_()
-    masked = mapping(x, mask=mask)
+    masked = function(x, mask=mask)
     (from_mask,) = torch.autograd.grad(masked.square().sum(), x)
-    weights = mapping(x.masked_fill(~mask, -INF))
+    weights = function(x.masked_fill(~mask, -INF))
     (from_infinity,) = torch.autograd.grad(weights.square().sum(), x)
     assert torch.equal(masked, weights)
     assert torch.equal(from_mask, from_infinity)
     assert (masked[:, ~mask] == 0.0).all()
-    torch.testing.assert_close(masked[:, mask], mapping(x[:, mask]), rtol=0.0, atol=TIGHT)
+    torch.testing.assert_close(masked[:, mask], function(x[:, mask]), rtol=0.0, atol=TIGHT)
 
 
 @every
-def test_nothing_allowed_gives_zeros_and_zero_gradients(mapping: Mapping) -> None:
+def test_nothing_allowed_gives_zeros_and_zero_gradients(function: Function) -> None:
     x = rows(3, 4)
     x[1] = -INF
     x.requires_grad_()
-    weights = mapping(x)
+    weights = function(x)
     weights.square().sum().backward()
     assert (weights[1] == 0.0).all()
     assert x.grad is not None
@@ -100,19 +100,19 @@ def test_nothing_allowed_gives_zeros_and_zero_gradients(mapping: Mapping) -> Non
 
 
 @every
-def test_nan_stays_in_its_row(mapping: Mapping) -> None:
+def test_nan_stays_in_its_row(function: Function) -> None:
     x = rows(3, 4)
     x[1, 2] = NAN
-    weights = mapping(x)
+    weights = function(x)
     assert weights[1].isnan().all()
     assert not weights[[0, 2]].isnan().any()
 
 
 @every
-def test_plus_infinity_is_a_limit(mapping: Mapping) -> None:
+def test_plus_infinity_is_a_limit(function: Function) -> None:
     x = torch.tensor([[INF, 1.0, INF, 0.0, INF, -INF]])
-    share = mass(mapping) / 3.0
-    torch.testing.assert_close(mapping(x), torch.tensor([[share, 0.0, share, 0.0, share, 0.0]]))
+    share = mass(function) / 3.0
+    torch.testing.assert_close(function(x), torch.tensor([[share, 0.0, share, 0.0, share, 0.0]]))
 
 
 def test_budget_beyond_the_infinite_entries_goes_on() -> None:
@@ -122,39 +122,39 @@ def test_budget_beyond_the_infinite_entries_goes_on() -> None:
 
 @every
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
-def test_lower_precisions_round_only_the_result(mapping: Mapping, dtype: torch.dtype, atol: float) -> None:
+def test_lower_precisions_round_only_the_result(function: Function, dtype: torch.dtype, atol: float) -> None:
     x = rows(5, 33).to(dtype)  # atol: half a unit in the last place of a weight near 1, a little more in float32
-    weights = mapping(x)
+    weights = function(x)
     assert weights.dtype == dtype
-    torch.testing.assert_close(weights.double(), mapping(x.double()), rtol=0.0, atol=atol)
+    torch.testing.assert_close(weights.double(), function(x.double()), rtol=0.0, atol=atol)
 
 
 @every
-def test_under_autocast_the_result_is_float32_as_for_softmax(mapping: Mapping) -> None:
+def test_under_autocast_the_result_is_float32_as_for_softmax(function: Function) -> None:
     x = rows(3, 5).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        weights = mapping(x)
+        weights = function(x)
     assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights, mapping(x.float()))
+    torch.testing.assert_close(weights, function(x.float()))
 
 
 @every
-def test_shifts_of_any_size_change_nothing(mapping: Mapping) -> None:
+def test_shifts_of_any_size_change_nothing(function: Function) -> None:
     x = torch.tensor([[0.0, -1.0, 1.0, -3.0]])  # exact in float32 after the shift too
-    torch.testing.assert_close(mapping(x + 1e7), mapping(x))
-    torch.testing.assert_close(mapping(x - 1e7), mapping(x))
+    torch.testing.assert_close(function(x + 1e7), function(x))
+    torch.testing.assert_close(function(x - 1e7), function(x))
 
 
-@pytest.mark.parametrize("mapping", [*EVERY, log_entmax, entmax_support], ids=lambda f: f.__name__)
-def test_errors_say_what_to_do(mapping: Mapping) -> None:
+@pytest.mark.parametrize("function", [*EVERY, log_entmax, entmax_support], ids=lambda f: f.__name__)
+def test_invalid_arguments_raise(function: Function) -> None:
     with pytest.raises(ArgumentError, match="floating-point"):
-        mapping(torch.tensor([1, 2]))
+        function(torch.tensor([1, 2]))
     with pytest.raises(ArgumentError, match="dim=2"):
-        mapping(torch.zeros(2, 3), dim=2)
+        function(torch.zeros(2, 3), dim=2)
     with pytest.raises(ArgumentError, match="boolean"):
-        mapping(torch.zeros(2, 3), mask=torch.ones(2, 3))
+        function(torch.zeros(2, 3), mask=torch.ones(2, 3))
     with pytest.raises(ArgumentError, match="broadcast"):
-        mapping(torch.zeros(2, 3), mask=torch.ones(4, dtype=torch.bool))
+        function(torch.zeros(2, 3), mask=torch.ones(4, dtype=torch.bool))
 
 
 # ---- normmax -------------------------------------------------------------------------------------------------------------
@@ -242,17 +242,17 @@ def test_budget_gradients() -> None:
 
 
 @ours
-def test_transforms_of_the_solvers(mapping: Mapping) -> None:
+def test_transforms_of_the_solvers(function: Function) -> None:
     x = rows(3, 2, 5)
-    weights = mapping(x)
-    torch.testing.assert_close(torch.func.vmap(mapping)(x), weights, rtol=0.0, atol=TIGHT)
+    weights = function(x)
+    torch.testing.assert_close(torch.func.vmap(function)(x), weights, rtol=0.0, atol=TIGHT)
     parameters = torch.tensor([1.5, 2.0, 3.0], dtype=torch.float64)
-    each = torch.stack([mapping(part, float(value)) for part, value in zip(x, parameters, strict=True)])
-    torch.testing.assert_close(torch.func.vmap(mapping)(x, parameters), each, rtol=0.0, atol=TIGHT)
-    jacobian = torch.autograd.functional.jacobian(mapping, x[0, 0])
-    torch.testing.assert_close(torch.func.jacrev(mapping)(x[0, 0]), jacobian, rtol=0.0, atol=TIGHT)
-    torch.testing.assert_close(torch.func.jacfwd(mapping)(x[0, 0]), jacobian, rtol=0.0, atol=TIGHT)
-    torch.testing.assert_close(torch.func.vmap(torch.func.jacrev(mapping))(x[:, 0])[0], jacobian, rtol=0.0, atol=TIGHT)
+    each = torch.stack([function(part, float(value)) for part, value in zip(x, parameters, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(function)(x, parameters), each, rtol=0.0, atol=TIGHT)
+    jacobian = torch.autograd.functional.jacobian(function, x[0, 0])
+    torch.testing.assert_close(torch.func.jacrev(function)(x[0, 0]), jacobian, rtol=0.0, atol=TIGHT)
+    torch.testing.assert_close(torch.func.jacfwd(function)(x[0, 0]), jacobian, rtol=0.0, atol=TIGHT)
+    torch.testing.assert_close(torch.func.vmap(torch.func.jacrev(function))(x[:, 0])[0], jacobian, rtol=0.0, atol=TIGHT)
 
 
 def test_the_solvers_are_good_operators() -> None:
@@ -263,11 +263,11 @@ def test_the_solvers_are_good_operators() -> None:
     torch.library.opcheck(torch.ops.entformer.budget_threshold.default, (z - z.amax(-1, True), torch.ones(3, 1).double()))
 
 
-@pytest.mark.parametrize("mapping", [*OURS, log_entmax], ids=lambda f: f.__name__)
-def test_compiles_without_graph_breaks(mapping: Mapping) -> None:
-    compiled = torch.compile(mapping, fullgraph=True, backend="aot_eager")
+@pytest.mark.parametrize("function", [*OURS, log_entmax], ids=lambda f: f.__name__)
+def test_compiles_without_graph_breaks(function: Function) -> None:
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     x = rows(3, 5).requires_grad_()
-    weights, expected = compiled(x), mapping(x)
+    weights, expected = compiled(x), function(x)
     torch.testing.assert_close(weights, expected, rtol=0.0, atol=TIGHT)
     one, other = (torch.autograd.grad(torch.where(w.isinf(), 0.0, w).square().sum(), x)[0] for w in (weights, expected))
     torch.testing.assert_close(one, other, rtol=0.0, atol=TIGHT)
@@ -358,11 +358,11 @@ def test_support_is_where_the_weights_are_not_zero(alpha: float) -> None:
     assert not support[..., 1].any()
 
 
-@pytest.mark.parametrize("mapping", [sparsemax, entmax15], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [sparsemax, entmax15], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dim", [-1, 1])
-def test_support_sizes_on_request(mapping: Mapping, dim: int) -> None:
+def test_support_sizes_on_request(function: Function, dim: int) -> None:
     x = rows(2, 5, 7)
-    weights, sizes = mapping(x, dim=dim, return_support_size=True)
-    assert torch.equal(weights, mapping(x, dim=dim))
+    weights, sizes = function(x, dim=dim, return_support_size=True)
+    assert torch.equal(weights, function(x, dim=dim))
     assert sizes.dtype == torch.int64
     assert torch.equal(sizes, (weights > 0.0).sum(dim, keepdim=True))

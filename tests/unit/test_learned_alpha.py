@@ -38,7 +38,7 @@ def test_start_must_lie_inside_the_bounds(start: float) -> None:
         LearnedAlpha(2, init=start)
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ArgumentError, match="num_heads=0"):
         LearnedAlpha(0)
     with pytest.raises(ArgumentError, match=r"low=2.0 must be below high=1.0"):

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from entformer.checkpoint.atomic import read_json, write_json
 from entformer.cli import longctx
+from entformer.files import read_json, write_json
 from entformer.longcontext import train as training
-from entformer.longcontext.evaluate import AtLength
-from entformer.longcontext.methods import method_of
-from entformer.longcontext.registry import Recipe, command_of, recipe_of
+from entformer.longcontext.evaluate import LengthResult
+from entformer.longcontext.methods import get_method
+from entformer.longcontext.registry import TaskConfig, get_task_config, make_command
 from entformer.longcontext.results import sweep
 from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
-from entformer.longcontext.train import RunSpec, build, device_here, train_and_evaluate
+from entformer.longcontext.train import RunSpec, build, select_device, train_and_evaluate
 from entformer.models.lm import CausalLM
 
 # Vasylenko et al. (2025) and the authors' code: layers, width, heads, feed-forward size, updates, peak rate, warm-up.
@@ -41,16 +41,16 @@ SEQUENCES = {"mqmtar": 50_000_000, "sort": 40_000_000, "copy": 20_000_000, "reve
 SEQUENCES |= dict.fromkeys(("flip-flop", "local-count", "n-back"), 10_000_000)
 
 
-def small(task: str = "copy", **changes: Any) -> Recipe:
+def small(task: str = "copy", **changes: Any) -> TaskConfig:
     """The published set-up of a task with a model and a run that take no time."""
     tiny = {"width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 6, "sequences": 6, "steps": 6}
-    return replace(recipe_of(task, "paper"), **{**tiny, "eval_lengths": (64,), "train_length": 24, **changes})
+    return replace(get_task_config(task, "paper"), **{**tiny, "eval_lengths": (64,), "train_length": 24, **changes})
 
 
-def trainer_of(recipe: Recipe, method: str = "asentmax") -> Any:
+def trainer_of(recipe: TaskConfig, method: str = "asentmax") -> Any:
     spec = RunSpec(method, "nape", 0)
     task, model = build(recipe, spec)
-    return training._Trainer(recipe, spec, task, model, training.Run(recipe, spec))
+    return training._Trainer(recipe, spec, task, model, training.ExperimentResult(recipe, spec))
 
 
 # ---- the figures -----------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def trainer_of(recipe: Recipe, method: str = "asentmax") -> Any:
 
 @pytest.mark.parametrize("task", PUBLISHED)
 def test_model_and_schedule(task: str) -> None:
-    recipe = recipe_of(task, "paper")
+    recipe = get_task_config(task, "paper")
     layers, width, heads, hidden, steps, lr, warmup = PUBLISHED[task]
     assert (recipe.layers, recipe.width, recipe.heads, recipe.hidden) == (layers, width, heads, hidden)
     assert (recipe.steps, recipe.warmup, recipe.batch, recipe.weight_decay) == (steps, warmup, 128, 0.0)
@@ -68,7 +68,7 @@ def test_model_and_schedule(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASK_OPTIONS)
 def test_task_and_lengths(task: str) -> None:
-    recipe = recipe_of(task, "paper")
+    recipe = get_task_config(task, "paper")
     made = asdict(make_task(task, **recipe.options))
     assert {name: made[name] for name in TASK_OPTIONS[task]} == TASK_OPTIONS[task]
     assert recipe.train_length == (128 if task == "local-count" else 64)
@@ -83,7 +83,7 @@ def test_task_and_lengths(task: str) -> None:
 @pytest.mark.parametrize("task", ["mqmtar", "copy"])
 def test_start_of_the_published_model(task: str) -> None:
     """Embeddings N(0, 0.02^2) times sqrt(D), all matrices N(0, 0.02^2), gains 1, no biases but ASEntmax's."""
-    recipe = recipe_of(task, "paper")
+    recipe = get_task_config(task, "paper")
     _, model = build(recipe, RunSpec("asentmax", "nape", 0))
     assert isinstance(model, CausalLM)
     assert not model.config.tied_output
@@ -106,12 +106,18 @@ def test_start_of_the_published_model(task: str) -> None:
     assert (attention.scaling.delta, attention.scaling.rho) == (1.0, 2.0)  # type: ignore[union-attr]
 
 
-def test_published_starts_of_the_methods() -> None:
-    assert method_of("asentmax", published=True).scaling_init == "paper"
-    assert method_of("entmax-per-head", published=True).scaling_init == "paper"
-    assert method_of("asentmax-identity", published=True).scaling_init == "identity"
-    assert method_of("asentmax").scaling_init is None
-    assert method_of("ssmax", published=True).scaling_init is None  # 1, as published, at every size
+@pytest.mark.parametrize(
+    ("method", "published", "init"),
+    [
+        ("asentmax", True, "paper"),
+        ("entmax-per-head", True, "paper"),
+        ("asentmax-identity", True, "identity"),
+        ("asentmax", False, None),
+        ("ssmax", True, None),  # 1, as published, at every size
+    ],
+)
+def test_published_initialization(method: str, published: bool, init: str | None) -> None:
+    assert get_method(method, published=published).scaling_init == init
 
 
 def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
@@ -134,7 +140,7 @@ def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (group["betas"], group["weight_decay"]) == ((0.9, 0.99), 0.0)
     clipped: list[float] = []
     monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda _, limit: clipped.append(limit))
-    trainer.update()
+    trainer.train_step()
     assert clipped == [1.0]
 
 
@@ -146,7 +152,7 @@ def test_each_sequence_has_its_own_length(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(training, "mixed", lambda task, n, generator: drawn.append(n) or mixed(task, n, generator))
     trainer = trainer_of(small(train_length=64, batch=128))
     for _ in range(3):
-        trainer.update()
+        trainer.train_step()
     lengths = torch.cat(drawn)
     assert (lengths.min(), lengths.max()) == (32, 64)  # 48 +- 16
     assert all(len(n.unique()) > 20 for n in drawn)
@@ -177,10 +183,10 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]]) -
     asked: list[tuple[str, int, int]] = []
     given = iter(scores)
 
-    def evaluate(model: nn.Module, task: Any, length: int, *, sequences: int, seed: int, heads: bool = True) -> AtLength:
+    def evaluate(model: nn.Module, task: Any, length: int, *, sequences: int, seed: int, heads: bool = True) -> LengthResult:
         asked.append((task.split, length, seed))
         exact, right = next(given) if task.split == "validation" else (0.0, 0.0)
-        return AtLength(length, sequences, exact, right)
+        return LengthResult(length, sequences, exact, right)
 
     monkeypatch.setattr(training, "evaluate", evaluate)
     return asked
@@ -219,43 +225,31 @@ def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
 
 
-def test_validation_has_its_own_words() -> None:
-    task = make_task("mqmtar")
-    words = []
-    for part in (task, task.held_out(), task.validation()):
-        sample = part.sample(200, 64, torch.Generator().manual_seed(0))
-        values = sample.labels[sample.labels != IGNORE].view(200, -1)[:, :-1].unflatten(1, (-1, 3))[..., 1:]
-        words.append({tuple(word) for word in values.flatten(0, 1).tolist()})
-    assert not words[0] & words[1]
-    assert not words[0] & words[2]
-    assert not words[1] & words[2]
-
-
 # ---- device, precision, command --------------------------------------------------------------------------------------------
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_here("cpu") == torch.device("cpu")
+    assert select_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device_here("auto") == torch.device("cuda")
-    assert device_here("cuda:1") == torch.device("cuda", 1)
+    assert select_device("auto") == torch.device("cuda")
+    assert select_device("cuda:1") == torch.device("cuda", 1)
 
 
 def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights() -> None:
     trainer = trainer_of(small(precision="bfloat16"), "softmax")
     seen: list[torch.dtype] = []
     trainer.model.layers[0].feed_forward.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
-    assert math.isfinite(trainer.update())
+    assert math.isfinite(trainer.train_step())
     assert seen == [torch.bfloat16]
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in trainer.model.parameters())
 
 
 def test_the_command_names_the_size() -> None:
-    recipe = replace(recipe_of("copy", "paper"), steps=100)
-    said = command_of(recipe, methods=["asentmax"], positions=["nape"], seeds=[0])
+    recipe = replace(get_task_config("copy", "paper"), steps=100)
+    said = make_command(recipe, methods=["asentmax"], positions=["nape"], seeds=[0])
     assert said == "entformer longctx copy --methods asentmax --positions nape --size paper --seeds 1 --steps 100"
-    assert "--size" not in command_of(recipe_of("copy"), methods=["softmax"], positions=["nape"], seeds=[0])
+    assert "--size" not in make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[0])
 
 
 def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
@@ -282,7 +276,7 @@ def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
 
 def test_results_of_before_these_settings_are_kept(tmp_path: Path) -> None:
     """A run.json that lacks the new settings was made with what they are by default."""
-    recipe = replace(recipe_of("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
+    recipe = replace(get_task_config("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
     recipe = replace(recipe, width=16, heads=4, hidden=16, batch=4)
     spec = RunSpec("softmax", "nape", 0)
     sweep(recipe, [spec], tmp_path)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from entformer.cli import longctx
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.evaluate import evaluate, observe
-from entformer.longcontext.methods import METHODS, POSITIONS, method_of, positions_of
-from entformer.longcontext.registry import Recipe, recipe_of
+from entformer.longcontext.evaluate import evaluate, head_statistics
+from entformer.longcontext.methods import METHODS, POSITIONS, get_method, get_positions
+from entformer.longcontext.registry import get_task_config
 from entformer.longcontext.results import markdown, read_results, sweep, table
 from entformer.longcontext.tasks import IGNORE, make_task
 from entformer.longcontext.theory import dispersion
@@ -24,7 +24,7 @@ from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import get_normalizer
 
 TINY = replace(
-    recipe_of("copy"),
+    get_task_config("copy"),
     options={"alphabet": 4},
     train_length=6,
     eval_lengths=(6, 70),
@@ -70,7 +70,7 @@ def test_observed_heads() -> None:
     task, model = build(replace(TINY, width=32, heads=8), RunSpec("asentmax", "nape", 0))
     model.eval()
     inputs = task.sample(2, 150, torch.Generator().manual_seed(0)).inputs
-    heads = observe(model, inputs)
+    heads = head_statistics(model, inputs)
     assert heads.keys == inputs.shape[1]
     assert heads.gamma == [[0.0] * 8] * 2
     assert heads.scale_p95 == pytest.approx(1.05)
@@ -79,7 +79,7 @@ def test_observed_heads() -> None:
             assert 1.0 <= heads.support[layer][head] <= heads.keys
             assert 0.0 <= heads.entropy[layer][head] <= 1.0
             assert 1.0 / heads.keys <= heads.top[layer][head] <= 1.0
-    dense = observe(build(replace(TINY, width=32, heads=8), RunSpec("softmax", "nope", 0))[1].eval(), inputs)
+    dense = head_statistics(build(replace(TINY, width=32, heads=8), RunSpec("softmax", "nope", 0))[1].eval(), inputs)
     assert dense.beta is None
     assert min(map(min, dense.support)) > heads.keys - 64
     assert all(attention.hook is None for _, _, attention in model.attention_layers())  # type: ignore[operator, union-attr]
@@ -95,10 +95,10 @@ def test_observed_heads() -> None:
 def test_every_method_trains_on_tokens_and_on_items(method: str) -> None:
     for recipe in (
         replace(TINY, steps=2, eval_lengths=(9,)),
-        replace(recipe_of("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
+        replace(get_task_config("max-retrieval"), width=8, steps=2, batch=4, eval_lengths=(20,), sequences=4),
     ):
-        if recipe.task == "max-retrieval" and get_normalizer(method_of(method).normalizer).uses_positions:
-            with pytest.raises(ArgumentError, match="needs an order of keys"):
+        if recipe.task == "max-retrieval" and get_normalizer(get_method(method).normalizer).uses_positions:
+            with pytest.raises(ArgumentError, match="requires ordered keys"):
                 build(recipe, RunSpec(method, "nape", 0))
             continue
         run, _ = train_and_evaluate(recipe, RunSpec(method, "nape", 0))
@@ -113,20 +113,20 @@ def test_all_positions_train(positions: str) -> None:
 
 
 def test_names_are_read() -> None:
-    assert method_of("entmax-2").alpha == 2.0
-    assert method_of("topk-5").options == {"k": 5}
-    assert method_of("softmax-temperature-0.0004").temperature == 0.0004
-    assert (method_of("leaky-relu-rms").normalizer, method_of("leaky-relu-rms").output_norm) == ("leaky_relu", "rms")
-    assert method_of("softmax-init").output_norm == "init"
-    assert method_of("asentmax-gamma2").scaling_gamma == 2.0
-    assert method_of("adaptive_temperature").normalizer == "adaptive_temperature"
-    assert positions_of("rope-5e5")["rotary_base"] == 5e5
+    assert get_method("entmax-2").alpha == 2.0
+    assert get_method("topk-5").options == {"k": 5}
+    assert get_method("softmax-temperature-0.0004").temperature == 0.0004
+    assert (get_method("leaky-relu-rms").normalizer, get_method("leaky-relu-rms").output_norm) == ("leaky_relu", "rms")
+    assert get_method("softmax-init").output_norm == "init"
+    assert get_method("asentmax-gamma2").scaling_gamma == 2.0
+    assert get_method("adaptive_temperature").normalizer == "adaptive_temperature"
+    assert get_positions("rope-5e5")["rotary_base"] == 5e5
     for name in ("entmax-0.5", "hardmax", "topk-0", "no_module_here:X", "softmax-temperature-0", "entmax-rms"):
         with pytest.raises(ArgumentError):
-            method_of(name)
+            get_method(name)
     for name in ("rope-1", "nape-2", "learned"):
         with pytest.raises(ArgumentError):
-            positions_of(name)
+            get_positions(name)
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_run_that_diverges_is_told_and_counts_as_zero(tmp_path: Path) -> None:
     assert [record["token_accuracy"] for record in records] == [0.0, 0.0]
 
 
-def test_a_race_is_kept_and_grows(tmp_path: Path) -> None:
+def test_a_sweep_is_kept_and_grows(tmp_path: Path) -> None:
     told: list[str] = []
     specs = [RunSpec(method, "nape", seed) for seed in (0, 1) for method in ("softmax", "asentmax")]
     sweep(TINY, specs[:3], tmp_path, lambda who, what: told.append(f"{who.name} {what}"))
@@ -217,8 +217,8 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     ("change", "words"),
     [
         ({"methods": ","}, "--methods is empty"),
-        ({"methods": "hardmax"}, "'hardmax' is not known"),
-        ({"positions": "polar"}, "'polar' are not known"),
+        ({"methods": "hardmax"}, "unknown method 'hardmax'"),
+        ({"positions": "polar"}, "unknown positions 'polar'"),
         ({"seeds": "0"}, "--seeds"),
         ({"seeds": "three"}, "--seeds"),
         ({"eval_lengths": "64..32"}, "--eval-lengths"),
@@ -227,13 +227,13 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
         ({"options": ["alphabet"]}, "--option"),
         ({"options": ["color=3"]}, "no option 'color'"),
         ({"size": "giant"}, "'giant'"),
-        ({"device": "tpu"}, "'tpu' is not known"),
-        ({"device": "cuda:99"}, "GPUs here"),
+        ({"device": "tpu"}, "no device 'tpu'"),
+        ({"device": "cuda:99"}, "not available"),
         ({"precision": "int4"}, "--precision 'int4'"),
         ({"validate_every": 5}, "--validate-every: with size laptop"),
     ],
 )
-def test_mistakes_are_named_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_raise_before_any_training(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         longctx.run_task("copy", **PLAIN | change, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -270,9 +270,3 @@ def test_theory_says_what_is_known() -> None:
     assert found["peak", "SSMax, s = 0.43", 4096].top == pytest.approx(0.918, abs=1e-3)
     assert found["noise", "softmax", 4096].support == 4096
     assert found["noise", "entmax, alpha = 1.5", 4096].support < 40
-
-
-def test_recipes_of_both_sizes_build() -> None:
-    for task in ("mqmtar", "max-retrieval", "reverse"):
-        recipe: Recipe = recipe_of(task, "laptop")
-        build(recipe, RunSpec("asentmax", "nape", 0))

@@ -342,7 +342,7 @@ def test_alpha_of_a_module_is_learned_or_moved(module: Callable[[Any], nn.Module
     torch.testing.assert_close(fixed(x, target), learned(x, target))
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_raise() -> None:
     x, target = torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.long)
     for reduction in ("avg", "", "MEAN"):
         with pytest.raises(ArgumentError, match="reduction"):

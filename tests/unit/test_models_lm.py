@@ -165,6 +165,6 @@ def test_own_options_reach_the_layers() -> None:
         ({"layres": 2}, "layres"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_raise(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         LMConfig.from_dict({"vocab_size": 8, **options})

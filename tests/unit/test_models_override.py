@@ -51,7 +51,7 @@ def test_a_softmax_head_can_be_made_sparse(make_run: MakeRun, backend: str) -> N
         torch.testing.assert_close(scores(model), scores(sparse))
 
 
-def test_a_head_keeps_the_alpha_of_its_neighbors(make_run: MakeRun) -> None:
+def test_a_head_keeps_its_neighbors_alpha(make_run: MakeRun) -> None:
     model = make_run().model
     own = model.alphas()["cross"]
     with overridden_alphas(model, {("cross", 1, 0): 1.25}):

@@ -1,7 +1,6 @@
 """MultiheadAttention against torch.nn.MultiheadAttention: outputs, gradients, weights, masks, states; costs and mistakes."""
 
 import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -242,28 +241,6 @@ def test_from_torch(options: dict[str, Any]) -> None:
     torch.testing.assert_close(learned.alphas, torch.full((HEADS,), 1.25, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_copy_and_pickle(name: str) -> None:
-    ours = MultiheadAttention(EMBED, HEADS, normalizer=name)
-    x = random(QUERIES, BATCH, EMBED)
-    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert torch.equal(twin(x, x, x)[0], ours(x, x, x)[0])
-    assert f"normalizer={name}" in repr(ours)
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_torch_encoder_layer_uses_our_forward(inference: bool) -> None:
-    """In eval mode without gradients torch's layer computes softmax by itself if it believes it may."""
-    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
-    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")  # type: ignore[assignment]
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    x, padding = random(2, 6, 16), torch.arange(6) >= torch.tensor([[6], [4]])
-    causal = nn.Transformer.generate_square_subsequent_mask(6)
-    expected = encoder(x, causal, torch.zeros(2, 6).masked_fill(padding, -torch.inf))
-    with torch.inference_mode(inference):
-        torch.testing.assert_close(encoder.eval()(x, causal.isinf(), padding), expected, **CLOSE)
-
-
 # ---- costs and mistakes --------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +250,25 @@ def test_zero_and_minus_infinity_need_no_dense_path() -> None:
     assert masks.pairs is not None
     assert torch.equal(masks.pairs[0, 0, :, 1:], ~MASKS["pairs"]["attn_mask"])
     assert masks.pairs[..., 0].all()
+
+
+@pytest.mark.parametrize("extras", [False, True])
+def test_masks_of_either_meaning_agree(extras: bool) -> None:
+    module, x = MultiheadAttention(16, 4, batch_first=True, add_zero_attn=extras), random(2, 7, 16)
+    padding = torch.arange(7) >= torch.tensor([[7], [4]])
+    later = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    expected, expected_weights = module(x, x, x, key_padding_mask=padding, attn_mask=later)
+    for masks in (
+        {"key_mask": ~padding, "mask": ~later[None, None]},
+        {"key_padding_mask": padding, "mask": ~later[None, None]},
+    ):
+        out, weights = module(x, x, x, **masks)
+        assert torch.equal(out, expected)
+        assert torch.equal(weights, expected_weights)
+    with pytest.raises(ArgumentError, match=r"key_mask must be boolean \(True = may attend\) with 2 dimensions and 7 keys"):
+        module(x, x, x, key_mask=padding[:, :5])
+    with pytest.raises(ArgumentError, match="mask must be boolean"):
+        module(x, x, x, mask=later[None, None].float())
 
 
 def test_dropout_only_in_training() -> None:
@@ -330,7 +326,7 @@ def test_nothing_of_size_lq_times_lk_is_made_without_weights() -> None:
     assert max(sizes) >= length * length  # and the watch can see one
 
 
-MISTAKES = {
+INVALID = {
     "heads": (lambda: MultiheadAttention(10, 3), "multiple of num_heads=3"),
     "dropout": (lambda: MultiheadAttention(4, 2, dropout=1.5), "dropout=1.5"),
     "normalizer": (lambda: MultiheadAttention(4, 2, normalizer="softmin"), "'softmin'.*softmax, entmax15.*asentmax"),
@@ -349,8 +345,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_in_construction(make: Any, message: str) -> None:
+@pytest.mark.parametrize(("make", "message"), INVALID.values(), ids=INVALID.keys())
+def test_invalid_construction_raises(make: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
@@ -371,6 +367,6 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())
-def test_mistakes_in_calls(shapes: Any, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_calls_raise(shapes: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         MultiheadAttention(6, 2)(*(None if shape is None else torch.zeros(shape) for shape in shapes), **arguments)

@@ -243,9 +243,9 @@ def test_the_key_covers_every_source() -> None:
     while waiting:
         name = waiting.pop()
         seen.add(name)
-        path = native.HERE / name
+        path = native.SOURCES / name
         for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
-            relative = (path.parent / included).resolve().relative_to(native.HERE.resolve()).as_posix()
+            relative = (path.parent / included).resolve().relative_to(native.SOURCES.resolve()).as_posix()
             if relative not in seen:
                 waiting.append(relative)
     assert seen <= listed

@@ -67,7 +67,7 @@ def test_reorder(index: list[int]) -> None:
     assert torch.equal(keys, torch.cat([k[index], new], 2))
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_raise() -> None:
     cache, k = KeyValueCache(), torch.ones(2, 3, 1, 4)
     with pytest.raises(ArgumentError, match="the cache is empty"):
         cache.views()

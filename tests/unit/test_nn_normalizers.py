@@ -1,6 +1,7 @@
 """Every normalizer inside MultiheadAttention: gradients, padding, alphas, ReLA's norm and null rows, low precision."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,3 +214,8 @@ def test_normalizers_name_kernels_that_exist() -> None:
         assert (entry.kernel is None) == (entry.make_fn is not None)
         if entry.kernel is not None:
             attention(x, x, x, normalizer=entry.kernel)
+
+
+def test_the_documentation_lists_every_normalizer() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
+    assert [name for name in NORMALIZERS if f"`{name}`" not in page] == []

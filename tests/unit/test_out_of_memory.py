@@ -47,8 +47,8 @@ x = torch.zeros(4 * n)
 alpha = torch.tensor(1.5, dtype=torch.float64)
 weights = ef.entmax(x, 1.5, impl="cpu")
 grad = torch.ones_like(x)
-forward = lambda: torch.ops.entformer.entmax_forward(x, alpha)
-backward = lambda: torch.ops.entformer.entmax_backward(weights, alpha, grad, False)
+forward = lambda: torch.ops.entformer.entmax(x, alpha)
+backward = lambda: torch.ops.entformer.entmax_backward(grad, weights, alpha, False)
 """
 
 # Keys that are one key seen many times take no memory; forward needs a bias per key and, for each thread, rows of scores.

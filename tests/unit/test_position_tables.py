@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from entformer.models.lm import CausalLM
-from entformer.models.lm_config import LMConfig
 from entformer.nn import positions as encodings
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, get_slopes, nape_slopes
@@ -48,23 +46,6 @@ def test_modules_have_no_buffers(positions: str) -> None:
     attend(module, random(1, 100, EMBED))
     assert list(module.buffers()) == []
     assert not any(isinstance(value, Tensor) for part in module.modules() for value in vars(part).values())
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_and_back(positions: str, dtype: torch.dtype) -> None:
-    module, x = layer(positions), random(2, 60, EMBED)
-    weights = {name: value.clone() for name, value in module.state_dict().items()}
-    expected = attend(module, x)
-    module.to(dtype)
-    assert attend(module, x.to(dtype)).dtype == dtype
-    slopes = module.slopes
-    module.float().load_state_dict(weights)
-    assert torch.equal(attend(module, x), expected)
-    if slopes is not None:
-        assert torch.equal(slopes, module.slopes)  # type: ignore[arg-type]
-        assert slopes.dtype == torch.float32
-    torch.testing.assert_close(attend(module.double(), x.double()), expected.double(), rtol=0.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -103,16 +84,6 @@ def test_a_pass_inside_a_transform_leaves_nothing_behind(positions: str) -> None
     assert torch.equal(attend(module, x), expected)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_tables_made_in_inference_mode_serve_training(positions: str) -> None:
-    module, x = layer(positions), random(1, 5, EMBED)
-    with torch.inference_mode():
-        attend(module, x)
-    attend(module, x).sum().backward()
-    assert module.in_proj_weight is not None
-    assert module.in_proj_weight.grad is not None
-
-
 def test_slopes_are_right_however_a_module_came_to_be() -> None:
     for name, expected in (("alibi", alibi_slopes(HEADS)), ("nape", nape_slopes(HEADS))):
         with torch.device("meta"):
@@ -133,21 +104,6 @@ def test_what_slopes_returns_may_be_changed() -> None:
     assert slopes is not None
     slopes.zero_()
     assert torch.equal(module.slopes, alibi_slopes(HEADS))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("positions", ["alibi", "nape", "rotary", "sinusoidal"])
-def test_a_model_filled_on_meta_computes_the_same(positions: str) -> None:
-    config = LMConfig.from_dict({"vocab_size": 11, "width": 16, "heads": 2, "hidden": 16, "layers": 1, "positions": positions})
-    torch.manual_seed(0)
-    source = CausalLM(config)
-    ids = torch.arange(10)[None]
-    with torch.device("meta"):
-        assigned, filled = CausalLM(config), CausalLM(config)
-    assigned.load_state_dict(source.state_dict(), assign=True)
-    filled.to_empty(device="cpu").reset_parameters()
-    filled.load_state_dict(source.state_dict())
-    assert torch.equal(assigned(ids), source(ids))
-    assert torch.equal(filled(ids), source(ids))
 
 
 def test_the_number_of_kept_tables_is_bounded() -> None:

@@ -79,12 +79,12 @@ def test_a_raised_base_turns_more_slowly() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"base": 1.0}, {"slopes": "steep"}, {"share": 1.5}, {"kind": "polar"}])
-def test_positions_name_their_mistakes(wrong: dict[str, object]) -> None:
+def test_invalid_positions_raise(wrong: dict[str, object]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong)).replace("kind", "positions")):
         Positions(**wrong)  # type: ignore[arg-type]
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_raise() -> None:
     assert get_slopes("none", 4) is None
     with pytest.raises(ArgumentError, match=r"'learned'.*rotary, alibi, nape"):
         get_slopes("learned", 4)

@@ -1,4 +1,4 @@
-"""The door `entmax`: every refusal with its sentence, masks, shapes of alpha, the choice of an implementation."""
+"""`entformer.entmax`: invalid arguments, masks, shapes of alpha, and the choice of an implementation."""
 
 import math
 import re
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str) -> None:
+def test_invalid_arguments_raise(case: str) -> None:
     positional, named, sentence = REFUSED[case]
     with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}$"):
         entmax(*positional, **named)
@@ -378,8 +378,8 @@ def test_the_reference_is_accurate_in_float32(alpha: float) -> None:
     """As a GPU without kernels computes it."""
     x = 3.0 * scores(50, 40)
     alphas = torch.full((50,), alpha, dtype=torch.float64)
-    right = reference.entmax_forward(x.double(), alphas)
-    torch.testing.assert_close(reference.entmax_forward(x, alphas, torch.float32).double(), right, rtol=1e-4, atol=3e-6)
+    right = reference.entmax(x.double(), alphas)
+    torch.testing.assert_close(reference.entmax(x, alphas, torch.float32).double(), right, rtol=1e-4, atol=3e-6)
 
 
 def test_numbers_of_any_kind_are_alphas() -> None:

@@ -40,13 +40,13 @@ def entmax(*args: Any, **how: Any) -> Tensor:
 def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
     """Counts the calls of the fused kernel."""
     calls: list[int] = []
-    forward = ops.forward_with_gradient
+    forward = ops.attention_with_gradient
 
     def counted(*inputs: Any) -> tuple[Tensor, ...]:
         calls.append(1)
         return forward(*inputs)
 
-    monkeypatch.setattr(api.ops, "forward_with_gradient", counted)
+    monkeypatch.setattr(api.ops, "attention_with_gradient", counted)
     return calls
 
 

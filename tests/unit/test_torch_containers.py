@@ -211,19 +211,6 @@ def test_nested_tensors_that_cannot_be_taken() -> None:
         MultiheadAttention(WIDTH, HEADS)(nested, nested, nested)
 
 
-def test_causal_hint_without_a_mask_is_the_mask() -> None:
-    """torch refuses the hint alone; here it means what it says."""
-    module, x = MultiheadAttention(WIDTH, HEADS, batch_first=True), random(BATCH, LENGTH, WIDTH)
-    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    for need_weights in (True, False):
-        expected, expected_weights = module(x, x, x, attn_mask=causal, need_weights=need_weights)
-        for mask in (None, causal):
-            out, weights = module(x, x, x, attn_mask=mask, is_causal=True, need_weights=need_weights)
-            torch.testing.assert_close(out, expected, **CLOSE)
-            if need_weights:
-                torch.testing.assert_close(weights, expected_weights, **CLOSE)
-
-
 # ---- tools ---------------------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.kernels.fused.api import dropout
 from entformer.models.fused_loss import output_loss
+from entformer.nn.layers import Dropout
 
 
 def normal(*shape: int) -> Tensor:
@@ -54,13 +54,13 @@ def test_gradient_of_a_model_with_dropout() -> None:
 def test_transforms_of_dropout() -> None:
     x = normal(3, 4, 1000)
     torch.manual_seed(0)
-    grad = torch.func.grad(lambda t: dropout(t, 0.5, t).sum())(x)
+    grad = torch.func.grad(lambda t: Dropout(0.5)(t, t).sum())(x)
     assert set(grad.unique().tolist()) == {1.0, 3.0}  # dropped or doubled, and the residual
-    out, tangent = torch.func.jvp(lambda t: dropout(t, 0.5), (torch.ones(100),), (torch.ones(100),))
+    out, tangent = torch.func.jvp(lambda t: Dropout(0.5)(t), (torch.ones(100),), (torch.ones(100),))
     assert torch.equal(out, tangent)
-    mapped = torch.func.vmap(lambda t: dropout(t, 0.5), randomness="different")(torch.ones(8, 200))
+    mapped = torch.func.vmap(lambda t: Dropout(0.5)(t), randomness="different")(torch.ones(8, 200))
     assert not torch.equal(mapped[0], mapped[1])
-    mapped = torch.func.vmap(lambda t: dropout(t, 0.5), randomness="same")(torch.ones(8, 200))
+    mapped = torch.func.vmap(lambda t: Dropout(0.5)(t), randomness="same")(torch.ones(8, 200))
     assert torch.equal(mapped[0], mapped[1])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from entformer.errors import DataError
 from entformer.kernels.registry import resolve
-from entformer.longcontext.registry import recipe_of
+from entformer.longcontext.registry import get_task_config
 from entformer.longcontext.results import sweep
 from entformer.longcontext.train import RunSpec
 
@@ -26,7 +26,7 @@ def test_caches_of_a_trained_run_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = {"width": 16, "heads": 4, "hidden": 16, "steps": 6, "batch": 4, "sequences": 2, "eval_lengths": (16,)}
-    sweep(replace(recipe_of("copy"), **sizes), [RunSpec("entmax", "nape", 0)], tmp_path)
+    sweep(replace(get_task_config("copy"), **sizes), [RunSpec("entmax", "nape", 0)], tmp_path)
     run(tmp_path / "runs" / "entmax_nape_0", monkeypatch)
     found = json.loads(capsys.readouterr().out)
     assert found["length"] == 1500

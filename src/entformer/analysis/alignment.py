@@ -22,6 +22,7 @@ from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.text.tokenizer import SubwordTokenizer
 
+Key = tuple[str, int, int]  # what, layer, head
 MODES = ("normal", "shifted")  # row t, row t + 1
 
 
@@ -136,46 +137,13 @@ def collect_alignment(
     Heads are averaged in two ways: by normalized weights, so that all heads count equally, and by raw weights, where heads with
     large weights dominate. The two differ only where rows need not sum to one (ReLA).
     """
-    sums: dict[tuple[str, int, int], list[Floats]] = {}
+    sums: dict[Key, Floats] = {}
     done = 0
     for batch in batches:
         if max(batch.examples, default=0) >= len(gold):
             raise ArgumentError(f"the gold standard has {len(gold)} lines; the batch contains sentence {max(batch.examples)}.")
-        sentences = _Sentences(batch, subwords, gold)
-        together: dict[str, list[tuple[Ints, Floats]]] = {"": [], "raw ": []}  # cells of the mean of each layer
-        shape = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
-        lengths = batch.target_lengths.cpu().numpy(), batch.source_lengths.cpu().numpy()
-
-        def add(key: tuple[str, int, int], best: Ints, sentences: _Sentences = sentences) -> None:
-            both = [np.array(sentences.count(best, shift), dtype=np.float64) for shift in (0, 1)]
-            sums[key] = [old + new for old, new in zip(sums[key], both, strict=True)] if key in sums else both
-
-        def hook(
-            attn_type: str,
-            layer: int,
-            module: MultiheadAttention,
-            trace: AttentionTrace,
-            lengths: tuple[Ints, Ints] = lengths,
-            shape: tuple[int, int, int] = shape,
-            together: dict[str, list[tuple[Ints, Floats]]] = together,
-            add: Callable[[tuple[str, int, int], Ints], None] = add,
-        ) -> None:
-            rows = layer_rows(attn_type, layer, trace, *lengths)
-            best = strongest_keys(*_without_end(rows), rows.batch * rows.heads * rows.queries)
-            for head, own in enumerate(best.reshape(rows.batch, rows.heads, rows.queries).transpose(1, 0, 2)):
-                add(("head", layer, head), own)
-            for mean, mixture in (("", rows.mixture), ("raw ", rows.mixed(rows.weight))):
-                words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // rows.queries]
-                cells = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
-                add((f"{mean}layer", layer, 0), strongest_keys(*cells, shape[0] * shape[1]).reshape(shape[:2]))
-                together[mean].append((cells[0] * shape[2] + cells[1], cells[2]))
-
-        run_with_trace(model, batch.to(model.source_embedding.device), hook, attn_types=("cross",))
-        for mean, layers in together.items():
-            cell, inverse = np.unique(np.concatenate([cells for cells, _ in layers]), return_inverse=True)
-            value: Floats = np.bincount(inverse, np.concatenate([values for _, values in layers]), len(cell)).astype(np.float64)
-            best = strongest_keys(cell // shape[2], cell % shape[2], value, shape[0] * shape[1])
-            add((f"{mean}all", 0, 0), best.reshape(shape[:2]))
+        for key, counts in _align_batch(model, batch, subwords, gold).items():
+            sums[key] = sums.get(key, 0.0) + counts
         done += len(batch.examples)
         if progress is not None:
             progress(done)
@@ -190,6 +158,36 @@ def collect_alignment(
         averaged_raw=both["raw all", 0, 0],
         sentences=done,
     )
+
+
+def _align_batch(model: Seq2Seq, batch: Batch, subwords: SubwordTokenizer, gold: Gold) -> dict[Key, Floats]:
+    """Returns `Counts` of every head, layer and mean, normal and shifted: (2, 4) each."""
+    sentences = _Sentences(batch, subwords, gold)
+    found: dict[Key, Floats] = {}
+    cells: dict[str, list[tuple[Ints, Floats]]] = {"": [], "raw ": []}  # of the mean of each layer
+    size, queries, keys = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
+    lengths = batch.target_lengths.cpu().numpy(), batch.source_lengths.cpu().numpy()
+
+    def count(key: Key, best: Ints) -> None:
+        found[key] = np.array([sentences.count(best.reshape(size, queries), shift) for shift in (0, 1)], dtype=np.float64)
+
+    def hook(attn_type: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+        rows = layer_rows(attn_type, layer, trace, *lengths)
+        best = strongest_keys(*_without_end(rows), size * rows.heads * queries).reshape(size, rows.heads, queries)
+        for head in range(rows.heads):
+            count(("head", layer, head), best[:, head])
+        for mean, mixture in (("", rows.mixture), ("raw ", rows.mixed(rows.weight))):
+            words_only = mixture.col < (rows.key_lengths - 1)[mixture.row // queries]
+            row, col, value = mixture.row[words_only], mixture.col[words_only], mixture.value[words_only]
+            count((f"{mean}layer", layer, 0), strongest_keys(row, col, value, size * queries))
+            cells[mean].append((row * keys + col, value))
+
+    run_with_trace(model, batch.to(model.source_embedding.device), hook, attn_types=("cross",))
+    for mean, layers in cells.items():
+        cell, inverse = np.unique(np.concatenate([own for own, _ in layers]), return_inverse=True)
+        value: Floats = np.bincount(inverse, np.concatenate([values for _, values in layers]), len(cell)).astype(np.float64)
+        count((f"{mean}all", 0, 0), strongest_keys(cell // keys, cell % keys, value, size * queries))
+    return found
 
 
 def _without_end(rows: LayerRows) -> tuple[Ints, Ints, Floats]:

@@ -31,9 +31,9 @@ from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores
 from entformer.analysis.table import Example, HeadRow, HeadTable
 from entformer.analysis.words import WordMarker
 from entformer.checkpoint import LoadedRun, RunFolder
-from entformer.checkpoint.atomic import plain
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
+from entformer.files import plain
 
 VERSION = 3
 ROLE_EXAMPLES = 3

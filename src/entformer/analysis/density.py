@@ -7,6 +7,7 @@ from entformer.analysis.rows import Floats, Ints, LayerRows, once_per_batch
 BINS = 20
 
 
+@once_per_batch
 def density(rows: LayerRows) -> Floats:
     """Computes the fraction of the visible keys with nonzero weight (Correia et al. 2019, section 5.1):
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from entformer.analysis import figures_heads, figures_statistics
 from entformer.analysis.style import RC_PARAMS
-from entformer.checkpoint.atomic import write_bytes
+from entformer.files import write_bytes
 from entformer.text.numbers import plain_label
 
 FORMATS = ("png", "svg", "pdf")

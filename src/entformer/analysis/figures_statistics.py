@@ -1,9 +1,11 @@
 """Figures of all heads: alphas, densities, diversity, alignment, a table of measures. A figure without data is None."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -47,7 +49,7 @@ def alpha_trajectories(data: Data) -> Figure | None:
                 axes, ATTENTION_TYPES[attn_type] if line == 0 else "", run["name"] if column == 0 and len(runs) > 1 else ""
             )
             axes.set_ylim(1.0, 2.0)
-            axes.grid()
+            axes.grid(axis="y")
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.xaxis.set_major_formatter(
                 FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
@@ -64,82 +66,65 @@ def alpha_trajectories(data: Data) -> Figure | None:
 def alpha_distribution(data: Data) -> Figure | None:
     """Fig. 3: the distribution of alpha; a row per attention type, a column per run with learned alphas."""
     runs = [run for run in data["runs"] if run["alpha_paths"]]
-    if not runs:
-        return None
-    attn_types = _attn_types(runs)
-    figure, panels = make_grid(len(attn_types), len(runs), sharey=True, height=1.5)
-    for column, run in enumerate(runs):
-        for line, attn_type in enumerate(attn_types):
-            axes = panels[line, column]
-            alphas = [head["alpha"] for head in run["heads"] if head["attn_type"] == attn_type and head["alpha"] is not None]
-            axes.hist(
-                alphas,
-                bins=np.linspace(1.0, 2.0, 21).tolist(),
-                color=ATTENTION_COLORS[attn_type],
-                edgecolor="white",
-                linewidth=0.5,
-            )
-            axes.set_xlim(1.0, 2.0)
-            axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            set_title(axes, run["name"] if line == 0 and len(runs) > 1 else "")
-            if column == 0:
-                axes.set_ylabel(_axis_label(attn_type, "heads"))
-    for axes in panels[-1]:
-        axes.set_xlabel("α")
-    return figure
+
+    def draw(axes: Axes, heads: list[Data], color: str) -> None:
+        alphas = [head["alpha"] for head in heads if head["alpha"] is not None]
+        axes.hist(alphas, bins=np.linspace(1.0, 2.0, 21).tolist(), color=color, edgecolor="white", linewidth=0.5)
+        axes.set_xlim(1.0, 2.0)
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+    return _by_type_and_run(runs, draw, "α", "heads", height=1.5) if runs else None
 
 
 def density_distribution(data: Data) -> Figure:
     """Fig. 4: the distribution of density over heads and sentences; a row per attention type, a column per run."""
-    attn_types = _attn_types(data["runs"])
-    figure, panels = make_grid(len(attn_types), len(data["runs"]), sharey="row", height=1.5)
-    for column, run in enumerate(data["runs"]):
-        for line, attn_type in enumerate(attn_types):
-            axes = panels[line, column]
-            counts = np.sum(
-                [head["density_histogram"] for head in run["heads"] if head["attn_type"] == attn_type], axis=0, dtype=float
-            )
-            bins = np.size(counts)
-            if bins > 1:
-                left = np.arange(bins) / bins
-                axes.bar(
-                    left,
-                    counts / max(1.0, counts.sum()),
-                    1 / bins,
-                    align="edge",
-                    color=ATTENTION_COLORS[attn_type],
-                    edgecolor="white",
-                )
-            axes.set_xlim(0, 1)
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
-            set_title(axes, run["name"] if line == 0 else "")
-            if column == 0:
-                axes.set_ylabel(_axis_label(attn_type, "heads × sentences"))
-    for axes in panels[-1]:
-        axes.set_xlabel("density")
-    return figure
+
+    def draw(axes: Axes, heads: list[Data], color: str) -> None:
+        if heads:
+            counts = np.sum([head["density_histogram"] for head in heads], axis=0, dtype=float)
+            left, width = np.arange(len(counts)) / len(counts), 1 / len(counts)
+            axes.bar(left, counts / max(1.0, counts.sum()), width, align="edge", color=color, edgecolor="white")
+        axes.set_xlim(0, 1)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+
+    return _by_type_and_run(data["runs"], draw, "density", "heads × sentences", sharey="row", height=1.5)
 
 
 def density_by_layer(data: Data) -> Figure:
     """Fig. 5: mean density of the heads of each layer, sorted: line k joins the k-th sparsest heads."""
-    attn_types = _attn_types(data["runs"])
-    figure, panels = make_grid(len(attn_types), len(data["runs"]), sharey=True, height=1.7)
-    for column, run in enumerate(data["runs"]):
-        for line, attn_type in enumerate(attn_types):
-            axes = panels[line, column]
-            heads = [head for head in run["heads"] if head["attn_type"] == attn_type]
-            layers = sorted({head["layer"] for head in heads})
-            by_layer = [sorted(head["density"] for head in heads if head["layer"] == layer) for layer in layers]
-            for path in zip(*by_layer, strict=False):
-                axes.plot(layers, path, color=ATTENTION_COLORS[attn_type], marker="o", markersize=3, linewidth=1.1, alpha=0.85)
-            axes.set_ylim(0, 1.03)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid()
-            set_title(axes, run["name"] if line == 0 else "")
-            if column == 0:
-                axes.set_ylabel(_axis_label(attn_type, "density"))
-    for axes in panels[-1]:
-        axes.set_xlabel("layer")
+
+    def draw(axes: Axes, heads: list[Data], color: str) -> None:
+        layers = sorted({head["layer"] for head in heads})
+        by_layer = [sorted(head["density"] for head in heads if head["layer"] == layer) for layer in layers]
+        for path in zip(*by_layer, strict=False):
+            axes.plot(layers, path, color=color, marker="o", markersize=3, linewidth=1.1, alpha=0.85)
+        axes.set_ylim(0, 1.03)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y")
+
+    return _by_type_and_run(data["runs"], draw, "layer", "density", height=1.7)
+
+
+def _by_type_and_run(
+    runs: list[Data],
+    draw: Callable[[Axes, list[Data], str], None],
+    xlabel: str,
+    ylabel: str,
+    *,
+    sharey: bool | str = True,
+    height: float,
+) -> Figure:
+    """Draws a panel for every attention type (rows) and run (columns) with `draw(axes, heads, color)`."""
+    attn_types = _attn_types(runs)
+    figure, panels = make_grid(len(attn_types), len(runs), sharey=sharey, height=height)
+    for (row, column), axes in np.ndenumerate(panels):
+        attn_type, run = attn_types[row], runs[column]
+        draw(axes, [head for head in run["heads"] if head["attn_type"] == attn_type], ATTENTION_COLORS[attn_type])
+        set_title(axes, run["name"] if row == 0 else "")
+        if column == 0:
+            axes.set_ylabel(f"{ATTENTION_TYPES[attn_type].replace(' ', chr(10), 1)}\n{ylabel}")
+        if row == len(attn_types) - 1:
+            axes.set_xlabel(xlabel)
     return figure
 
 
@@ -203,7 +188,7 @@ def _by_layer(data: Data, measures: dict[str, str]) -> Figure | None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.margins(y=0.12)
             axes.set_ylim(bottom=0)
-            axes.grid()
+            axes.grid(axis="y")
             set_title(axes, ATTENTION_TYPES[attn_type] if line == 0 else "")
             if line == len(known) - 1:
                 axes.set_xlabel("layer")
@@ -238,7 +223,7 @@ def alignment_error(data: Data) -> Figure | None:
                 axes.plot(layers, raw, **{**line_style(number), "linestyle": ":", "markerfacecolor": "white"})
         axes.set_xlabel("decoder layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid()
+        axes.grid(axis="y")
         set_title(axes, title)
     panels[0, 0].set_ylabel("alignment error rate")
     handles = [Line2D([], [], label=run["name"], **line_style(number)) for number, run in runs]
@@ -297,10 +282,6 @@ def _run_legend(figure: Figure, data: Data) -> None:
 
 def _attn_types(runs: list[Data]) -> list[str]:
     return [name for name in ATTENTION_TYPES if any(head["attn_type"] == name for run in runs for head in run["heads"])]
-
-
-def _axis_label(attn_type: str, what: str) -> str:
-    return f"{ATTENTION_TYPES[attn_type].replace(' ', chr(10), 1)}\n{what}"
 
 
 def _values(run: Data, name: str) -> list[float]:

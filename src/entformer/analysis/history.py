@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from entformer.checkpoint import RunFolder
-from entformer.checkpoint.atomic import read_json
+from entformer.files import read_json
 
 AVERAGED = "averaged"  # what best.json names while the averaged weights are the best ones
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show

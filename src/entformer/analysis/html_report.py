@@ -8,7 +8,7 @@ from typing import Any
 
 from entformer.analysis.assemble import assemble
 from entformer.analysis.figures import draw_figures
-from entformer.checkpoint.atomic import write_text
+from entformer.files import write_text
 from entformer.text.numbers import encodable
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from entformer import __version__
-from entformer.checkpoint.atomic import plain, read_json
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.methods import METHODS, in_order, scaled_heads
-from entformer.longcontext.registry import ABOUT, Recipe, command_of
+from entformer.files import plain, read_json
+from entformer.longcontext.methods import METHODS, scaled_heads, sort_methods
+from entformer.longcontext.registry import ABOUT, TaskConfig, make_command
 from entformer.longcontext.results import read_results
 
 __all__ = ["find_sweeps", "lengths_data"]
@@ -69,7 +69,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
     if not records:
         raise DataError(f"{folder / 'results.jsonl'} is empty; no run of this sweep has finished.")
     first = records[0]
-    methods = in_order(record["method"] for record in records)
+    methods = sort_methods(record["method"] for record in records)
     positions = list(dict.fromkeys(record["positions"] for record in records))
     found = {(record["method"], record["positions"]) for record in records}
     seeds = sorted({int(record["seed"]) for record in records})
@@ -83,7 +83,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
         "one_answer": all(record["exact_match"] == record["token_accuracy"] for record in records),
         "seeds": seeds,
         "sequences": max(int(record["sequences"]) for record in records),
-        "command": command_of(recipe, methods=methods, positions=positions, seeds=seeds),
+        "command": make_command(recipe, methods=methods, positions=positions, seeds=seeds),
         "settings": {name: value for name, value in vars(recipe).items() if name not in ("options", "eval_lengths")}
         | {f"options.{name}": value for name, value in recipe.options.items()}
         | {"eval_lengths": list(recipe.lengths)},
@@ -96,14 +96,14 @@ def _sweep(folder: Path) -> dict[str, Any]:
     }
 
 
-def _recipe(folder: Path) -> Recipe:
+def _recipe(folder: Path) -> TaskConfig:
     """Reads the settings that all runs of the directory share."""
     path = next(iter(sorted((folder / "runs").glob("*/run.json"))), None)
     if path is None:
         raise DataError(f"{folder / 'runs'} has no run.json; the directory of a sweep has one per finished run.")
     try:
         stored = read_json(path)["recipe"]
-        return Recipe(**stored | {"eval_lengths": tuple(stored["eval_lengths"])})
+        return TaskConfig(**stored | {"eval_lengths": tuple(stored["eval_lengths"])})
     except (KeyError, TypeError) as err:
         raise DataError(f"{path} was written by another version of entformer ({err}).") from err
 

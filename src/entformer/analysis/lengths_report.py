@@ -6,7 +6,7 @@ from typing import Any
 
 from entformer.analysis.assemble import assemble_lengths
 from entformer.analysis.html_report import ReportFiles, write_page
-from entformer.checkpoint.atomic import write_bytes
+from entformer.files import write_bytes
 from entformer.longcontext.figures import sweep_figures
 
 __all__ = ["write_lengths_report"]

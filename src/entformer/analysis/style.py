@@ -18,7 +18,6 @@ RC_PARAMS: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.titlesize": 9.5,
     "axes.axisbelow": True,
-    "axes.grid.axis": "y",
     "grid.color": "#e5e5e5",
     "grid.linewidth": 0.6,
     "svg.fonttype": "none",  # text stays text

@@ -12,7 +12,7 @@ import numpy as np
 
 from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS, STATEMENT_ENDS
 from entformer.analysis.rows import Bools, Ints
-from entformer.text.tokenizer import CONTROLS, SPACE, SubwordTokenizer
+from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SPACE, SubwordTokenizer
 
 HYPHENS = frozenset({"-", "@-@", "\u2010", "\u2011"})
 INSIDE_WORDS = frozenset("-'\u2019\u2010\u2011")  # punctuation that does not end a word
@@ -48,7 +48,7 @@ class WordMarker:
         bare = [piece.removeprefix(SPACE) for piece in self._pieces]
         self._bare = bare
         self._alone = [bool(text) and all(_separates_words(character) for character in text) for text in bare]
-        self._begins = [i < CONTROLS or piece.startswith(SPACE) for i, piece in enumerate(self._pieces)]
+        self._begins = [i < NUM_SPECIAL_TOKENS or piece.startswith(SPACE) for i, piece in enumerate(self._pieces)]
         ids = {piece: i for i, piece in enumerate(self._pieces)}
         self._statement_ends = {
             ids[piece]: ids[stop]
@@ -84,9 +84,9 @@ class WordMarker:
         texts: list[str] = []
         before = -1  # the token before, -1 at the start
         for index, token in enumerate(ids):
-            if token >= CONTROLS:
+            if token >= NUM_SPECIAL_TOKENS:
                 # A lone "▁" has no text yet: what follows belongs to it.
-                fresh = before < CONTROLS or self._begins[token]
+                fresh = before < NUM_SPECIAL_TOKENS or self._begins[token]
                 if fresh or (self._bare[before] and (self._alone[token] or self._alone[before])):
                     starts.append(index)
                     texts.append("")
@@ -96,7 +96,7 @@ class WordMarker:
         found = [-1] * len(ids)
         for number, begin, end in zip(joined, starts, [*starts[1:], len(ids)], strict=True):
             for index in range(begin, end):
-                if ids[index] >= CONTROLS:
+                if ids[index] >= NUM_SPECIAL_TOKENS:
                     found[index] = number
         return found
 
@@ -119,7 +119,7 @@ def word_numbers(subwords: SubwordTokenizer, ids: Sequence[int]) -> list[int]:
     found: list[int] = []
     number = -1
     for token, begins in zip(ids, subwords.word_starts(ids), strict=True):
-        control = token < CONTROLS
+        control = token < NUM_SPECIAL_TOKENS
         number += begins and not control
         found.append(-1 if control else number)
     return found

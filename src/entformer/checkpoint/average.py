@@ -31,7 +31,7 @@ def average_checkpoints(run: Path | str | RunFolder, names: Sequence[str]) -> Pa
     if points_to_average(folder):
         # The new average has not been validated, so best.json must not name it.
         for best in best_checkpoints(folder, 1) or folder.complete()[-1:]:
-            folder.point("best", best)
+            folder.set_pointer("best", best)
     target = folder.averaged / "model.safetensors"
     content = save(mean)
     with wrap_os_errors(target):

@@ -126,7 +126,7 @@ class RunFolder:
         """Returns the newest complete checkpoint."""
         return next(reversed(self.complete()), None)
 
-    def pointed(self, pointer: str) -> Checkpoint | None:
+    def resolve_pointer(self, pointer: str) -> Checkpoint | None:
         """Returns the checkpoint that best.json or last.json names; warns and returns None if it is not complete."""
         path = self.path / f"{pointer}.json"
         if not path.is_file():
@@ -150,7 +150,7 @@ class RunFolder:
 
     # ---- writing ---------------------------------------------------------------------------------------------------------
 
-    def claim(self) -> None:
+    def create(self) -> None:
         """Creates the directory, or accepts an empty one or a run.
 
         Raises:
@@ -183,7 +183,7 @@ class RunFolder:
         with directory_lock(self.path, wait=False):
             yield
 
-    def need_space(self, needed: int) -> None:
+    def check_disk_space(self, needed: int) -> None:
         """Raises `ArgumentError` if the disk has less than `needed` bytes free."""
         free = shutil.disk_usage(self.path).free
         if free < needed:
@@ -192,7 +192,7 @@ class RunFolder:
                 f"{needed / 1e6:.0f} MB; free some space, keep fewer (training.keep_last) or choose another directory."
             )
 
-    def remove_half_written(self) -> list[str]:
+    def remove_incomplete(self) -> list[str]:
         """Removes what an interrupted process left, and returns the names of incomplete checkpoints."""
         removed = []
         for path in sorted(self.checkpoints.iterdir()):
@@ -265,11 +265,11 @@ class RunFolder:
             write_bytes(staged / "DONE", json.dumps(done).encode())
         return Checkpoint(step, final)
 
-    def point(self, pointer: str, checkpoint: Checkpoint, **facts: Any) -> None:
+    def set_pointer(self, pointer: str, checkpoint: Checkpoint, **facts: Any) -> None:
         """Writes best.json or last.json."""
         write_json(self.path / f"{pointer}.json", {"checkpoint": checkpoint.name, "step": checkpoint.step, **facts})
 
-    def keep_only(self, steps: Iterable[int]) -> None:
+    def prune(self, steps: Iterable[int]) -> None:
         """Removes the complete checkpoints of all other steps."""
         kept = set(steps)
         for checkpoint in self.complete():

@@ -184,7 +184,7 @@ def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
             raise DataError(f"{folder.path} has no averaged weights; create them with: entformer average {folder.path}")
         return file, _average_step(file)
     if which in ("best", "last"):
-        checkpoint = folder.pointed(str(which)) or folder.latest()
+        checkpoint = folder.resolve_pointer(str(which)) or folder.latest()
         if checkpoint is None:
             raise DataError(
                 f"{folder.path} has no complete checkpoint yet; train it with: entformer train RECIPE --out {folder.path}"

@@ -1,1 +1,1 @@
-"""The command line: one module per command. Only this package prints and exits; importing it does not import torch."""
+"""The command line, one file per command. Only this package prints and exits; importing it does not import torch."""

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from entformer.cli.output import progress_bar, writable_file
+from entformer.cli.output import make_table, progress_bar, writable_file
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -120,6 +118,7 @@ def _print_report(console: Console, report: "Report") -> None:
     cases = list(dict.fromkeys(m.case for m in report.measurements))
     names = list(dict.fromkeys(m.implementation for m in report.measurements))
     by_key = {(m.direction, m.case, m.implementation): m for m in report.measurements}
+    tables: list[tuple[str, list[str], list[list[str]]]] = []
     for direction in dict.fromkeys(m.direction for m in report.measurements):
         rows = []
         for case in cases:
@@ -127,23 +126,18 @@ def _print_report(console: Console, report: "Report") -> None:
             baseline = next((f"{m.baseline_ms:.2f}" for m in found if m is not None), None)
             if baseline is not None:
                 rows.append([case, baseline, *("" if m is None else f"{m.ratio:.2f}" for m in found)])
-        _print_table(console, f"{direction}: time / {report.baseline}", ["", f"{report.baseline}\nms", *names], rows)
+        headings = [f"{report.baseline} ms", *names]
+        tables.append((f"{direction}: time / {report.baseline}", headings, rows))
     densities = {(m.case, m.implementation): m.details["density"] for m in report.measurements if "density" in m.details}
     if densities:
         rows = [[case, *(f"{100 * densities[case, n]:.3g}" if (case, n) in densities else "" for n in names)] for case in cases]
-        _print_table(console, "density: nonzero weights, %", ["", *names], rows)
+        tables.append(("density: nonzero weights, %", names, rows))
+    for title, headings, rows in tables:
+        table = make_table("", *(heading.replace(" ", "\n") for heading in headings), title=title)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     console.print(str(report.signature), style="dim", highlight=False)
-
-
-def _print_table(console: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(headings):
-        table.add_column(
-            heading.replace(" ", "\n") if index else heading, justify="right" if index else "left", no_wrap=not index
-        )
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
 
 
 def _parse_threads(text: str) -> tuple[int, ...]:

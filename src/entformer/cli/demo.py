@@ -128,9 +128,9 @@ def _train_and_evaluate(
     models: "Sequence[DemoModel]", out: Path, console: Console, *, quick: bool
 ) -> tuple[int, list[list[dict[str, Any]]]]:
     """Returns the signal that stopped the training (0 if none did) and the test scores of each model."""
-    from entformer.checkpoint.atomic import write_json
     from entformer.cli.demo_training import train_side_by_side
     from entformer.cli.test_sets import prepared_test_set
+    from entformer.files import write_json
 
     console.print("\n[bold]Two translation models, English to German[/bold], on a small built-in corpus")
     console.print(f"  The same Transformer twice, {models[0].steps} steps each: with softmax attention, and with")
@@ -153,9 +153,9 @@ def _train_and_evaluate(
 def _evaluate(model: "DemoModel", test_set: "TestSet", file: Path, console: Console) -> Evaluation:
     """Translates and scores the test set with the best checkpoint, and records the attention of some sentences."""
     from entformer.analysis.history import metrics_of, validation_scores
-    from entformer.checkpoint.atomic import write_text
     from entformer.decoding.scoring import corpus_scores
     from entformer.decoding.translate import Translator
+    from entformer.files import write_text
 
     translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster and shows progress later
     done = []

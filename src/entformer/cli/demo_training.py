@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,13 +56,14 @@ class Metrics:
     loss: float | None = None
     accuracy: float | None = None
     alphas: tuple[float, float] | None = None  # lowest and highest
-    validations: dict[int, float] = field(default_factory=dict)  # step -> BLEU
+    bleu: float | None = None  # of the last validation
 
     def describe(self) -> str:
         if self.loss is None or self.accuracy is None:
             return "starting"
         learned = f", alpha {format_alpha(self.alphas[0])} to {format_alpha(self.alphas[1])}" if self.alphas else ""
-        return f"loss {self.loss:.2f}, accuracy {format_percent(self.accuracy)}{learned}"
+        validated = "" if self.bleu is None else f", validation BLEU {self.bleu:.1f}"
+        return f"loss {self.loss:.2f}, accuracy {format_percent(self.accuracy)}{learned}{validated}"
 
 
 @dataclass
@@ -74,15 +75,10 @@ class DemoModel:
     settings: tuple[str, ...]
     folder: RunFolder
     recipe: Recipe
-    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def steps(self) -> int:
         return self.recipe.training.steps
-
-    @property
-    def seconds_left(self) -> float:
-        return (self.steps - self.metrics.step) * self.metrics.seconds / max(self.metrics.step, 1)
 
     def finished(self) -> bool:
         """Returns whether the last checkpoint exists and is validated."""
@@ -103,7 +99,7 @@ def make_models(out: Path, *, quick: bool) -> list[DemoModel]:
 def check_directories(models: Sequence[DemoModel], *, fresh: bool) -> None:
     """Removes earlier results if `fresh`; otherwise checks that they can be used."""
     for model in models:
-        model.folder.claim()  # refuses a directory with other content
+        model.folder.create()  # refuses a directory with other content
         if fresh:
             with model.folder.locked():
                 _clear(model.folder)
@@ -133,74 +129,56 @@ def train_side_by_side(models: Sequence[DemoModel], console: Console) -> int:
     data = models[0].recipe.data
     if data.prepared is not None:
         open_prepared(data, data.prepared, lambda _: None)  # once, before both processes need it
+    waiting = []
     for model in models:
         if model.finished():
             console.print(f"  {model.title}: already trained, in {model.folder.path}", markup=False, soft_wrap=True)
-    waiting = [model for model in models if not model.finished()]
-    if not waiting:
-        return 0
+        else:
+            waiting.append(model)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        children = [stack.enter_context(_start(model)) for model in waiting]
+        errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in waiting]
+        processes = [stack.enter_context(_start(*one)) for one in zip(waiting, errors, strict=True)]
         show = stack.enter_context(progress_bar(console if console.is_terminal else Console(quiet=True), "  "))
-        display = Display(console, waiting, show)
-        running = True
+        lines = 0
+        running = bool(waiting)
         while running:
             time.sleep(POLL_SECONDS)
-            running = any(child.process.poll() is None for child in children)
-            display.update()
+            running = any(process.poll() is None for process in processes)
+            lines = _show_progress(waiting, console, show, lines)
             if signals.received:
-                for child in children:
-                    child.process.send_signal(signals.received)  # ignored by a process that has ended
-                for child in children:
-                    child.process.wait()
+                for process in processes:
+                    process.send_signal(signals.received)  # ignored by a process that has ended
+                for process in processes:
+                    process.wait()
                 return signals.received
-            for child in children:
-                child.check()
+            for model, process, stderr in zip(waiting, processes, errors, strict=True):
+                if (code := process.poll()) not in (None, 0):
+                    stderr.seek(0)
+                    messages = stderr.read().decode(errors="replace").strip().splitlines() or ["no error message"]
+                    why = messages[-1].removeprefix("entformer: ")
+                    raise RunFailed(f"training the {model.title} model ended with exit code {code}: {why}")
     return 0
 
 
-# ---- the two processes ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Child:
-    """A running training."""
-
-    model: DemoModel
-    process: subprocess.Popen[bytes]
-    stderr: IO[bytes]
-
-    def check(self) -> None:
-        """Raises RunFailed if the training failed."""
-        code = self.process.poll()
-        if code in (None, 0):
-            return
-        self.stderr.seek(0)
-        lines = self.stderr.read().decode(errors="replace").strip().splitlines()
-        why = lines[-1].removeprefix("entformer: ") if lines else "no error message"
-        raise RunFailed(f"training the {self.model.title} model ended with exit code {code}: {why}")
-
-
 @contextlib.contextmanager
-def _start(model: DemoModel) -> Iterator[_Child]:
+def _start(model: DemoModel, stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Trains a model in a process of its own session: Ctrl-C reaches only the demo, which forwards it once."""
     settings = [word for setting in model.settings for word in ("--set", setting)]
     arguments = ["train", "demo", "--out", str(model.folder.path), "--threads", "1", *settings]
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        with process:
-            try:
-                yield _Child(model, process, stderr)
-            finally:
-                process.terminate()  # saves and stops; ignored by a process that has ended
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", CHILD, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # saves and stops; ignored by a process that has ended
 
 
 def stop_with_parent() -> None:
@@ -212,9 +190,6 @@ def stop_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-# ---- their progress ------------------------------------------------------------------------------------------------------
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -229,36 +204,23 @@ def read_metrics(path: Path) -> Metrics:
             found.step, found.seconds = entry["step"], entry["seconds"]
             found.loss, found.accuracy = entry["loss"], entry["accuracy"]
         elif entry["kind"] == "valid" and entry["bleu"] is not None:
-            found.validations[entry["step"]] = entry["bleu"]
+            found.bleu = entry["bleu"]
         elif entry["kind"] == "alphas":
             alphas = [alpha for kind in ("encoder", "decoder", "cross") for layer in entry.get(kind, ()) for alpha in layer]
             found.alphas = (min(alphas), max(alphas)) if alphas else None
     return found
 
 
-class Display:
-    """Progress of the trainings: a bar for each on a terminal, otherwise a line for every twentieth."""
-
-    def __init__(self, console: Console, models: Sequence[DemoModel], show: ShowProgress) -> None:
-        self._console, self._models, self._show = console, models, show
-        self._lines = 0
-        self._printed = {(model.name, step) for model in models for step in read_metrics(model.folder.metrics).validations}
-
-    def update(self) -> None:
-        for model in self._models:
-            model.metrics = metrics = read_metrics(model.folder.metrics)
-            for step, bleu in metrics.validations.items():
-                if (model.name, step) not in self._printed:
-                    self._printed.add((model.name, step))
-                    self._print(f"{model.title:<13}  step {step:>4}: validation BLEU {bleu:.1f}")
-            self._show(f"{model.title:<13}", metrics.step, model.steps, f"{metrics.step}/{model.steps}  {metrics.describe()}")
-        slowest = min(self._models, key=lambda model: model.metrics.step / model.steps)
-        reached = PLAIN_LINES * slowest.metrics.step // slowest.steps
-        if reached > self._lines and not self._console.is_terminal:
-            self._lines = reached
-            parts = "; ".join(f"{model.title}: {model.metrics.describe()}" for model in self._models)
-            left = time_text(max(model.seconds_left for model in self._models))
-            self._print(f"step {slowest.metrics.step:>4} of {slowest.steps}  {parts}; {left} left")
-
-    def _print(self, text: str) -> None:
-        self._console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+def _show_progress(models: Sequence[DemoModel], console: Console, show: ShowProgress, lines: int) -> int:
+    """Updates a bar per model; without a terminal, prints a line for every twentieth. Returns the number of lines so far."""
+    found = {model.title: read_metrics(model.folder.metrics) for model in models}
+    steps = models[0].steps
+    for title, metrics in found.items():
+        show(f"{title:<13}", metrics.step, steps, f"{metrics.step}/{steps}  {metrics.describe()}")
+    slowest = min(found.values(), key=lambda metrics: metrics.step)
+    reached = PLAIN_LINES * slowest.step // steps
+    if reached > lines and not console.is_terminal:
+        parts = "; ".join(f"{title}: {metrics.describe()}" for title, metrics in found.items())
+        left = time_text((steps - slowest.step) * slowest.seconds / slowest.step)
+        console.print(f"  step {slowest.step:>4} of {steps}  {parts}; {left} left", markup=False, soft_wrap=True)
+    return max(reached, lines)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from entformer.cli.self_test import SelfTest
 
 OPERATORS = (  # those with kernels
-    "entformer::entmax_forward",
+    "entformer::entmax",
     "entformer::entmax_backward",
-    "entformer::attention_forward",
+    "entformer::attention",
     "entformer::attention_backward",
     "entformer::attention_support",
 )

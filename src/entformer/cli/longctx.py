@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from entformer.cli.output import progress_bar, writable_directory
+from entformer.cli.output import make_table, progress_bar, writable_directory
 from entformer.errors import ArgumentError
-from entformer.longcontext.registry import ABOUT, Recipe, recipe_of
+from entformer.longcontext.registry import ABOUT, TaskConfig, get_task_config
 
 if TYPE_CHECKING:
     from entformer.longcontext.train import RunSpec
@@ -51,7 +49,7 @@ def theory(
     ),
 ) -> None:
     """Plot how attention weights disperse as the number of keys grows, without training. Takes seconds."""
-    from entformer.checkpoint.atomic import write_json
+    from entformer.files import write_json
     from entformer.longcontext.figures import draw_theory
     from entformer.longcontext.theory import dispersion
 
@@ -125,10 +123,10 @@ def run_task(
     """Trains every method on a task and evaluates it. All arguments are checked before the first training step."""
     import torch
 
-    from entformer.checkpoint.atomic import plain, write_text
+    from entformer.files import plain, write_text
     from entformer.longcontext.figures import draw_scaling, draw_sweep
     from entformer.longcontext.results import markdown, sweep
-    from entformer.longcontext.train import device_here
+    from entformer.longcontext.train import select_device
     from entformer.training.precision import precision_here
 
     if budget is not None and steps is not None:
@@ -150,7 +148,7 @@ def run_task(
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = _make_recipe(task, size, eval_lengths, budget, options or [], changes)
     specs = _make_specs(recipe, methods, positions, seeds)
-    torch_device = device_here(device)
+    torch_device = select_device(device)
     recipe = replace(recipe, precision=precision_here(_parse_precision(recipe.precision), torch_device))
     folder = writable_directory(out or Path(f"longctx-{recipe.task}"))
     torch.set_num_threads(threads)
@@ -189,12 +187,12 @@ for _name, _about in ABOUT.items():
 
 def _make_recipe(
     task: str, size: str, eval_lengths: str | None, budget: str | None, options: list[str], changes: Mapping[str, Any]
-) -> Recipe:
+) -> TaskConfig:
     import torch
 
     from entformer.longcontext.tasks import make_task
 
-    recipe = replace(recipe_of(task, size), **changes)
+    recipe = replace(get_task_config(task, size), **changes)
     if "validate_every" in changes and not recipe.validate_at:
         raise ArgumentError(
             f"--validate-every: with size {size} the last weights are kept, so there are no validations; remove it."
@@ -211,14 +209,14 @@ def _make_recipe(
     return recipe
 
 
-def _make_specs(recipe: Recipe, methods: str, positions: str, seeds: str) -> "list[RunSpec]":
+def _make_specs(recipe: TaskConfig, methods: str, positions: str, seeds: str) -> "list[RunSpec]":
     """Returns all runs, seeds outermost, so that a sweep stopped early can compare methods."""
-    from entformer.longcontext.methods import positions_of
+    from entformer.longcontext.methods import get_positions
     from entformer.longcontext.train import RunSpec, build
 
     names, encodings = _parse_names(methods, "--methods"), _parse_names(positions, "--positions")
     for encoding in encodings:
-        positions_of(encoding)
+        get_positions(encoding)
     if recipe.task == "max-retrieval":
         encodings = ["nope"]  # a set has no positions
     for name in names:
@@ -287,13 +285,8 @@ def _print_tables(records: list[dict[str, Any]]) -> None:
     for metric, title in METRICS.items():
         if one_answer and metric == "exact_match":
             continue
-        shown = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, title=f"{title}, %, mean ± standard deviation over seeds", title_justify="left"
-        )
-        shown.add_column("method")
-        shown.add_column("positions")
-        for length in lengths:
-            shown.add_column(str(length), justify="right")
+        title = f"{title}, %, mean ± standard deviation over seeds"
+        shown = make_table("method", "positions", *map(str, lengths), title=title)
         for (method, encoding), row in table(records, metric).items():
             shown.add_row(method, encoding, *(str(row[length]) if length in row else "" for length in lengths))
         console.print(shown)

@@ -1,15 +1,20 @@
-"""What commands share when they write: checks of output paths before long work, and one progress display."""
+"""What commands share for output: the progress bar, tables, and checks of output paths before long work."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from entformer.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from entformer.text.lines import LineCounter
 
 
 class ShowProgress(Protocol):
@@ -20,7 +25,7 @@ class ShowProgress(Protocol):
 def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
     """Yields a function that shows progress: a bar per description on a terminal, otherwise a line per description.
 
-    A bar without a total disappears when the next one begins; all disappear at the end. A quiet console shows nothing.
+    A bar that is finished or has no total disappears when the next one begins. A quiet console shows nothing.
     """
     columns = (
         TextColumn(f"{indent}{{task.description}}", markup=False),
@@ -35,7 +40,7 @@ def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
         def show(description: str, done: int = 0, total: int | None = None, text: str = "", /) -> None:
             if description not in tasks:
                 for task in bar.tasks:
-                    task.visible = task.total is not None
+                    task.visible = task.total is not None and not task.finished
                 tasks[description] = bar.add_task(description, total=total, text="")
                 if not console.is_terminal:
                     count = "" if total is None else f" ({total:,})"
@@ -44,6 +49,20 @@ def progress_bar(console: Console, indent: str = "") -> Iterator[ShowProgress]:
             bar.update(tasks[description], completed=done, total=total, text=shown)
 
         yield show
+
+
+def make_table(*headings: str, title: str | None = None) -> Table:
+    """Returns a table whose first column is left-aligned and whose other columns are right-aligned."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=not i)
+    return table
+
+
+def describe_lines(counter: "LineCounter") -> str:
+    """Returns "line 3" or "lines 3, 7, ..."."""
+    numbers = ", ".join(map(str, counter.lines)) + (", ..." if counter.count > len(counter.lines) else "")
+    return f"line{'' if counter.count == 1 else 's'} {numbers}"
 
 
 def writable_directory(path: Path) -> Path:

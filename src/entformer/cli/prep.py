@@ -12,18 +12,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from entformer.cli.options import Json
-from entformer.cli.output import progress_bar
+from entformer.cli.output import describe_lines, make_table, progress_bar
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from entformer.data.corpus import Corpus
+    from entformer.data.corpus import ParallelCorpus
     from entformer.data.prep_report import PrepReport, TextReport
-    from entformer.text.lines import LineCounter, TextIssues
+    from entformer.text.lines import TextIssues
 
 USUAL_VOCABULARY = 32000
 
@@ -136,8 +134,8 @@ def prep(
         print_report(report, Console(highlight=False, soft_wrap=True))
 
 
-def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "Corpus":
-    from entformer.data.corpus import Corpus
+def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "ParallelCorpus":
+    from entformer.data.corpus import ParallelCorpus
     from entformer.data.texts import find_text
     from entformer.training.corpora import check_sides
 
@@ -145,12 +143,12 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
     both = parse_columns(columns)
     texts = [find_text(name, source_language, target_language, both) for name in train]
     held_out = [find_text(name, source_language, target_language, both) if name else None for name in (valid, test)]
-    corpus = Corpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
+    corpus = ParallelCorpus(source_language, target_language, tuple(texts), held_out[0], held_out[1])
     check_sides(corpus)
     return corpus
 
 
-def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[Corpus, int]":
+def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[ParallelCorpus, int]":
     """Returns a named corpus and its vocabulary size; the built-in corpus is written to `work`."""
     from entformer.data import datasets
     from entformer.training.corpora import builtin_text, named_corpus
@@ -159,7 +157,7 @@ def _named_corpus(name: str, source: str | None, layout: str | None, work: Path)
         if source is not None or layout is not None:
             raise ArgumentError("the built-in corpus needs no download and has one layout; remove --from and --layout.")
         return builtin_text(work), USUAL_VOCABULARY
-    return named_corpus(name, source=source, layout=layout), datasets.corpus(name).vocab_size
+    return named_corpus(name, source=source, layout=layout), datasets.get_dataset(name).vocab_size
 
 
 def parse_languages(text: str) -> tuple[str, str]:
@@ -184,14 +182,19 @@ def parse_columns(text: str) -> tuple[int, int]:
 
 def print_report(report: "PrepReport", console: Console) -> None:
     """Prints counts, dropped lines, overlap with the training text, lengths, vocabulary and padding."""
-    table = _table("", "pairs", "kept", "dropped")
-    for label, text in [*_named(report.train), *report.held_out.items()]:
-        table.add_row(label, *_counts(text))
+    from entformer.data.filters import REASONS
+
+    texts = [*_named(report.train), *report.held_out.items()]
+    table = make_table("", "pairs", "kept", "dropped")
+    for label, text in texts:
+        table.add_row(label, f"{text.pairs:,}", f"{text.kept:,}", f"{text.pairs - text.kept:,}")
     console.print(table)
-    _print_dropped(report, console)
-    for remark in remarks(report):
+    for label, text in _named(report.train):
+        for reason, counter in text.dropped.items():
+            console.print(f"{label}: dropped {counter.count:,}: {REASONS[reason]} ({describe_lines(counter)})", markup=False)
+    for remark in _notes(report, texts):
         console.print(f"note: {remark}", markup=False)
-    lengths = _table("subwords", "tokens", "mean", "median", "90%", "99%", "longest")
+    lengths = make_table("subwords", "tokens", "mean", "median", "90%", "99%", "longest")
     for side, language in (("source", report.source_language), ("target", report.target_language)):
         found = report.sides[side]
         lengths.add_row(f"{side} ({language})", f"{found.tokens:,}", f"{found.mean:.1f}", *map(str, found.percentiles.values()))
@@ -203,36 +206,20 @@ def print_report(report: "PrepReport", console: Console) -> None:
     console.print(f"prepared in {report.seconds:.1f} s: {report.folder} ({report.fingerprint})", markup=False)
 
 
-def _print_dropped(report: "PrepReport", console: Console) -> None:
-    from entformer.data.filters import REASONS
-
-    rows = [(label, reason, counter) for label, text in _named(report.train) for reason, counter in text.dropped.items()]
-    if not rows:
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("dropped", justify="right")
-    table.add_column("reason")
-    table.add_column("first lines")
-    for label, reason, counter in rows:
-        where = _lines(counter) + (f" of {label}" if len(report.train) > 1 else "")
-        table.add_row(f"{counter.count:,}", REASONS[reason], where)
-    console.print(table)
-
-
-def remarks(report: "PrepReport") -> list[str]:
+def _notes(report: "PrepReport", texts: "list[tuple[str, TextReport]]") -> list[str]:
     """Returns notes on everything unusual that does not stop the preparation."""
     found = list(report.notes)
     for split, overlap in report.overlap.items():
         if overlap.sources:
-            where = f" (training {_lines(overlap.train_lines, True)}; --dedup drops them)" if overlap.pairs else ""
+            where = f" (training {describe_lines(overlap.train_lines)}; --dedup drops them)" if overlap.pairs else ""
             found.append(
                 f"sources of the {split} text that are also in the training text: {overlap.sources} of "
                 f"{report.held_out[split].pairs:,}, with the same translation: {overlap.pairs}{where}."
             )
     for text in report.train:
         if text.duplicates.count and "duplicate" not in text.dropped:
-            found.append(f"{text.duplicates.count:,} training pairs repeat an earlier one ({_lines(text.duplicates, True)}).")
-    for label, text in [*_named(report.train), *report.held_out.items()]:
+            found.append(f"{text.duplicates.count:,} training pairs repeat an earlier one ({describe_lines(text.duplicates)}).")
+    for label, text in texts:
         if text.found.left_over:
             found.append(f"{label}: {text.found.left_over:,} lines at the end of the longer file have no partner.")
         for side, odd in (("source", text.found.source), ("target", text.found.target)):
@@ -253,7 +240,7 @@ def _text_issues(odd: "TextIssues") -> list[str]:
     if odd.separators.count:
         found.append(
             f"{odd.separators.count:,} lines contain characters that other programs treat as line ends, such as U+2028 "
-            f"({_lines(odd.separators, True)}); they are kept (--clean replaces them by spaces)."
+            f"({describe_lines(odd.separators)}); they are kept (--clean replaces them by spaces)."
         )
     return found
 
@@ -261,21 +248,3 @@ def _text_issues(odd: "TextIssues") -> list[str]:
 def _named(texts: "list[TextReport]") -> "list[tuple[str, TextReport]]":
     """Returns the training texts with their names in the tables."""
     return [("train" if len(texts) == 1 else f"train {i}", text) for i, text in enumerate(texts, start=1)]
-
-
-def _counts(text: "TextReport") -> list[str]:
-    return [f"{text.pairs:,}", f"{text.kept:,}", f"{text.pairs - text.kept:,}"]
-
-
-def _lines(counter: "LineCounter", word: bool = False) -> str:
-    more = ", ..." if counter.count > len(counter.lines) else ""
-    numbers = ", ".join(map(str, counter.lines)) + more
-    return f"{'line' if counter.count == 1 else 'lines'} {numbers}" if word else numbers
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, style="bold")
-    for heading in others:
-        table.add_column(heading, justify="right")
-    return table

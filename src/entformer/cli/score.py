@@ -89,8 +89,8 @@ def score(
 
     from entformer.checkpoint.device import usable_device
     from entformer.cli.test_sets import PARTS, TestSet, find_test_set
-    from entformer.decoding.scoring import compare as bootstrap
     from entformer.decoding.scoring import corpus_scores, scoring_warnings
+    from entformer.decoding.scoring import paired_bootstrap as bootstrap
     from entformer.decoding.translate import Translator
 
     usable_device(device)

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from entformer.checkpoint import RunFolder
-from entformer.checkpoint.atomic import read_json
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
 from entformer.data.corpus import ParallelText
 from entformer.data.downloads import fetch
 from entformer.data.prepared import Prepared
 from entformer.data.texts import find_text, is_pair, is_tsv, refuse_swapped
 from entformer.errors import ArgumentError, DataError
+from entformer.files import read_json
 from entformer.training.corpora import cache_folder
 
 PARTS = ("test", "valid")

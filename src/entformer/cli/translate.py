@@ -15,12 +15,11 @@ import typer
 from rich.console import Console
 
 from entformer.cli.options import Beam, Checkpoint, Device, LengthPenalty, LengthPenaltyAlpha, Run, Threads
-from entformer.cli.output import progress_bar, writable_file
+from entformer.cli.output import describe_lines, progress_bar, writable_file
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
     from entformer.decoding.translate import Translation, TranslationStats
-    from entformer.text.lines import LineCounter
 
 
 def translate(
@@ -209,19 +208,16 @@ def _summary(report: "TranslationStats", output: Path | None, *, whole_lines: bo
     def lines(count: int) -> str:
         return f"{count:,} line{'' if count == 1 else 's'}"
 
-    def where(counter: "LineCounter") -> str:
-        numbers = ", ".join(map(str, counter.lines)) + (", ..." if counter.count > len(counter.lines) else "")
-        return f" (line{'' if counter.count == 1 else 's'} {numbers})"
-
     speed = f", {report.tokens / report.seconds:,.0f} tokens/s" if report.seconds > 0 and report.tokens else ""
     target = f" -> {output}" if output is not None else ""
     yield f"{lines(report.lines)}, {report.tokens:,} tokens in {report.seconds:.1f} s{speed}{target}"
     if report.empty.count:
-        yield f"{lines(report.empty.count)} empty, kept as empty lines{where(report.empty)}"
+        yield f"{lines(report.empty.count)} empty, kept as empty lines ({describe_lines(report.empty)})"
     if report.long.count:
-        yield f"{lines(report.long.count)} very long, translated {'whole' if whole_lines else 'in parts'}{where(report.long)}"
+        how = "whole" if whole_lines else "in parts"
+        yield f"{lines(report.long.count)} very long, translated {how} ({describe_lines(report.long)})"
     if report.cut.count:
         yield (
-            f"{lines(report.cut.count)} truncated at the length limit{where(report.cut)}; "
+            f"{lines(report.cut.count)} truncated at the length limit ({describe_lines(report.cut)}); "
             "--max-ratio and --max-extra raise the limit"
         )

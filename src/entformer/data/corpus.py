@@ -116,7 +116,7 @@ class ParallelText:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class ParallelCorpus:
     """Input of `prepare`: the languages and the text of each split. Several training texts are concatenated."""
 
     source_language: str

@@ -61,7 +61,7 @@ class DatasetInfo:
     pairs: dict[str, int] = field(default_factory=dict)  # sentence pairs of each split, where known
 
 
-def corpus(name: str) -> DatasetInfo:
+def get_dataset(name: str) -> DatasetInfo:
     """Returns the dataset of this name.
 
     Raises:

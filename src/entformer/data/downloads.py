@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from entformer.data.archives import check_download, unpack
-from entformer.data.datasets import SPLITS, DatasetInfo, Download, Layout, Part, corpus
+from entformer.data.datasets import SPLITS, DatasetInfo, Download, Layout, Part, get_dataset
 from entformer.errors import ArgumentError, DataError
 from entformer.files import directory_lock, file_sha256, read_json, staged_directory, sync_file, wrap_os_errors, write_json
 from entformer.text.lines import read_lines
@@ -59,7 +59,7 @@ def fetch(name: str, cache: Path, *, source: str | None = None, layout: str | No
         ArgumentError: There is no such dataset or layout, or the cache cannot be created.
         DataError: A file cannot be downloaded, is not the expected one, or is missing from the local copy.
     """
-    info = corpus(name)
+    info = get_dataset(name)
     layouts = [entry for entry in info.layouts if layout in (None, entry.name)]
     if not layouts:
         names = ", ".join(entry.name for entry in info.layouts)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from entformer.data.batch import SentencePair
 from entformer.data.batching import TokenBatches
-from entformer.data.corpus import Corpus, Found, ParallelText
+from entformer.data.corpus import Found, ParallelCorpus, ParallelText
 from entformer.data.filters import PreprocessConfig, digest, find_repeats
 from entformer.data.prep_folder import FORMAT, make_request, write_checksums
 from entformer.data.prep_report import Overlap, PrepReport, SideReport, TextReport
@@ -44,7 +44,7 @@ Progress = Callable[[str, int, int | None], None]  # step, pairs done, pairs in 
 
 
 def prepare(
-    corpus: Corpus,
+    corpus: ParallelCorpus,
     out: Path,
     config: PreprocessConfig | None = None,
     *,
@@ -107,7 +107,7 @@ def prepare(
 class _Job:
     """State of one call of `prepare`."""
 
-    def __init__(self, corpus: Corpus, config: PreprocessConfig, directory: Path, progress: Progress | None) -> None:
+    def __init__(self, corpus: ParallelCorpus, config: PreprocessConfig, directory: Path, progress: Progress | None) -> None:
         self.corpus, self.config, self.directory = corpus, config, directory
         self.progress: Progress = progress or (lambda step, done, total: None)
         self.texts = [TextReport(text.name) for text in corpus.train]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from entformer.data.corpus import Corpus
+from entformer.data.corpus import ParallelCorpus
 from entformer.data.filters import PreprocessConfig
 from entformer.data.store import AGAIN, check_size, read_object
 from entformer.errors import DataError
@@ -20,7 +20,7 @@ CHECKSUMS = "checksums.json"
 _RULES = ("max_length", "max_ratio", "dedup", "clean", "lowercase", "keep_identical")
 
 
-def make_request(corpus: Corpus, config: PreprocessConfig, subwords: SubwordTokenizer | None) -> dict[str, Any]:
+def make_request(corpus: ParallelCorpus, config: PreprocessConfig, subwords: SubwordTokenizer | None) -> dict[str, Any]:
     """Returns everything the result of `prepare` depends on, as stored in prep.json."""
     splits = {"train": corpus.train, "valid": (corpus.valid,), "test": (corpus.test,)}
     files = {

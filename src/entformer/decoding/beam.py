@@ -9,7 +9,8 @@ Every live hypothesis is one row of the model's state; a sentence has `beam` adj
     4. a sentence is done when no live hypothesis can beat the worst kept one at any length it may still reach
        (`LengthPenalty.bound`), when no hypothesis is live, or at its length limit. Its rows are removed from the batch.
 
-The search never stops early: with a beam as wide as the number of sequences it is exhaustive search.
+The search never stops early: with a beam as wide as the number of sequences it is exhaustive search. A beam of 1 is greedy
+search: only the best continuation is selected in step 2.
 """
 
 import math
@@ -21,11 +22,13 @@ import torch
 from torch import Tensor
 
 from entformer.decoding.candidates import Decodable, DecodingConstraints, best_continuations
-from entformer.decoding.greedy import greedy_search
 from entformer.decoding.length_penalty import LengthPenalty, MaxLength
 from entformer.decoding.records import Hypothesis
 from entformer.errors import ArgumentError
 from entformer.text.tokenizer import BOS, EOS, PAD
+
+LOOP = 12  # repeated tokens that count as a loop
+LONGEST_PERIOD = 4
 
 
 @dataclass
@@ -81,13 +84,8 @@ def beam_search(
     sentences, source_mask = _check(source, source_mask, beam, n_best, min_length, max_length, prefix)
     if not sentences:
         return []
-    if beam == 1:
-        limits = [s.limit for s in sentences]
-        prefixes = [s.prefix for s in sentences]
-        found = greedy_search(model, source, source_mask, penalty, limits, min_length, prefixes, cut_loops=cut_loops)
-        return [[hypothesis] for hypothesis in found]
-
     results: list[list[Hypothesis]] = [[] for _ in sentences]
+    count = 2 * beam if beam > 1 else 1  # greedy search ends when EOS is the best continuation
     device = source.device
     state = model.start(source, source_mask)
     # At first a sentence has one hypothesis; the common length of all prefixes is read in one step.
@@ -110,8 +108,8 @@ def beam_search(
             device=device,
         )
         renormalize = torch.tensor([not s.finished for s in sentences], device=device)
-        values, indices = best_continuations(model, logits, so_far, constraints, renormalize, 2 * beam)
-        rows = indices // vocabulary  # (B, 2 * beam), the continued hypothesis
+        values, indices = best_continuations(model, logits, so_far, constraints, renormalize, count)
+        rows = indices // vocabulary  # (B, count), the continued hypothesis
         chosen = indices - rows * vocabulary  # the token
         # A log-softmax may round to just above zero; the bound requires sums that never increase.
         values = torch.minimum(values, so_far.gather(1, rows))
@@ -125,11 +123,15 @@ def beam_search(
         best_live = values.masked_fill(ends, -math.inf).amax(1).tolist()  # -inf: none
         staying = []
         for b, sentence in enumerate(sentences):
-            if not _done(sentence, best_live[b], length, penalty, n_best):
+            given = len(sentence.prefix)
+            if _done(sentence, best_live[b], length, penalty, n_best):
+                if not sentence.finished:
+                    sentence.keep(_cut(tokens[b], so_far[b], penalty, given), 0, n_best)
+            elif cut_loops and beam == 1 and in_loop([*tokens[b, 0].tolist(), int(chosen[b, 0])]):
+                sentence.keep(_cut(torch.cat([tokens[b], chosen[b, :, None]], 1), values[b], penalty, given), 0, n_best)
+            else:
                 staying.append(b)
                 continue
-            if not sentence.finished:
-                sentence.keep(_cut(tokens[b], so_far[b], penalty, len(sentence.prefix)), 0, n_best)
             results[sentence.index] = [hypothesis for _, _, hypothesis in sentence.finished]
         if not staying:
             break
@@ -200,3 +202,10 @@ def _cut(tokens: Tensor, so_far: Tensor, penalty: LengthPenalty, given: int) -> 
     log_prob = float(so_far[best])
     text = tuple(tokens[best].tolist())
     return Hypothesis(text, penalty.score(log_prob, len(text) - given), log_prob, finished=False)
+
+
+def in_loop(tokens: Sequence[int]) -> bool:
+    """Returns whether the last LOOP tokens repeat with a period of at most LONGEST_PERIOD."""
+    return len(tokens) >= LOOP and any(
+        tokens[-LOOP + period :] == tokens[-LOOP:-period] for period in range(1, LONGEST_PERIOD + 1)
+    )

@@ -191,7 +191,7 @@ def moses_tokenized(lines: Sequence[str], language: str) -> list[str]:
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 
 
-def compare(
+def paired_bootstrap(
     baseline: Sequence[str],
     system: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],

@@ -54,7 +54,7 @@ from entformer.models.override import overridden_alphas, takes_alpha
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.text.tokenizer import BOS, CONTROLS, EOS
+from entformer.text.tokenizer import BOS, EOS, NUM_SPECIAL_TOKENS
 
 MOST_WEIGHTS = 1_000_000  # in one answer: some ten bytes each
 ALTERNATIVES = 5  # tokens shown for each step
@@ -184,8 +184,8 @@ class Engine:
         most, size = self.facts.limits.target_tokens, self._run.subwords.size
         if len(ids) > most:
             raise ArgumentError(f"the target has {len(ids)} subwords; at most {most} are allowed. Shorten it.")
-        if any(not CONTROLS <= token < size for token in ids):
-            raise ArgumentError(f"target_ids must be ids of subwords, {CONTROLS} to {size - 1}, without start and end.")
+        if any(not NUM_SPECIAL_TOKENS <= token < size for token in ids):
+            raise ArgumentError(f"target_ids must be between {NUM_SPECIAL_TOKENS} and {size - 1}, without BOS and EOS.")
         return list(ids)
 
     def _select_heads(self, names: Sequence[str] | None) -> set[str]:

@@ -1,1 +1,1 @@
-"""Arithmetic: no parameters and no configuration live here. `rows` maps rows of scores to weights."""
+"""Arithmetic: no parameters and no configuration live here. `entmax` maps rows of scores to weights."""

@@ -1,4 +1,4 @@
-"""Runs a C++ compiler. In: sources with their flags. Out: a shared library, or one sentence why there is none.
+"""Compiles C++ sources to a shared library.
 
 At most as many compilers run at once as this process may use cores. Each has a process group of its own, and its temporary
 files lie in the build folder: when the build is interrupted (Ctrl-C, SIGTERM, any error) the compilers are ended and the folder

@@ -73,7 +73,7 @@ def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
     Args:
         name: the argument, for the message.
         value: what the caller passed.
-        one_of_many: whether a tensor would be accepted too, which the message then says.
+        one_of_many: whether a tensor is accepted too; mentioned in the message.
     """
     if isinstance(value, numbers.Real | torch.SymFloat | torch.SymInt) and not isinstance(value, bool):
         return value if isinstance(value, torch.SymFloat) else float(value)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Products for dense attention in which zero times NaN is zero. In: queries, keys, weights, values. Out: scores, outputs.
+"""Products for dense attention in which zero times NaN is zero.
 
 What is masked does not exist: NaN or infinity in a key or value must not reach a query that may not attend to it, nor any
 gradient. A product by a weight of zero would carry it there. So products are taken of finite numbers, and NaN is added where it

@@ -1,4 +1,4 @@
-"""Builds and loads the C++ kernels. In: the sources beside this file. Out: torch operators, or a reason why not.
+"""Builds and loads the C++ kernels of `csrc/`, which register themselves as torch operators.
 
 The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`) and reused by every
 later process. A lock keeps two processes from building at once, a rename makes the result appear whole or not at all, and a
@@ -25,13 +25,13 @@ import torch
 from entformer.cache import cache_root, temporary_root
 from entformer.kernels.build import BuildError, build_folder, compile_library, compiler
 
-__all__ = ["BuildError", "cache_dir", "compiler", "isa", "library_path", "load", "set_isa"]
+__all__ = ["BuildError", "cache_dir", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
 
-HERE = Path(__file__).parent
+SOURCES = Path(__file__).parent.parent / "csrc"
 # Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
-BINDINGS = ("isa.cpp", "entmax/cpu_ops.cpp", "attention/cpu_ops.cpp", "fused/cpu_ops.cpp")
-KERNELS = ("entmax/cpu_kernel.cpp", "attention/cpu_kernel.cpp", "fused/cpu_kernel.cpp")
-HEADERS = tuple(sorted(str(path.relative_to(HERE)) for path in HERE.rglob("*.h")))
+BINDINGS = ("isa.cpp", "bindings.cpp")
+KERNELS = ("kernels.cpp",)
+HEADERS = tuple(sorted(path.name for path in SOURCES.glob("*.h")))
 
 X86_FLAGS = {
     "portable": [],
@@ -110,6 +110,14 @@ def set_isa(name: str) -> bool:
     return bool(_c_library().entformer_set_isa(name.encode()))
 
 
+def dispatch_table() -> list[tuple[str, str, str]]:
+    """Returns which path the kernels take when, as (choice, path, condition); the first condition that holds wins."""
+    function = _c_library().entformer_dispatch_table
+    function.restype = ctypes.c_char_p
+    lines = function().decode().splitlines()
+    return [(choice, path, condition) for choice, path, condition in (line.split("\t") for line in lines)]
+
+
 def cache_dir() -> Path:
     """Where built libraries are kept."""
     return cache_root()
@@ -150,7 +158,7 @@ def _key() -> str:
     """Everything that decides the bytes of the library, except the compiler (asked only when we must build)."""
     digest = hashlib.sha256()
     for name in (*BINDINGS, *KERNELS, *HEADERS):
-        digest.update((HERE / name).read_bytes())
+        digest.update((SOURCES / name).read_bytes())
     flags = [*COMMON_FLAGS, *_extra_flags()]
     for part in (torch.__version__, platform.machine(), sys.platform, " ".join(flags), os.environ.get("CXX", "")):
         digest.update(part.encode() + b"\0")
@@ -274,7 +282,7 @@ def _sources() -> list[tuple[Path, list[str]]]:
     jobs = [(source, torch_flags) for source in BINDINGS]
     for source in KERNELS:
         jobs += [(source, flags) for name, flags in X86_FLAGS.items() if x86 or name == "portable"]
-    return [(HERE / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
+    return [(SOURCES / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
 
 
 def _link_flags() -> list[str]:

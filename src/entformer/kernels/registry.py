@@ -1,11 +1,16 @@
-"""The choice of an implementation: "reference" or "cpu", from the caller's `impl` and the tensor's device.
+"""The implementations of the operators, and the choice among them.
 
-An explicit `impl` runs or raises the reason; it never falls back. "auto" takes the fastest that can run and, when that is not
-the one meant for the device, warns once per process.
+An explicit `impl` runs or raises the reason; it never falls back. "auto" takes the first of `IMPLEMENTATIONS` that can run
+and, when that is not the one meant for the device, warns once per process.
+
+A further implementation is one line in the tuple and one file per operator, `kernels/<operator>/<name>.py`, which registers its
+kernels with torch.library and has `unsupported(...)`: what it lacks for the given arguments, or None.
 """
 
+import importlib
 import warnings
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -23,34 +28,59 @@ class SlowPathWarning(UserWarning):
     """`impl="auto"` uses a slower implementation than the one meant for the device, or materializes the scores."""
 
 
+class Implementation(NamedTuple):
+    """One implementation of all operators."""
+
+    name: str
+    device: str | None  # of the tensors it takes; None: any
+    module: str  # of an operator
+    unavailable: Callable[[], str | None]  # why it cannot run on this machine, or None
+
+
+IMPLEMENTATIONS = (  # fastest first
+    Implementation("cpu", "cpu", "entformer.kernels.{op}.cpu", lambda: native.load()),
+    Implementation("reference", None, "entformer.kernels.{op}.reference", lambda: None),
+)
+
+
+def load_implementations(op: str) -> dict[str, Any]:
+    """Returns the modules of the operator `op` by implementation, without the reference, which has everything."""
+    names = {entry.name: entry.module.format(op=op) for entry in IMPLEMENTATIONS if entry.device is not None}
+    return {name: importlib.import_module(module) for name, module in names.items()}
+
+
 def resolve(impl: str, device_type: str) -> str:
-    """The implementation that will run: `"reference"` or `"cpu"`."""
+    """Returns the name of the implementation that will run for tensors on a device."""
     if impl not in IMPLS:
         raise ArgumentError(f"impl={impl!r} is not known; choose one of {', '.join(IMPLS)}.")
-    if impl == "reference":
-        return "reference"
-    if impl == "triton":
-        raise ImplUnavailable("impl='triton' is not built in this version; use impl='auto' or impl='reference'.")
-    if device_type != "cpu":
-        if impl == "cpu":
-            raise ImplUnavailable(f"impl='cpu' cannot run on a {device_type} tensor; move it to the CPU or use impl='auto'.")
-        if device_type == "meta":
-            return "cpu"  # shapes alone: the operators' shape functions give them
-        warn_once(
-            f"entformer has no fused kernel for {device_type} tensors yet; it uses the reference implementation in float32, "
-            "which is slower and materializes the scores of attention."
-        )
-        return "reference"
-    why_not = native.load()
-    if why_not is None:
-        return "cpu"
-    if impl == "cpu":
-        raise ImplUnavailable(f"impl='cpu' cannot run here: {why_not}")
-    warn_once(f"entformer uses its slow reference implementation: {why_not} Run `entformer doctor` for details.")
-    return "reference"
+    if impl != "auto" and impl not in {entry.name for entry in IMPLEMENTATIONS}:
+        raise ImplUnavailable(f"impl={impl!r} is not built in this version; use impl='auto' or impl='reference'.")
+    if device_type == "meta" and impl == "auto":
+        return IMPLEMENTATIONS[0].name  # shapes alone: the operators' fake kernels give them
+    reason = (
+        f"entformer has no fused kernel for {device_type} tensors yet; it uses the reference implementation in float32, "
+        "which is slower and materializes the scores of attention."
+    )
+    for entry in IMPLEMENTATIONS:
+        if impl not in ("auto", entry.name):
+            continue
+        if entry.device not in (None, device_type):
+            if impl != "auto":
+                where = f"move it to the {str(entry.device).upper()} or use impl='auto'"
+                raise ImplUnavailable(f"impl={impl!r} cannot run on a {device_type} tensor; {where}.")
+            continue
+        why_not = entry.unavailable()
+        if why_not is None:
+            if impl == "auto" and entry.device is None:
+                warn_once(reason)
+            return entry.name
+        if impl != "auto":
+            raise ImplUnavailable(f"impl={impl!r} cannot run here: {why_not}")
+        reason = f"entformer uses its slow reference implementation: {why_not} Run `entformer doctor` for details."
+    raise ImplUnavailable(reason)
 
 
-# Loading the library compiles, locks and reads files: the tracer must take the answer, not the way to it. This is what
+# Loading the library compiles, locks and reads files: the tracer must take the result as a constant. This is what
 # torch.compiler.assume_constant_result does; called here, it would import the whole compiler with us.
 resolve.__dict__["_dynamo_marked_constant"] = True
 

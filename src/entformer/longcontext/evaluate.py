@@ -1,8 +1,7 @@
-"""Accuracy and attention at a length. In: a model, a task, a length. Out: an `AtLength`.
+"""Accuracy and attention statistics at a given length.
 
-One teacher-forced pass is enough for exact match: greedy decoding gives the target exactly if the best token is right at
-every place of it, given the right tokens before; the first wrong one is wrong in both. Token accuracy, which tells
-methods apart long after exact match is zero, is teacher-forced by its meaning.
+Exact match needs one teacher-forced pass: greedy decoding gives the target exactly if and only if the most probable token is
+correct at every position given the correct tokens before it. Token accuracy is teacher-forced by definition.
 """
 
 import math
@@ -19,79 +18,79 @@ from entformer.models.lm import CausalLM
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
 
-__all__ = ["AtLength", "HeadsAtLength", "evaluate", "observe"]
+__all__ = ["HeadStatistics", "LengthResult", "evaluate", "head_statistics"]
 
-TOKENS = 16_384  # in a batch of evaluation
-LAST = 64  # queries whose attention is described: the last ones, which see the whole length
+TOKENS = 16_384  # per batch
+LAST = 64  # last queries, whose attention statistics are collected
 
 
 @dataclass(frozen=True)
-class HeadsAtLength:
-    """What attention did at a length; per layer, per head, means over the last queries of a sequence or two."""
+class HeadStatistics:
+    """Attention statistics per layer and head, averaged over the last queries of up to two sequences."""
 
     keys: int  # of the last query
-    support: list[list[float]]  # keys with weight
-    entropy: list[list[float]]  # divided by ln n: 1 is a uniform row
+    support: list[list[float]]  # keys with nonzero weight
+    entropy: list[list[float]]  # divided by ln n: 1 is uniform
     top: list[list[float]]  # the largest weight
-    scale: list[list[float]] | None  # factor of the queries, where there is a scaling
+    scale: list[list[float]] | None  # factor of the queries, if scaled
     scale_p95: float | None
-    beta: list[list[float]] | None  # ASEntmax and its relatives
+    beta: list[list[float]] | None  # of ASEntmax and per-head scaling
     gamma: list[list[float]] | None
 
 
 @dataclass(frozen=True)
-class AtLength:
-    """How well a model does at a length."""
+class LengthResult:
+    """Accuracy of a model at a length."""
 
     length: int
     sequences: int
     exact_match: float
     token_accuracy: float
-    heads: HeadsAtLength | None = None
+    heads: HeadStatistics | None = None
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed: int, heads: bool = True) -> AtLength:
-    """Accuracy over `sequences` fresh sequences; with `heads`, what attention did too."""
+def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed: int, heads: bool = True) -> LengthResult:
+    """Returns the accuracy over `sequences` random sequences and, with `heads`, attention statistics."""
     was_training = model.training
     model.eval()
     generator, device = torch.Generator().manual_seed(seed), next(model.parameters()).device
-    exact = right = asked = done = 0
+    exact = right = total = done = 0
     first: Sample | None = None
     size = max(1, min(sequences, TOKENS // max(length, 1)))
     while done < sequences:
         sample = Sample(*(part.to(device) for part in task.sample(min(size, sequences - done), length, generator)))
         first = first or sample
-        wanted = sample.labels != IGNORE
+        labeled = sample.labels != IGNORE
         correct = model(sample.inputs).argmax(-1) == sample.labels
-        exact += int((correct | ~wanted).all(1).sum())
-        right += int((correct & wanted).sum())
-        asked += int(wanted.sum())
+        exact += int((correct | ~labeled).all(1).sum())
+        right += int((correct & labeled).sum())
+        total += int(labeled.sum())
         done += len(sample.labels)
-    described = observe(model, first.inputs[:2]) if heads and first is not None else None
+    statistics = head_statistics(model, first.inputs[:2]) if heads and first is not None else None
     model.train(was_training)
-    return AtLength(length, done, exact / max(done, 1), right / max(asked, 1), described)
+    return LengthResult(length, done, exact / max(done, 1), right / max(total, 1), statistics)
 
 
 @torch.no_grad()
-def observe(model: nn.Module, inputs: Tensor) -> HeadsAtLength:
-    """What the heads do with the last queries of `inputs`. The queries before them are fed unobserved, into a cache."""
+def head_statistics(model: nn.Module, inputs: Tensor) -> HeadStatistics:
+    """Returns attention statistics of the last queries of `inputs`; earlier ones only fill the cache."""
     if isinstance(model, CausalLM):
-        state = model.start(windowed=False)  # a full cache, in which everything can be seen
+        state = model.start(windowed=False)  # a cache of all keys
         if inputs.shape[1] > LAST:
             model.step(inputs[:, :-LAST], state)
-        with _watching(model) as (seen, scales):
+        with _record(model) as (seen, scales):
             model.step(inputs[:, -LAST:], state)
     else:
-        with _watching(model) as (seen, scales):
+        with _record(model) as (seen, scales):
             model(inputs)
-    spread = [_of_rows(trace) for trace in seen]
+    rows = [_of_rows(trace) for trace in seen]
     factors = [factor for factor, _ in scales]
-    return HeadsAtLength(
+    return HeadStatistics(
         keys=seen[0].key.shape[2],
-        support=[support for support, _, _ in spread],
-        entropy=[entropy for _, entropy, _ in spread],
-        top=[top for _, _, top in spread],
+        support=[support for support, _, _ in rows],
+        entropy=[entropy for _, entropy, _ in rows],
+        top=[top for _, _, top in rows],
         scale=[_mean(factor) for factor in factors] or None,
         scale_p95=float(torch.cat([factor.flatten() for factor in factors]).quantile(0.95)) if factors else None,
         beta=[_mean(both[0]) for _, both in scales if both is not None] or None,
@@ -103,7 +102,7 @@ Scaled = tuple[Tensor, tuple[Tensor, Tensor] | None]  # factor (B, H, L), and be
 
 
 @contextmanager
-def _watching(model: nn.Module) -> Iterator[tuple[list[AttentionTrace], list[Scaled]]]:
+def _record(model: nn.Module) -> Iterator[tuple[list[AttentionTrace], list[Scaled]]]:
     """Collect what each attention layer, and each scaling, does while this lasts."""
     seen: list[AttentionTrace] = []
     scales: list[Scaled] = []
@@ -137,7 +136,7 @@ def _noting(scales: list[Scaled]):  # type: ignore[no-untyped-def]  # a forward 
 
 
 def _of_rows(trace: AttentionTrace) -> tuple[list[float], list[float], list[float]]:
-    """Support, entropy / ln n and largest weight, each a mean per head."""
+    """Returns support size, entropy / ln n and largest weight, each averaged per head."""
     shape = trace.stats.support_size.shape  # (B, H, Lq)
     queries, keys = shape[2], trace.key.shape[2]
     visible = torch.arange(queries) + trace.offset + 1 if trace.causal else torch.full((queries,), keys)
@@ -149,6 +148,6 @@ def _of_rows(trace: AttentionTrace) -> tuple[list[float], list[float], list[floa
 
 
 def _mean(values: Tensor) -> list[float]:
-    """(B, H, L) -> H numbers."""
+    """Averages (B, H, L) per head."""
     means: list[float] = [value if math.isfinite(value) else 0.0 for value in values.float().mean((0, 2)).tolist()]
     return means

@@ -1,4 +1,4 @@
-"""Draws sweeps and theory. In: records of results.jsonl, or what theory.py found. Out: PNG files; of sweeps SVG and PDF too."""
+"""Figures of sweeps and of the theory, with matplotlib."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from entformer.longcontext.methods import in_order, scaled_heads
+from entformer.longcontext.methods import scaled_heads, sort_methods
 from entformer.longcontext.theory import MAPPINGS, ROWS, Spread
 
 __all__ = ["draw_scaling", "draw_sweep", "draw_theory", "sweep_figures"]
 
-# Colors that stay apart in print and for color-blind readers; positions have line styles.
+# Colors that are distinct in print and for color-blind readers; positions have line styles.
 COLORS = (
     "#0072b2",
     "#d55e00",
@@ -32,22 +32,22 @@ COLORS = (
 )
 STYLES = ("-", "--", ":", "-.")
 FORMATS: dict[str, dict[Any, Any] | None] = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""And what is said about each file; without a date equal data gives equal files."""
+"""Format -> metadata without a date, so that equal data give equal files."""
 EDITABLE: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "entformer"}
-"""Text stays text."""
+"""Keeps text editable."""
 Record = dict[str, Any]
 
 
 def draw_sweep(records: Sequence[Record], path: Path) -> None:
-    """Accuracy, entropy and support size against length."""
-    _race_figure(records).savefig(path, dpi=150)
+    """Plots accuracy, entropy and support size against length."""
+    _sweep_figure(records).savefig(path, dpi=150)
 
 
 def sweep_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
-    """File names, beginning with `name`, and contents: the curves and what scaled heads learned, each in three formats."""
+    """Returns file names (starting with `name`) and contents: curves and learned scaling, each in three formats."""
     drawn = {}
     with rc_context(EDITABLE):
-        for kind, figure in (("curves", _race_figure(records)), ("scaling", _scaling_figure(records))):
+        for kind, figure in (("curves", _sweep_figure(records)), ("scaling", _scaling_figure(records))):
             if figure is None:
                 continue
             for ending, dated in FORMATS.items():
@@ -57,27 +57,27 @@ def sweep_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
     return drawn
 
 
-def _race_figure(records: Sequence[Record]) -> Figure:
-    """Accuracy, entropy and support size against length; a line per method and positions, a band over its seeds."""
-    methods = in_order(record["method"] for record in records)
+def _sweep_figure(records: Sequence[Record]) -> Figure:
+    """Returns the curves: a line per method and positions, a band over its seeds."""
+    methods = sort_methods(record["method"] for record in records)
     positions = list(dict.fromkeys(record["positions"] for record in records))
-    one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
+    single_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
     panels: list[tuple[str, Callable[[Record], float | None]]] = [
-        ("accuracy, %" if one_answer else "token accuracy, %", lambda r: 100.0 * float(r["token_accuracy"])),
+        ("accuracy, %" if single_answer else "token accuracy, %", lambda r: 100.0 * float(r["token_accuracy"])),
         ("largest weight (mean of heads)", lambda r: _of_heads(r, "top"))
-        if one_answer
+        if single_answer
         else ("exact match, %", lambda r: 100.0 * float(r["exact_match"])),
         ("attention entropy / ln n (mean of heads)", lambda r: _of_heads(r, "entropy")),
-        ("keys with weight (mean of heads)", lambda r: _of_heads(r, "support")),
+        ("keys with nonzero weight (mean of heads)", lambda r: _of_heads(r, "support")),
     ]
     figure = Figure(figsize=(12.5, 8.0), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(2, 2)
     for panel, (title, value) in zip(grid.flat, panels, strict=True):
         for number, method in enumerate(methods):
-            for style, place in enumerate(positions):
-                mine = [r for r in records if r["method"] == method and r["positions"] == place]
-                label = method if len(positions) == 1 else f"{method}, {place}"
+            for style, position in enumerate(positions):
+                mine = [r for r in records if r["method"] == method and r["positions"] == position]
+                label = method if len(positions) == 1 else f"{method}, {position}"
                 _line(panel, mine, value, label, COLORS[number % len(COLORS)], STYLES[style % len(STYLES)])
         _finish(panel, title, [record["length"] for record in records])
         if title.endswith("%"):
@@ -94,7 +94,7 @@ def _race_figure(records: Sequence[Record]) -> Figure:
 
 
 def draw_scaling(records: Sequence[Record], path: Path) -> bool:
-    """Learned beta and gamma of every scaled head at the longest length. Out: whether there was anything to draw."""
+    """Plots learned beta and gamma of every scaled head at the longest length; returns False if no head is scaled."""
     figure = _scaling_figure(records)
     if figure is not None:
         figure.savefig(path, dpi=150)
@@ -102,7 +102,7 @@ def draw_scaling(records: Sequence[Record], path: Path) -> bool:
 
 
 def _scaling_figure(records: Sequence[Record]) -> Figure | None:
-    """Learned beta and gamma of every scaled head at the longest length; None if no head is scaled."""
+    """Returns the plot of learned beta and gamma, or None if no head is scaled."""
     longest = max(record["length"] for record in records)
     scaled = [r for r in records if r["length"] == longest and r.get("heads") and r["heads"].get("beta")]
     if not scaled:
@@ -123,20 +123,20 @@ def _scaling_figure(records: Sequence[Record]) -> Figure | None:
         panel.set_xticks(range(len(names)), [f"{method}\n{place}" for method, place in names], fontsize=8)
         panel.set_title(what, loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
-    title = f"{scaled[0]['task']}: what scaled heads learned (a dot per head and seed; mean over tokens at length {longest})"
+    title = f"{scaled[0]['task']}: learned scaling (a dot per head and seed; mean over tokens at length {longest})"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
 
 
 def draw_theory(found: Sequence[Spread], path: Path) -> None:
-    """Largest weight, entropy and support against n, for a peak and for noise."""
+    """Plots largest weight, entropy and support against n."""
     figure = Figure(figsize=(13.0, 7.0), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(ROWS), 3)
     for row, (kind, about) in enumerate(ROWS.items()):
         for panel, (what, title) in zip(
             grid[row],
-            (("top", "largest weight"), ("entropy", "entropy / ln n"), ("support", "keys with weight")),
+            (("top", "largest weight"), ("entropy", "entropy / ln n"), ("support", "keys with nonzero weight")),
             strict=True,
         ):
             for number, mapping in enumerate(MAPPINGS):
@@ -165,7 +165,7 @@ def _of_heads(record: Record, what: str) -> float | None:
 def _line(
     panel: Axes, records: Sequence[Record], value: Callable[[Record], float | None], label: str, color: str, style: str
 ) -> None:
-    """The mean over seeds, and the range of them."""
+    """Draws the mean over seeds and their range."""
     points: dict[int, list[float]] = {}
     for record in records:
         if (y := value(record)) is not None:

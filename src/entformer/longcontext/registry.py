@@ -1,8 +1,8 @@
-"""The tasks by name, and sizes at which they are trained. In: a task's name. Out: what it asks, and a recipe. No torch here.
+"""Tasks by name and the configurations they are trained with. Does not import torch.
 
-Two sizes. "laptop" trains in minutes on two cores: small models of ours. "paper" is the published set-up (Vasylenko et al.
-2025, appendix G and the authors' code), for a GPU; where the two differ, as in warm-up and the width of Reverse's feed-forward
-layers, it follows the code. Training lengths are drawn from half the training length to all of it.
+Size "laptop" trains in minutes on two cores. Size "paper" is the published configuration (Vasylenko et al. 2025, appendix G and
+the authors' code) for a GPU; where the two differ (warm-up, feed-forward width of Reverse), it follows the code. Training
+lengths are drawn from half the training length to all of it.
 """
 
 import shlex
@@ -12,29 +12,29 @@ from typing import Any
 
 from entformer.errors import ArgumentError
 
-__all__ = ["ABOUT", "SIZES", "Recipe", "command_of", "recipe_from", "recipe_of", "task_name"]
+__all__ = ["ABOUT", "SIZES", "TaskConfig", "get_task_config", "make_command", "parse_task_config", "task_name"]
 
 ABOUT: dict[str, str] = {
-    "mqmtar": "Many key-value pairs in noise, then several keys: give their values (associative recall).",
+    "mqmtar": "Associative recall: many key-value pairs in noise, then several keys whose values are to be given.",
     "sort": "Put the tokens in ascending order.",
-    "copy": "Say the tokens again.",
-    "reverse": "Say the tokens again, last one first.",
-    "local-count": "For each token: how often it has been repeated just before.",
-    "n-back": "For each token: the one two places before.",
-    "flip-flop": "Read the bit that was last written; most instructions say to ignore theirs.",
+    "copy": "Repeat the tokens.",
+    "reverse": "Repeat the tokens in reverse order.",
+    "local-count": "For each token, how many equal tokens precede it directly.",
+    "n-back": "For each token, the one two positions before.",
+    "flip-flop": "Read the bit that was last written; most instructions are to be ignored.",
     "parity": "Is the number of ones even?",
-    "max-retrieval": "Items with a priority and a class: give the class of the highest priority. One attention head, seconds.",
+    "max-retrieval": "Items with a priority and a class: give the class of the highest priority. Takes seconds.",
 }
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Everything about a run but method, positions and seed."""
+class TaskConfig:
+    """Everything about a run except method, positions and seed."""
 
     task: str
     options: dict[str, Any] = field(default_factory=dict)  # of the task
     train_length: int = 16
-    eval_lengths: tuple[int, ...] = ()  # empty: 1, 2, 4, 8 and 16 times the training length
+    eval_lengths: tuple[int, ...] = ()  # default: 1, 2, 4, 8 and 16 times the training length
     sequences: int = 128  # evaluated at each length
     layers: int = 2
     width: int = 64
@@ -44,31 +44,29 @@ class Recipe:
     batch: int = 32
     lr: float = 1e-3
     warmup: int = 300
-    warmup_share: float | None = 0.1  # at most this share of the updates is warm-up; None: no such limit
+    warmup_share: float | None = 0.1  # limit of the warm-up as a fraction of the steps
     weight_decay: float = 0.0
-    init_std: float | None = (
-        None  # of all matrices, and of embeddings, which are then scaled by sqrt(width); None: see LMConfig
-    )
-    mixed_lengths: bool = False  # each sequence of a batch has its own length, padded on the right; else a batch has one length
-    validate_at: int = 0  # after training, go back to the checkpoint that was best at this length; 0: keep the last
-    validate_every: int = 5000  # updates between such validations
+    init_std: float | None = None  # of all matrices, and of embeddings, which are scaled by sqrt(width); None: see LMConfig
+    mixed_lengths: bool = False  # sequences of a batch differ in length, padded on the right
+    validate_at: int = 0  # evaluate the checkpoint that was best at this length; 0: the last one
+    validate_every: int = 5000  # steps between validations
     precision: str = "float32"  # "bfloat16": autocast, float32 weights
     size: str = "laptop"
-    seconds: float | None = None  # train for so long, in place of `steps`; the first updates tell how many there will be
+    seconds: float | None = None  # training time instead of `steps`
 
     @property
     def shortest(self) -> int:
-        """The shortest training sequence."""
+        """Minimum training length."""
         return min(max(4, (self.train_length + 1) // 2), self.train_length)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths to evaluate."""
+        """Evaluated lengths."""
         return self.eval_lengths or tuple(self.train_length * factor for factor in (1, 2, 4, 8, 16))
 
 
 def _doubled(first: int, last: int) -> tuple[int, ...]:
-    """first, 2 first, 4 first, ... last."""
+    """Returns first, 2 first, 4 first, ... last."""
     return tuple(first << power for power in range((last // first).bit_length()))
 
 
@@ -149,35 +147,35 @@ OPTIONS = (
     *("train_length", "sequences", "layers", "width", "heads", "hidden"),
     *("steps", "batch", "lr", "warmup", "validate_every", "precision"),
 )
-"""Fields of `Recipe` that the command line can set, under the same names."""
+"""Fields of `TaskConfig` with a command-line option of the same name."""
 
 
 def task_name(name: str) -> str:
-    """The name as it stands in the catalog; underscores are as good as dashes."""
+    """Returns the canonical name of a task; underscores are read as dashes."""
     known = name.strip().lower().replace("_", "-")
     if known not in ABOUT:
-        raise ArgumentError(f"the task {name!r} is not known; choose one of {', '.join(ABOUT)}.")
+        raise ArgumentError(f"unknown task {name!r}; choose one of {', '.join(ABOUT)}.")
     return known
 
 
-def recipe_of(task: str, size: str = "laptop") -> Recipe:
-    """The recipe of a task at this size."""
+def get_task_config(task: str, size: str = "laptop") -> TaskConfig:
+    """Returns the configuration of a task at a size."""
     name = task_name(task)
     if size not in SIZES:
-        raise ArgumentError(f"the size {size!r} is not known; choose one of {', '.join(SIZES)}.")
-    return replace(Recipe(name, size=size), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))
+        raise ArgumentError(f"unknown size {size!r}; choose one of {', '.join(SIZES)}.")
+    return replace(TaskConfig(name, size=size), **(_LAPTOP[name] if size == "laptop" else {**_PUBLISHED, **_PAPER[name]}))
 
 
-def recipe_from(stored: Mapping[str, Any]) -> Recipe:
-    """A recipe as run.json holds it. Settings that are newer than the file have the value that did nothing then."""
-    known = {entry.name for entry in fields(Recipe)}
+def parse_task_config(stored: Mapping[str, Any]) -> TaskConfig:
+    """Returns the configuration stored in run.json; fields missing in older files get their defaults."""
+    known = {entry.name for entry in fields(TaskConfig)}
     values = {name: value for name, value in stored.items() if name in known}
-    return Recipe(**{"task": "", **values, "eval_lengths": tuple(stored.get("eval_lengths", ()))})
+    return TaskConfig(**{"task": "", **values, "eval_lengths": tuple(stored.get("eval_lengths", ()))})
 
 
-def command_of(recipe: Recipe, *, methods: Sequence[str], positions: Sequence[str], seeds: Sequence[int]) -> str:
-    """The `entformer longctx` command of these runs; options that are the size's own are left out."""
-    usual = recipe_of(recipe.task, recipe.size)
+def make_command(recipe: TaskConfig, *, methods: Sequence[str], positions: Sequence[str], seeds: Sequence[int]) -> str:
+    """Returns the `entformer longctx` command of these runs, without options at their defaults."""
+    usual = get_task_config(recipe.task, recipe.size)
     parts = [recipe.task, "--methods", ",".join(methods), "--positions", ",".join(positions)]
     parts += [] if recipe.size == SIZES[0] else ["--size", recipe.size]
     first = list(seeds) == list(range(len(seeds)))

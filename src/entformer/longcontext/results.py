@@ -1,22 +1,22 @@
-"""A sweep and what it leaves behind. In: a recipe, specs, a folder. Out: runs/*/run.json, results.jsonl, table.md.
+"""Sweeps over methods, positions and seeds, and their results: runs/*/run.json, results.jsonl, table.md.
 
-Runs that are finished are kept, one that was stopped goes on, so the same command may be given again, with more methods or more
-seeds too. `results.jsonl` has one line per run and length, with everything a plot needs:
+Finished runs are kept and interrupted ones resumed, so the same command can be repeated, also with more methods or seeds.
+`results.jsonl` has one line per run and length:
 
     task method positions seed train_length length exact_match token_accuracy sequences steps seconds parameters loss diverged
     heads: keys, and per layer and head support, entropy (over ln n), top, scale, beta, gamma, or null
 """
 
 import json
-import math
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from entformer.checkpoint.atomic import plain, read_json, write_json, write_text
 from entformer.errors import DataError
-from entformer.longcontext.registry import Recipe, recipe_from
+from entformer.files import plain, read_json, write_json, write_text
+from entformer.longcontext.registry import TaskConfig, parse_task_config
 from entformer.longcontext.train import RunSpec, train_and_evaluate
 from entformer.text.numbers import format_number
 
@@ -30,10 +30,10 @@ Tell = Callable[[RunSpec, int, int, float], None]
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and spread over seeds, in percent."""
+    """Mean and standard deviation over seeds, in percent."""
 
     mean: float
-    spread: float  # standard deviation of the seeds; 0 for one seed
+    spread: float  # standard deviation; 0 for one seed
     seeds: int
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Cell:
 
 
 def sweep(
-    recipe: Recipe,
+    recipe: TaskConfig,
     specs: Iterable[RunSpec],
     out: Path,
     note: Note | None = None,
@@ -50,7 +50,7 @@ def sweep(
     *,
     device: str = "cpu",
 ) -> list[Record]:
-    """Train and evaluate whoever has not finished yet; give all results of the folder."""
+    """Trains and evaluates the runs that are not finished; returns all results in `out`."""
     for spec in specs:
         folder = out / "runs" / spec.name
         if _finished(folder, recipe, spec):
@@ -61,47 +61,47 @@ def sweep(
         progress = None if tell is None else _bound(tell, spec)
         run, _ = train_and_evaluate(recipe, spec, folder, progress, device=device)
         write_json(folder / "run.json", run.as_dict())
-        collect(out)
+        gather_results(out)
         if note is not None:
-            note(spec, _sentence(run.as_dict()))
-    return collect(out)
+            note(spec, _summary(run.as_dict()))
+    return gather_results(out)
 
 
 def _bound(tell: Tell, spec: RunSpec) -> Callable[[int, int, float], None]:
     return lambda step, steps, loss: tell(spec, step, steps, loss)
 
 
-def _finished(folder: Path, recipe: Recipe, spec: RunSpec) -> bool:
-    """Whether this very run is there already; a run of the same name with other settings is an error."""
+def _finished(folder: Path, recipe: TaskConfig, spec: RunSpec) -> bool:
+    """Returns whether the run is finished; a run of the same name with other settings is an error."""
     if not (folder / "run.json").exists():
         return False
     held = read_json(folder / "run.json")
-    before, ours = asdict(recipe_from(held.get("recipe") or {})), asdict(recipe)
+    before, ours = asdict(parse_task_config(held.get("recipe") or {})), asdict(recipe)
     if differing := [name for name in ours if ours[name] != before[name]]:
         raise DataError(
-            f"{folder / 'run.json'} was made with other settings ({', '.join(differing)}); give another --out, or remove it."
+            f"{folder / 'run.json'} was made with other settings ({', '.join(differing)}); choose another --out, or remove it."
         )
     return True
 
 
-def _sentence(run: Record) -> str:
+def _summary(run: Record) -> str:
     if run["diverged"]:
-        return f"diverged after {run['steps']} updates"
+        return f"diverged after {run['steps']} steps"
     shown = ", ".join(f"{at['length']}: {100 * at['token_accuracy']:.1f}" for at in run["lengths"])
-    return f"{run['steps']} updates in {run['seconds']:.0f} s, loss {run['loss']:.3f}; token accuracy at {shown}"
+    return f"{run['steps']} steps in {run['seconds']:.0f} s, loss {run['loss']:.3f}; token accuracy at {shown}"
 
 
-def collect(out: Path) -> list[Record]:
-    """Write results.jsonl from all finished runs of the folder."""
+def gather_results(out: Path) -> list[Record]:
+    """Writes results.jsonl from all finished runs in `out` and returns its records."""
     records: list[Record] = []
     for path in sorted((out / "runs").glob("*/run.json")):
         run = read_json(path)
         shared = {"task": run["recipe"]["task"], **run["spec"], "train_length": run["recipe"]["train_length"]}
         shared |= {name: run[name] for name in ("steps", "seconds", "parameters", "loss", "diverged")}
-        # A run that diverged counts as knowing nothing, at every length; leaving it out would flatter its method.
+        # A run that diverged counts as zero at every length; excluding it would favor its method.
         at = run["lengths"] or [
             {"length": n, "sequences": 0, "exact_match": 0.0, "token_accuracy": 0.0, "heads": None}
-            for n in recipe_from(run["recipe"]).lengths
+            for n in parse_task_config(run["recipe"]).lengths
         ]
         records += [shared | here for here in at]
     write_text(out / "results.jsonl", "".join(json.dumps(plain(record)) + "\n" for record in records))
@@ -109,22 +109,22 @@ def collect(out: Path) -> list[Record]:
 
 
 def read_results(path: Path) -> list[Record]:
-    """The records of a results.jsonl."""
+    """Returns the records of a results.jsonl."""
     records = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read ({problem.strerror}).") from problem
+    except OSError as err:
+        raise DataError(f"{path} cannot be read ({err.strerror}).") from err
     for number, line in enumerate(lines, 1):
         try:
             records.append(json.loads(line))
-        except ValueError as problem:
-            raise DataError(f"{path}:{number}: not a line of JSON ({problem}).") from problem
+        except ValueError as err:
+            raise DataError(f"{path}:{number}: not a line of JSON ({err}).") from err
     return records
 
 
 def table(records: list[Record], metric: str = "token_accuracy") -> dict[tuple[str, str], dict[int, Cell]]:
-    """(method, positions) -> length -> mean and spread over seeds, in percent; best at the longest length first."""
+    """Returns (method, positions) -> length -> mean and deviation over seeds; best at the longest length first."""
     values: dict[tuple[str, str], dict[int, list[float]]] = {}
     for record in records:
         row = values.setdefault((record["method"], record["positions"]), {})
@@ -134,23 +134,21 @@ def table(records: list[Record], metric: str = "token_accuracy") -> dict[tuple[s
 
 
 def _cell(values: list[float]) -> Cell:
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
-    return Cell(mean, math.sqrt(variance), len(values))
+    return Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
 
 
 def markdown(records: list[Record]) -> str:
-    """The tables of all metrics that differ, in markdown."""
+    """Returns the tables of all metrics in Markdown."""
     if not records:
         return "no finished runs\n"
     first, text = records[0], []
     lengths = sorted({record["length"] for record in records})
     seeds = len({record["seed"] for record in records})
-    one_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
+    single_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
     for metric, title in METRICS.items():
-        if one_answer and metric == "exact_match":
+        if single_answer and metric == "exact_match":
             continue
-        shown = "accuracy" if one_answer else title
+        shown = "accuracy" if single_answer else title
         text += [
             f"{first['task']}, trained at {first['train_length']}: {shown} in percent, mean ± deviation of {seeds} seeds",
             "",

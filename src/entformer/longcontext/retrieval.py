@@ -1,8 +1,8 @@
-"""The model of max retrieval. In: (B, 1 + n, 1 + classes), a query and n items. Out: scores of the classes, (B, 1, classes).
+"""Model of max retrieval: from a query and n items, (B, 1 + n, 1 + classes), to class scores (B, 1, classes).
 
     item_i = MLP(priority, class);  query = MLP(random number);  scores = MLP(attention(query, items, items))
 
-One layer, one head, no positions: what is left is how the normalizer copes with more items than it was trained on.
+One layer, one head, no positions: the task isolates how a normalizer generalizes to more items than in training.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Retriever(nn.Module):
         return scores
 
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
-        """The one attention, as from `CausalLM`."""
+        """Yields the attention layer, in the form of `CausalLM.attention_layers`."""
         yield "cross", 0, self.attention
 
 

@@ -1,11 +1,9 @@
-"""Synthetic tasks of any length. In: a batch size, a length n, a generator. Out: inputs (B, L) and what to say where, (B, L).
+"""Synthetic tasks of any length: inputs (B, L) and labels (B, L) for a causal model, IGNORE where there is no label.
 
-Sequences stand as a causal model reads them, and `labels` holds at each place what it has to say there, IGNORE elsewhere. Data
-tokens are 0 .. a-1; above them follow pad, bos, eos, mask and sep. A batch has one length, so nothing is padded; `mixed` makes
-one of several lengths.
+Data tokens are 0 .. a-1; pad, bos, eos, mask and sep follow. A batch has one length, without padding; `mixed` combines several.
 
-    say it after reading (sort, copy, reverse, MQMTAR):  BOS source SEP target   ->  target EOS, from SEP on
-    say it while reading (n-back, local count):          BOS source EOS          ->  one label under each source token
+    label after the source (sort, copy, reverse, MQMTAR):  BOS source SEP target   ->  target EOS, from SEP on
+    label per token (n-back, local count):                 BOS source EOS          ->  one label under each source token
 """
 
 import math
@@ -30,49 +28,49 @@ class Sample(NamedTuple):
     """A batch of one length."""
 
     inputs: Tensor  # (B, L) ids; max retrieval: (B, 1 + n, 1 + classes) numbers
-    labels: Tensor  # (B, L) ids, IGNORE where nothing is asked; max retrieval: (B, 1)
+    labels: Tensor  # (B, L) ids or IGNORE; max retrieval: (B, 1)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task with its options; its fields are what `--option` can set."""
+    """A task; its fields are the options of `--option`."""
 
     @property
     def data_tokens(self) -> int:
-        """How many ids are data; special ids follow."""
+        """Number of data ids; special ids follow."""
         raise NotImplementedError
 
     @property
     def vocab_size(self) -> int:
-        """All ids."""
+        """Number of ids."""
         return self.data_tokens + 5
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
-        """`batch` sequences of size n."""
+        """Returns `batch` sequences of size n."""
         raise NotImplementedError
 
     def held_out(self) -> Self:
-        """The task to evaluate on; other words, where the task has words."""
+        """Returns the task for evaluation, with other words if the task has words."""
         return self
 
     def validation(self) -> Self:
-        """The task to choose a checkpoint on; words of its own, where the task has words."""
+        """Returns the task for validation, with other words if the task has words."""
         return self
 
     def _special(self, batch: int, which: int) -> Tensor:
         return torch.full((batch, 1), self.data_tokens + which)
 
     def _after(self, source: Tensor, target: Tensor, *, separated: bool = True) -> Sample:
-        """BOS source (SEP) target EOS, asked to continue from the end of the source on."""
+        """Returns BOS source (SEP) target EOS with labels from the end of the source on."""
         batch = source.shape[0]
         middle = [self._special(batch, SEP)] if separated else []
         whole = torch.cat([self._special(batch, BOS), source, *middle, target, self._special(batch, EOS)], 1)
         labels = whole[:, 1:].clone()
-        labels[:, : source.shape[1] + len(middle)] = IGNORE  # asked from SEP on, or from the source's last token
+        labels[:, : source.shape[1] + len(middle)] = IGNORE  # labels from SEP on, or from the last token of the source
         return Sample(whole[:, :-1], labels)
 
     def _beneath(self, source: Tensor, labels: Tensor) -> Sample:
-        """BOS source EOS with a label under each source token."""
+        """Returns BOS source EOS with a label under each source token."""
         batch = source.shape[0]
         nothing = torch.full((batch, 1), IGNORE)
         inputs = torch.cat([self._special(batch, BOS), source, self._special(batch, EOS)], 1)
@@ -80,7 +78,7 @@ class Task:
 
 
 def mixed(task: Task, lengths: Tensor, generator: torch.Generator) -> Sample:
-    """Sequences of these lengths (B,), padded on the right, where no token of a causal model sees it."""
+    """Returns sequences of these lengths (B,), padded on the right, which a causal model does not attend to."""
     found: list[tuple[Tensor, Sample]] = []
     for n in lengths.unique().tolist():
         at = (lengths == n).nonzero()[:, 0]
@@ -134,15 +132,11 @@ class Sort(_Tokens):
 
 
 @dataclass(frozen=True)
-class NBack(Task):
-    """With steps = 2, under BOS 0 7 3 3 1 EOS:  - 0 0 0 7 3 -, for each token the one two places before, 0 if there is none."""
+class NBack(_Tokens):
+    """With steps = 2, under BOS 0 7 3 3 1 EOS:  - 0 0 0 7 3 -, for each token the one two positions before, or 0."""
 
+    alphabet: int = 16  # 0 is the blank
     steps: int = 2
-    alphabet: int = 16  # 0 stands for nothing
-
-    @property
-    def data_tokens(self) -> int:
-        return self.alphabet
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
         tokens = torch.randint(1, self.alphabet, (batch, n), generator=generator)
@@ -152,11 +146,11 @@ class NBack(Task):
 
 
 @dataclass(frozen=True)
-class LocalCount(Task):
+class LocalCount(_Tokens):
     """Under BOS 5 5 5 2 2 5 5 EOS:  - 0 1 2 0 1 0 1 -, how often this token stood just before.
 
-    Blocks of 2 to `max_repeats` equal tokens; neighbours differ. Published sequences end with a whole block and so differ in
-    length; here the last block is cut, so that a batch has one length.
+    Blocks of 2 to `max_repeats` equal tokens; adjacent blocks differ. Published sequences end with a whole block and so differ
+    in length; here the last block is cut, so that a batch has one length.
     """
 
     alphabet: int = 16
@@ -167,14 +161,14 @@ class LocalCount(Task):
         return max(self.alphabet, self.max_repeats)  # labels are counts
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
-        blocks = n // 2 + 1  # as many as could be needed
+        blocks = n // 2 + 1  # upper bound
         sizes = torch.randint(2, self.max_repeats + 1, (batch, blocks), generator=generator)
         ends = sizes.cumsum(1)  # (B, blocks)
-        place = torch.arange(n).expand(batch, n).contiguous()
-        block = torch.searchsorted(ends, place, right=True)  # (B, n): which block each place is in
-        step = torch.randint(1, self.alphabet, (batch, blocks), generator=generator)  # never 0: neighbours differ
+        position = torch.arange(n).expand(batch, n).contiguous()
+        block = torch.searchsorted(ends, position, right=True)  # (B, n): block of each position
+        step = torch.randint(1, self.alphabet, (batch, blocks), generator=generator)  # never 0: adjacent blocks differ
         tokens = step.cumsum(1) % self.alphabet
-        labels = place - (ends - sizes).gather(1, block)
+        labels = position - (ends - sizes).gather(1, block)
         return self._beneath(tokens.gather(1, block), labels)
 
 
@@ -182,8 +176,8 @@ class LocalCount(Task):
 class FlipFlop(Task):
     """w 1 i 0 i 0 w 0 i 1 r -> 0 EOS: the bit last written. Ids: bits 0 and 1, then write, ignore, read = 2, 3, 4.
 
-    n // 2 instructions: the first writes, the last reads, the others write with probability `write` and else say to ignore.
-    Small `write` means the bit stands far back.
+    n // 2 instructions: the first writes, the last reads, the others write with probability `write`, else are ignored. A small
+    `write` puts the bit far back.
     """
 
     write: float = 0.1
@@ -201,7 +195,7 @@ class FlipFlop(Task):
         command = torch.where(writes, 2, 3)
         command[:, -1] = 4
         bits = torch.randint(2, (batch, count), generator=generator)
-        last = torch.where(writes, torch.arange(count), 0).amax(1, keepdim=True)  # (B, 1): where it was last written
+        last = torch.where(writes, torch.arange(count), 0).amax(1, keepdim=True)  # (B, 1): index of the last write
         source = torch.stack([command, bits], 2).flatten(1)[:, :-1]  # the last bit is the answer
         return self._after(source, bits.gather(1, last), separated=False)
 
@@ -225,8 +219,8 @@ class MQMTAR(Task):
 
         BOS _ a b : x y _ _ c d : u v _ ?cd ?ab ?cd SEP  ->  ?uv ?xy ?uv EOS
 
-    Each of m = floor(density n / (key + value + 2)) pairs stands somewhere in its own row of floor(n / m) places. Keys and
-    values are words of a vocabulary drawn once; evaluation has other words than training, where there are enough.
+    Each of m = floor(density n / (key + value + 2)) pairs is at a random offset of its own field of floor(n / m) tokens. Keys
+    and values are words of a fixed vocabulary; evaluation uses other words than training if there are enough.
     """
 
     letters: int = 256
@@ -248,7 +242,7 @@ class MQMTAR(Task):
         return replace(self, split="validation")
 
     def pairs(self, n: int) -> int:
-        """How many pairs a source of n places holds."""
+        """Returns the number of pairs in a source of n tokens."""
         return math.floor(self.density * n / (self.key_letters + self.value_letters + 2) + 1e-9)
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
@@ -274,33 +268,33 @@ class MQMTAR(Task):
         return (self.key_letters, "keys"), (self.value_letters, "values")
 
     def _marked(self, words: Tensor, which: Tensor) -> Tensor:
-        """The words (B, m, letters) that are asked (B, q), each after a question mark, (B, q * (1 + letters))."""
+        """Returns the queried (B, q) words of (B, m, letters), each after a question mark: (B, q * (1 + letters))."""
         chosen = words.gather(1, which[..., None].expand(-1, -1, words.shape[2]))
         return torch.nn.functional.pad(chosen, (1, 0), value=2).flatten(1)
 
 
 @lru_cache(maxsize=16)
 def _words(letters: int, size: int, count: int, split: str, salt: str) -> Tensor:
-    """`count` distinct words of `size` letters, as ids from 3 on; the splits share none if there are words for all of them."""
+    """Returns `count` distinct words of `size` letters as ids from 3 on; splits are disjoint if there are enough words."""
     total = letters**size
-    seed = sum(ord(letter) * 31**place for place, letter in enumerate(f"{salt}{letters}.{size}"))
+    seed = sum(ord(letter) * 31**power for power, letter in enumerate(f"{salt}{letters}.{size}"))
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed % 2**31))
     part = ("train", "evaluation", "validation").index(split)
     chosen = order[:count] if total < (part + 1) * count else order[part * count : (part + 1) * count]
-    return torch.stack([chosen // letters**place % letters for place in range(size)], 1) + 3  # (count, size)
+    return torch.stack([chosen // letters**power % letters for power in range(size)], 1) + 3  # (count, size)
 
 
 def _distinct(batch: int, count: int, total: int, generator: torch.Generator) -> Tensor:
-    """(batch, count) numbers below total, none twice in a row: drawn, and rows with twins drawn again while that is quick."""
+    """Returns (batch, count) distinct numbers below total per row; rows with repetitions are drawn again."""
     if count * count >= total:
         return torch.rand((batch, total), generator=generator).argsort(1)[:, :count]
     drawn = torch.randint(total, (batch, count), generator=generator)
     while True:
-        in_order = drawn.sort(1).values
-        twins = (in_order[:, 1:] == in_order[:, :-1]).any(1).nonzero()[:, 0]
-        if len(twins) == 0:
+        ascending = drawn.sort(1).values
+        repeated = (ascending[:, 1:] == ascending[:, :-1]).any(1).nonzero()[:, 0]
+        if len(repeated) == 0:
             return drawn
-        drawn[twins] = torch.randint(total, (len(twins), count), generator=generator)
+        drawn[repeated] = torch.randint(total, (len(repeated), count), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -322,12 +316,12 @@ class MaxRetrieval(Task):
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
         priority = torch.rand((batch, n), generator=generator)
-        kind = torch.randint(self.classes, (batch, n), generator=generator)
+        label = torch.randint(self.classes, (batch, n), generator=generator)
         inputs = torch.zeros(batch, 1 + n, 1 + self.classes)
         inputs[:, 0, 0] = torch.rand((batch,), generator=generator)
         inputs[:, 1:, 0] = priority
-        inputs[:, 1:, 1:].scatter_(2, kind[..., None], 1.0)
-        return Sample(inputs, kind.gather(1, priority.argmax(1, keepdim=True)))
+        inputs[:, 1:, 1:].scatter_(2, label[..., None], 1.0)
+        return Sample(inputs, label.gather(1, priority.argmax(1, keepdim=True)))
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -344,7 +338,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def make_task(name: str, **options: Any) -> Task:
-    """The task of this name with these options."""
+    """Returns the task of this name with these options."""
     made = TASKS[task_name(name)]()
     known = {field.name: type(getattr(made, field.name)) for field in fields(made)}
     for option, value in options.items():

@@ -1,15 +1,13 @@
-"""One run: train a method on short sequences, evaluate it on long ones. In: a recipe, method, positions and seed. Out: a `Run`.
+"""Training of a method on short sequences and evaluation on long ones.
 
-AdamW (0.9, 0.99), gradient norm at most 1, linear warm-up, cosine to zero; lengths from half the training length to all of it.
-Every method sees the same sequences in the same order. With `Recipe.validate_at` the weights evaluated are those that were
-best at that length on sequences of their own: by exact match, and by token accuracy where that is equal (the published
-choice falls back on BLEU). State is saved now and then and whenever the run is stopped; a run that goes on ends with the same
-weights as one that never stopped.
+AdamW (0.9, 0.99), gradient norm at most 1, linear warm-up, cosine decay to zero; lengths from half the training length to all.
+Every method is trained on the same sequences in the same order. With `TaskConfig.validate_at` the evaluated weights are those
+with the best exact match (then token accuracy) at that length on validation sequences. State is saved periodically and when
+the run is stopped; a resumed run ends with the same weights as an uninterrupted one.
 """
 
 import io
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -20,11 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.checkpoint.atomic import write_bytes
+from entformer.checkpoint.device import usable_device
 from entformer.errors import ArgumentError, DataError
-from entformer.longcontext.evaluate import AtLength, evaluate
-from entformer.longcontext.methods import method_of, positions_of
-from entformer.longcontext.registry import Recipe, recipe_from
+from entformer.files import write_bytes
+from entformer.longcontext.evaluate import LengthResult, evaluate
+from entformer.longcontext.methods import get_method, get_positions
+from entformer.longcontext.registry import TaskConfig, parse_task_config
 from entformer.longcontext.retrieval import Retriever
 from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, mixed
 from entformer.models.attention_settings import attention_penalty
@@ -32,19 +31,19 @@ from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import get_normalizer
 
-__all__ = ["Run", "RunSpec", "build", "device_here", "train_and_evaluate"]
+__all__ = ["ExperimentResult", "RunSpec", "build", "select_device", "train_and_evaluate"]
 
-SAVE_EVERY = 60.0  # seconds
-MEASURED = 20  # updates that tell how many fit into a time
+SAVE_EVERY_S = 60.0
+MEASURED_STEPS = 20  # timed to estimate how many fit into `TaskConfig.seconds`
 EVALUATION_SEED = 1_000_003
 VALIDATION_SEED = 2_000_003
 
-Progress = Callable[[int, int, float], None]  # update, of how many, loss
+Progress = Callable[[int, int, float], None]  # step, number of steps, loss
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Who runs."""
+    """Identifies a run of a task."""
 
     method: str
     positions: str
@@ -52,70 +51,74 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """A name fit for a folder."""
+        """Directory name of the run."""
         return f"{self.method.replace(':', '.')}_{self.positions}_{self.seed}"
 
 
 @dataclass
-class Run:
-    """What came of it."""
+class ExperimentResult:
+    """Result of a run."""
 
-    recipe: Recipe
+    recipe: TaskConfig
     spec: RunSpec
     steps: int = 0
     seconds: float = 0.0  # of training
     parameters: int = 0
-    loss: float = math.nan  # mean of the last tenth of the updates
+    loss: float = math.nan  # mean over the last tenth of the steps
     diverged: bool = False
-    chosen: int | None = None  # the update whose weights were evaluated, where a validation chose them
-    lengths: list[AtLength] = field(default_factory=list)
+    chosen: int | None = None  # step of the evaluated weights, if selected by validation
+    lengths: list[LengthResult] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def device_here(name: str) -> torch.device:
-    """The device of this name; "auto": a GPU where torch finds one."""
+def select_device(name: str) -> torch.device:
+    """Returns the device; "auto" is a GPU if torch finds one, else the CPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ArgumentError(f"the device {name!r} is not known; choose auto, cpu, cuda, or cuda:1 and so on.")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ArgumentError(f"the device is {name}, and torch finds {torch.cuda.device_count()} GPUs here; use cpu or auto.")
-    return device
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return usable_device(name)
 
 
-def build(recipe: Recipe, spec: RunSpec) -> tuple[Task, nn.Module]:
-    """The task and the untrained model; the same seed gives all methods the same projections."""
+def build(recipe: TaskConfig, spec: RunSpec) -> tuple[Task, nn.Module]:
+    """Returns the task and the untrained model; the same seed gives all methods the same projections."""
     task = make_task(recipe.task, **recipe.options)
-    attention = method_of(spec.method, published=recipe.size == "paper")
+    attention = get_method(spec.method, published=recipe.size == "paper")
     torch.manual_seed(spec.seed)
     if isinstance(task, MaxRetrieval):
         if get_normalizer(attention.normalizer).uses_positions:
-            raise ArgumentError(f"the method {spec.method!r} needs an order of keys; max-retrieval has none.")
+            raise ArgumentError(f"the method {spec.method!r} requires ordered keys; max-retrieval has a set of items.")
         return task, Retriever(attention, task.classes, recipe.width, recipe.heads)
     sizes: dict[str, Any] = {name: getattr(recipe, name) for name in ("layers", "heads", "width", "hidden")}
     if recipe.init_std is not None:
         scaled = recipe.init_std * math.sqrt(recipe.width)
         sizes |= {"init_std": recipe.init_std, "embedding_std": scaled, "scaled_embedding": True}
-    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **positions_of(spec.positions))
+    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **get_positions(spec.positions))
     return task, CausalLM(config)
 
 
 def train_and_evaluate(
-    recipe: Recipe,
+    recipe: TaskConfig,
     spec: RunSpec,
     folder: Path | None = None,
     progress: Progress | None = None,
     stop_at: int | None = None,
     *,
     device: str = "cpu",
-) -> tuple[Run, nn.Module]:
-    """Train, going on from what `folder` holds, and evaluate at every length. `stop_at`: leave off after this update."""
+) -> tuple[ExperimentResult, nn.Module]:
+    """Trains and evaluates at every length.
+
+    Args:
+        recipe: The task and its sizes.
+        spec: Method, positions and seed.
+        folder: Directory of the run; an interrupted run in it is resumed.
+        progress: Called with the step, the number of steps and the loss.
+        stop_at: Stop after this step, without evaluation.
+        device: Device of the model.
+    """
     task, model = build(recipe, spec)
     model.to(device)
-    run = Run(recipe, spec, parameters=sum(parameter.numel() for parameter in model.parameters()))
+    run = ExperimentResult(recipe, spec, parameters=sum(parameter.numel() for parameter in model.parameters()))
     trainer = _Trainer(recipe, spec, task, model, run)
     state = None if folder is None else folder / "state.pt"
     if state is not None and state.exists():
@@ -123,10 +126,10 @@ def train_and_evaluate(
     saved = time.monotonic()
     try:
         while trainer.step < trainer.steps and not run.diverged and trainer.step != stop_at:
-            loss = trainer.update()
+            loss = trainer.train_step()
             if progress is not None and trainer.step % 10 == 0:
                 progress(trainer.step, trainer.steps, loss)
-            if state is not None and time.monotonic() - saved > SAVE_EVERY:
+            if state is not None and time.monotonic() - saved > SAVE_EVERY_S:
                 trainer.save(state)
                 saved = time.monotonic()
     finally:
@@ -136,34 +139,34 @@ def train_and_evaluate(
     if trainer.step == trainer.steps and not run.diverged:
         run.chosen = trainer.use_best()
         for length in recipe.lengths:
-            seed = EVALUATION_SEED + length  # the same sequences for every spec
+            seed = EVALUATION_SEED + length  # the same sequences for every run
             with trainer.precision():
                 run.lengths.append(evaluate(model, task.held_out(), length, sequences=recipe.sequences, seed=seed))
     return run, model
 
 
 class _Trainer:
-    """The loop's state: model, optimizer, the data's generator, the losses so far."""
+    """Model, optimizer, data generator and losses of a run."""
 
-    def __init__(self, recipe: Recipe, spec: RunSpec, task: Task, model: nn.Module, run: Run) -> None:
+    def __init__(self, recipe: TaskConfig, spec: RunSpec, task: Task, model: nn.Module, run: ExperimentResult) -> None:
         self.recipe, self.task, self.model, self.run = recipe, task, model, run
         self.generator = torch.Generator().manual_seed(spec.seed + 1)
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, fused=True
         )
         self.step = 0
-        self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first updates have been timed
+        self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first steps have been timed
         self.seconds = 0.0
         self.losses: list[float] = []
         self.device = next(model.parameters()).device
         self.best: dict[str, Any] | None = None  # step, score and weights
 
     def precision(self) -> torch.autocast:
-        """The context in which the model computes."""
+        """Returns the autocast context."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16")
 
-    def update(self) -> float:
-        """One batch. In: nothing; out: its loss."""
+    def train_step(self) -> float:
+        """Does one optimizer step and returns its loss."""
         begun = time.perf_counter()
         recipe = self.recipe
         drawn = (recipe.batch,) if recipe.mixed_lengths else ()
@@ -187,8 +190,8 @@ class _Trainer:
         self.step += 1
         self.losses.append(value)
         self.seconds += time.perf_counter() - begun
-        if recipe.seconds is not None and self.step == MEASURED:
-            self.steps = max(MEASURED + 1, round(recipe.seconds / self.seconds * MEASURED))
+        if recipe.seconds is not None and self.step == MEASURED_STEPS:
+            self.steps = max(MEASURED_STEPS + 1, round(recipe.seconds / self.seconds * MEASURED_STEPS))
         due = self.step % recipe.validate_every == 0 or self.step == self.steps
         if recipe.validate_at and due and not self.run.diverged:
             self._validate()
@@ -200,7 +203,7 @@ class _Trainer:
         return attention_penalty(layer for _, _, layer in self.model.attention_layers())
 
     def _validate(self) -> None:
-        """Keep the weights if none were better at `validate_at`."""
+        """Keeps a copy of the weights if they are the best so far at `validate_at`."""
         recipe, held = self.recipe, self.task.validation()
         with self.precision():
             found = evaluate(
@@ -212,14 +215,14 @@ class _Trainer:
             self.best = {"step": self.step, "score": score, "model": weights}
 
     def use_best(self) -> int | None:
-        """Put the best weights into the model. Out: after which update they were; None: no validation chose any."""
+        """Loads the best validated weights; returns their step, or None without validation."""
         if self.best is None:
             return None
         self.model.load_state_dict(self.best["model"])
         return int(self.best["step"])
 
     def _rate(self) -> float:
-        """Warm-up, then a cosine to zero."""
+        """Returns the learning-rate factor: warm-up, then a cosine to zero."""
         share = self.recipe.warmup_share
         warmup = self.recipe.warmup if share is None else min(self.recipe.warmup, int(share * self.steps + 1e-9))
         if self.step < warmup:
@@ -227,12 +230,12 @@ class _Trainer:
         return 0.5 * (1.0 + math.cos(math.pi * (self.step - warmup) / max(self.steps - warmup, 1)))
 
     def mean_loss(self) -> float:
-        """Over the last tenth."""
+        """Returns the mean loss over the last tenth of the steps."""
         last = self.losses[-max(1, len(self.losses) // 10) :]
         return sum(last) / len(last) if last else math.nan
 
     def save(self, path: Path) -> None:
-        """Everything the next update depends on, in one step."""
+        """Saves everything the next step depends on."""
         buffer = io.BytesIO()
         torch.save(
             {
@@ -254,14 +257,14 @@ class _Trainer:
         write_bytes(path, buffer.getvalue())
 
     def load(self, path: Path) -> None:
-        """Go on from there, if it is of the same training."""
+        """Restores a saved state of the same training."""
         try:
             held = torch.load(path, weights_only=True, map_location=self.device)
-            recipe = asdict(recipe_from(held["recipe"]))
-        except Exception as problem:  # whatever a damaged file makes torch raise
-            raise DataError(f"{path} cannot be read ({problem}); remove it to begin this run again.") from problem
+            recipe = asdict(parse_task_config(held["recipe"]))
+        except Exception as err:  # torch.load raises many types for a damaged file
+            raise DataError(f"{path} cannot be read ({err}); remove it to restart this run.") from err
         if recipe != asdict(replace(self.recipe, eval_lengths=(), sequences=1)):
-            raise DataError(f"{path} is of a training with other settings; give another --out, or remove it.")
+            raise DataError(f"{path} was saved with other settings; choose another --out, or remove it.")
         self.model.load_state_dict(held["model"])
         self.optimizer.load_state_dict(held["optimizer"])
         self.generator.set_state(held["data"].cpu())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from entformer.models.config import AttentionConfig
 from entformer.nn.alpha import LearnedAlpha
@@ -11,7 +11,7 @@ from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan
 from entformer.nn.scaling import make_scaling
 
-__all__ = ["attention_penalty", "build_attention"]
+__all__ = ["attention_penalty", "build_attention", "parameter_groups"]
 
 
 def build_attention(
@@ -47,3 +47,16 @@ def attention_penalty(layers: Iterable[MultiheadAttention]) -> Tensor | None:
     """Returns what the layers add to the mean loss of a token, the penalty of adaptive spans, or None."""
     penalties = [layer.normalizer_fn.penalty() for layer in layers if isinstance(layer.normalizer_fn, AdaptiveSpan)]
     return sum(penalties[1:], penalties[0]) if penalties else None
+
+
+def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Returns the groups of the optimizer.
+
+    "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": the parameters of learned alphas.
+    """
+    alphas = {id(owner.parameter) for owner in model.modules() if isinstance(owner, LearnedAlpha)}
+    groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
+    for name, parameter in model.named_parameters():
+        matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
+        groups["alpha" if id(parameter) in alphas else "decay" if matrix else "no_decay"].append(parameter)
+    return groups

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from entformer.kernels.checks import transform_active
-from entformer.kernels.fused.api import cross_entropy_
 from entformer.losses import entmax_loss
 
 __all__ = ["OutputSums", "output_loss"]
@@ -87,7 +86,7 @@ class _OutputLoss(torch.autograd.Function):
             part, classes = h[at : at + rows], target[at : at + rows]
             scores = part @ w.t()  # (rows, V); from here on their gradient
             if alpha == 1.0:
-                found = cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
+                found = _cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
             else:
                 found = _entmax_(scores, classes, smoothing, alpha, differentiate)
             sums += found.sum(0, dtype=torch.float64).to(sum_dtype)
@@ -113,8 +112,26 @@ class _OutputLoss(torch.autograd.Function):
         return to_hidden, to_weight, None, None, None, None, None
 
 
+def _cross_entropy_(scores: Tensor, target: Tensor, smoothing: float, differentiate: bool) -> Tensor:
+    """Label-smoothed cross entropy of scores (rows, V), which become their gradient if `differentiate`.
+
+    Returns:
+        (rows, 3): the smoothed loss, -ln p of the target, and 1 where the target has the highest score.
+    """
+    log_p = torch.log_softmax(scores, 1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    index = target[:, None]
+    of_target = log_p.gather(1, index).squeeze(1)
+    loss = -(1.0 - smoothing) * of_target - smoothing * log_p.mean(1)
+    best = (of_target == log_p.amax(1)).to(log_p.dtype)
+    if differentiate:
+        gradient = log_p.exp_().sub_(smoothing / log_p.shape[1])
+        gradient.scatter_add_(1, index, torch.full_like(index, smoothing - 1.0, dtype=gradient.dtype))
+        scores.copy_(gradient)
+    return torch.stack([loss, -of_target, best], 1)
+
+
 def _entmax_(scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool) -> Tensor:
-    """As `cross_entropy_` with the entmax loss, whose own backward gives the gradient."""
+    """As `_cross_entropy_` with the entmax loss, whose own backward gives the gradient."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     best = wide.gather(1, target[:, None]).squeeze(1) == wide.amax(1)
     plain = entmax_loss(wide, target, alpha, reduction="none")

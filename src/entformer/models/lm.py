@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.models.attention_settings import build_attention
+from entformer.models.attention_settings import build_attention, parameter_groups
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
@@ -218,12 +218,8 @@ class CausalLM(nn.Module):
         return {"decoder": torch.stack([a.detach() for a in found if a is not None])} if found[0] is not None else {}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """ "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": what learned alphas are made of."""
-        groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
-        for name, parameter in self.named_parameters():
-            matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
-            groups["alpha" if name.endswith("pre_alpha") else "decay" if matrix else "no_decay"].append(parameter)
-        return groups
+        """Returns the parameters as "decay", "no_decay" and "alpha", see `attention_settings.parameter_groups`."""
+        return parameter_groups(self)
 
 
 def _segment_mask(segments: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.functional import log_entmax
-from entformer.models.attention_settings import attention_penalty, build_attention
+from entformer.models.attention_settings import attention_penalty, build_attention, parameter_groups
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import output_loss
 from entformer.models.special_tokens import PAD
@@ -245,12 +245,8 @@ class Seq2Seq(nn.Module):
         return {kind: torch.stack(alphas) for kind, alphas in found.items()}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """ "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": what learned alphas are made of."""
-        groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
-        for name, parameter in self.named_parameters():
-            matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
-            groups["alpha" if name.endswith("pre_alpha") else "decay" if matrix else "no_decay"].append(parameter)
-        return groups
+        """Returns the parameters as "decay", "no_decay" and "alpha", see `attention_settings.parameter_groups`."""
+        return parameter_groups(self)
 
 
 def _none_if_full(mask: Tensor) -> Tensor | None:

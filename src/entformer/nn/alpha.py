@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.entmax.api import entmax
-from entformer.nn.utils import traced_as_leaf
+from entformer.nn.execution_mode import traced_as_leaf
 
 __all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"]
 

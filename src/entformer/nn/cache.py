@@ -1,7 +1,7 @@
-"""Keys and values of the tokens seen so far, for decoding. In: new keys and values. Out: views of all of them, (B, G, L, D).
+"""Caches of keys and values for decoding.
 
-Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, not O(L^2). A call that raises an error leaves a
-cache as it was: `append` checks before it writes, and `mark` and `restore` undo what came before an error elsewhere.
+Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, not O(L^2). A call that raises leaves the
+cache unchanged: `append` checks before it writes, and `mark` and `restore` undo earlier writes of the same call.
 """
 
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import normal_tensors
+from entformer.nn.execution_mode import normal_tensors
 
 __all__ = ["KeyValueCache", "check_batch_index", "unchanged_on_error"]
 
 
 def check_batch_index(index: Tensor, batch: int) -> None:
-    """Raise unless `index` is a vector of batch entries. Values are looked at on the CPU only, where that is cheap."""
+    """Raises unless `index` is a vector of batch positions. Values are read on the CPU only, where that is cheap."""
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         raise ArgumentError("index must be a vector of batch positions (int32 or int64).")
     if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
@@ -26,18 +26,18 @@ def check_batch_index(index: Tensor, batch: int) -> None:
 
 
 @contextmanager
-def unchanged_on_error(held: Any) -> Iterator[None]:
-    """If what happens inside raises, nothing has been appended to this cache, or to this state of several caches."""
-    mark = held.mark()
+def unchanged_on_error(cache: Any) -> Iterator[None]:
+    """Restores the cache, or the state of several caches, if the body raises."""
+    mark = cache.mark()
     try:
         yield
     except BaseException:
-        held.restore(mark)
+        cache.restore(mark)
         raise
 
 
 class CacheMark(NamedTuple):
-    """A cache as it was: appending writes only behind `length`, so these references are all there is to keep."""
+    """State of a cache: appending writes only after `length`, so these references are enough."""
 
     keys: Tensor | None
     values: Tensor | None
@@ -47,10 +47,10 @@ class CacheMark(NamedTuple):
 class KeyValueCache:
     """One layer's keys and values: batch B, key heads G, length L, head sizes D and E.
 
-    It holds numbers, not gradients: decode under `torch.no_grad()` or `torch.inference_mode()`, or first one, then the other.
+    It stores no gradients: decode under `torch.no_grad()` or `torch.inference_mode()`.
 
     Args:
-        capacity: Number of tokens to allocate memory for.
+        capacity: initial capacity in tokens.
     """
 
     def __init__(self, capacity: int = 16) -> None:
@@ -58,12 +58,12 @@ class KeyValueCache:
             raise ArgumentError(f"capacity={capacity} must be at least 1.")
         self._capacity = capacity
         self._length = 0
-        self._keys: Tensor | None = None  # (B, G, capacity, D); only the first `length` places are written
+        self._keys: Tensor | None = None  # (B, G, capacity, D); only the first `length` are written
         self._values: Tensor | None = None  # (B, G, capacity, E)
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of tokens."""
         return self._length
 
     def __len__(self) -> int:
@@ -71,22 +71,22 @@ class KeyValueCache:
 
     @property
     def batch(self) -> int | None:
-        """How many sequences; None before the first token."""
+        """Number of sequences; None before the first token."""
         return None if self._keys is None else self._keys.shape[0]
 
     @property
     def bytes(self) -> int:
-        """Memory of the buffers in bytes, including the capacity for further tokens."""
+        """Memory of the buffers, unused capacity included."""
         return sum(t.numel() * t.element_size() for t in (self._keys, self._values) if t is not None)
 
     def views(self) -> tuple[Tensor, Tensor]:
-        """All keys (B, G, L, D) and values (B, G, L, E). The next `reorder` or growth leaves them behind."""
+        """Returns all keys (B, G, L, D) and values (B, G, L, E), valid until the next `reorder` or `append`."""
         if self._keys is None or self._values is None:
             raise ArgumentError("the cache is empty; append keys and values first.")
         return self._keys[:, :, : self._length], self._values[:, :, : self._length]
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add n tokens, k (B, G, n, D) and v (B, G, n, E), and give the views of all."""
+        """Appends n tokens, k (B, G, n, D) and v (B, G, n, E), and returns the views of all."""
         if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
             raise ArgumentError(f"keys {tuple(k.shape)} and values {tuple(v.shape)} must be (B, heads, length, size) alike.")
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
@@ -101,7 +101,7 @@ class KeyValueCache:
         return self.views()
 
     def reorder(self, index: Tensor) -> None:
-        """Beam search: batch entry b becomes what entry index[b] was. The batch may change its size."""
+        """Replaces batch entry b by entry index[b], as in beam search. The batch size may change."""
         if self._keys is None or self._values is None:
             raise ArgumentError("the cache is empty; there is nothing to reorder.")
         check_batch_index(index, self._keys.shape[0])
@@ -109,7 +109,7 @@ class KeyValueCache:
             self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
 
     def crop(self, length: int) -> None:
-        """Forget all tokens after the first `length`: for speculative decoding, or to continue from an earlier token."""
+        """Drops all tokens after the first `length`: for speculative decoding, or to continue from an earlier token."""
         if not 0 <= length <= self._length:
             raise ArgumentError(f"cannot crop to length={length}; the cache holds {self._length} tokens.")
         self._length = length
@@ -117,15 +117,15 @@ class KeyValueCache:
             self._keys = self._values = None  # another batch may come
 
     def mark(self) -> CacheMark:
-        """What `restore` needs to undo every `append` from here on."""
+        """Returns what `restore` needs to undo every later `append`."""
         return CacheMark(self._keys, self._values, self._length)
 
     def restore(self, mark: CacheMark) -> None:
-        """Make the cache what it was when `mark` was taken."""
+        """Restores the cache to the state of `mark`."""
         self._keys, self._values, self._length = mark
 
     def _check(self, buffer: Tensor | None, new: Tensor) -> None:
-        """Raise unless `new` can be written behind the contents of `buffer`."""
+        """Raises unless `new` can be appended to `buffer`."""
         if buffer is None:
             return
         if buffer.shape[:2] != new.shape[:2] or buffer.shape[3] != new.shape[3]:
@@ -136,7 +136,7 @@ class KeyValueCache:
             raise ArgumentError(f"new tokens are {new.dtype} on {new.device}, the cache {buffer.dtype} on {buffer.device}.")
 
     def _with_capacity(self, buffer: Tensor | None, new: Tensor, length: int) -> Tensor:
-        """`buffer`, or a larger one that starts with its contents."""
+        """Returns `buffer`, or a larger one that starts with its contents."""
         if buffer is not None and length <= buffer.shape[2]:
             return buffer
         capacity = max(self._capacity, length) if buffer is None else max(length, 2 * buffer.shape[2])

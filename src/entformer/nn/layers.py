@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.kernels.fused.api import dropout
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.execution_mode import traced_as_leaf
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.utils import traced_as_leaf
 from entformer.nn.window import WindowedCache, alibi_windows
 
 __all__ = ["CausalLayer", "DecoderLayer", "Dropout", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
@@ -27,7 +26,7 @@ EPS = 1e-6
 
 
 class Dropout(nn.Module):
-    """torch.nn.Dropout by a faster CPU kernel, seeded by torch's generator; adds `residual` to the result if given."""
+    """torch.nn.Dropout that adds `residual` to the result if given."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -37,9 +36,8 @@ class Dropout(nn.Module):
 
     @traced_as_leaf
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if self.training and self.p > 0.0:
-            return dropout(x, self.p, residual)
-        return x if residual is None else residual + x
+        dropped = F.dropout(x, self.p, self.training)
+        return dropped if residual is None else residual + dropped
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

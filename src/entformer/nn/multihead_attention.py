@@ -23,6 +23,7 @@ from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.dense import attention_weights, dense_attention, sdpa_attention
+from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
 from entformer.nn.interop import TorchAttention, check_inputs, from_nested, to_nested
 from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
@@ -30,7 +31,6 @@ from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_f
 from entformer.nn.positions import Positions, Rotary, get_slopes
 from entformer.nn.rela import make_output_norm, resolve_output_norm
 from entformer.nn.scaling import make_scaling, row_length, scale_queries
-from entformer.nn.utils import is_plain, traced_as_leaf
 from entformer.nn.window import HeadGroup, WindowedCache, attention_by_group
 
 __all__ = ["MultiheadAttention"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import traced_as_leaf
+from entformer.nn.execution_mode import traced_as_leaf
 
 __all__ = ["AdaptiveSpan", "AdaptiveTemperature", "Elementwise", "NormalizerFn", "ReluN"]
 __all__ += ["Sigmoid", "Softmax1", "StickBreaking", "TopK"]
@@ -143,7 +143,7 @@ class AdaptiveSpan(nn.Module):
             raise ArgumentError(f"init={init} must lie between 0 and max_span={max_span}, and both be finite.")
         if not 0.0 < ramp < math.inf or not 0.0 <= penalty < math.inf:
             raise ArgumentError(f"ramp={ramp} must be a finite number above 0, and penalty={penalty} one of at least 0.")
-        self.max_span, self.ramp, self.init, self.weight = max_span, ramp, init, penalty
+        self.max_span, self.ramp, self.init, self.penalty_factor = max_span, ramp, init, penalty
         self.pre_span = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()
 
@@ -156,7 +156,7 @@ class AdaptiveSpan(nn.Module):
 
     def penalty(self) -> Tensor:
         """Returns lambda times the mean span, to be added to the mean loss of a token."""
-        return self.weight * self.spans().mean()
+        return self.penalty_factor * self.spans().mean()
 
     def forward(self, scores: Tensor, distance: Tensor) -> Tensor:
         mask = ((self.ramp + self.spans()[:, None, None] - distance.abs()) / self.ramp).clamp(0.0, 1.0).to(scores.dtype)
@@ -166,7 +166,8 @@ class AdaptiveSpan(nn.Module):
         return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
     def extra_repr(self) -> str:
-        return f"num_heads={len(self.pre_span)}, max_span={self.max_span:g}, ramp={self.ramp:g}, penalty={self.weight:g}"
+        shown = f"num_heads={len(self.pre_span)}, max_span={self.max_span:g}, ramp={self.ramp:g}"
+        return f"{shown}, penalty={self.penalty_factor:g}"
 
 
 class Elementwise(nn.Module):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import normal_tensors
+from entformer.nn.execution_mode import normal_tensors
 
 __all__ = ["IN_ATTENTION", "Positions", "Rotary", "Sinusoidal", "alibi_slopes", "get_slopes", "nape_slopes"]
 

@@ -1,12 +1,12 @@
-"""The norm after the heads that ReLA needs and any normalizer may have (`output_norm`). In: the concatenated heads z (..., d).
+"""The norm of the concatenated heads z (..., d) that ReLA needs and any normalizer may have (`output_norm`).
 
     RMSNorm(z) = gain * z / sqrt(mean(z^2) + eps)                  over all d numbers of a position, or over each head's
     rms:   RMSNorm, gain starts at 1                               (unstable in training; the baseline; formerly "plain")
     gated: sigmoid(gate * z) * RMSNorm(z), elementwise             (ReLA-g, the released model)
     init:  RMSNorm, gain starts in U(-sqrt(3/d), sqrt(3/d))        (ReLA-i)
 
-Out: the same shape, before the output projection. ReLA's weights do not sum to one (Zhang et al. 2021), so without a norm the
-output grows with the number of active keys.
+It is applied before the output projection. ReLA's weights do not sum to one (Zhang et al. 2021), so without a norm the output
+grows with the number of active keys.
 """
 
 import math
@@ -20,7 +20,7 @@ __all__ = ["OUTPUT_NORMS", "RelaNorm", "make_output_norm", "resolve_output_norm"
 
 VARIANTS = ("rms", "gated", "init", "plain")
 OUTPUT_NORMS = ("none", *VARIANTS)
-"""What `output_norm` may be; "plain" is the old name of "rms"."""
+"""The values of `output_norm`; "plain" is the old name of "rms"."""
 
 
 class RelaNorm(nn.Module):
@@ -31,7 +31,7 @@ class RelaNorm(nn.Module):
         num_heads: used if `per_head`.
         variant: "gated", "init" or "rms" (also called "plain").
         per_head: one RMS for each head instead of one over all of them.
-        eps: inside the square root; the arithmetic is in float32 or wider, where it does not vanish.
+        eps: added inside the square root, in at least float32.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class RelaNorm(nn.Module):
             nn.init.uniform_(self.gate, -bound, bound)
 
     def forward(self, z: Tensor) -> Tensor:
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))  # (..., d)
-        grouped = wide.unflatten(-1, (self.groups, -1))
+        x = z.to(torch.promote_types(z.dtype, torch.float32))  # (..., d)
+        grouped = x.unflatten(-1, (self.groups, -1))
         out: Tensor = (grouped * torch.rsqrt(grouped.square().mean(-1, keepdim=True) + self.eps)).flatten(-2) * self.gain
         if self.gate is not None:
-            out = out * torch.sigmoid(self.gate * wide)
+            out = out * torch.sigmoid(self.gate * x)
         return out.to(z.dtype)
 
     def extra_repr(self) -> str:
@@ -71,10 +71,10 @@ class RelaNorm(nn.Module):
 
 
 def resolve_output_norm(normalizer: str, needs_norm: bool, output_norm: str | None, rela_norm: str | None) -> str:
-    """Which output norm is meant: `output_norm`, or `rela_norm`, its name when ReLA alone had one, or the normalizer's own.
+    """Returns the output norm to use: `output_norm`, `rela_norm` (its former name), or the default of the normalizer.
 
     Raises:
-        ArgumentError: for two different answers, and for `rela_norm` with a normalizer that is not one of ReLA's.
+        ArgumentError: for two different values, and for `rela_norm` with a normalizer that is not one of ReLA's.
     """
     if rela_norm is not None and not needs_norm:
         raise ArgumentError(
@@ -90,11 +90,11 @@ def resolve_output_norm(normalizer: str, needs_norm: bool, output_norm: str | No
 
 
 def make_output_norm(chosen: str, embed_dim: int, num_heads: int, per_head: bool) -> RelaNorm | None:
-    """The module of a chosen output norm; None for "none".
+    """Creates the module of an output norm; None for "none".
 
     Raises:
         ArgumentError: for `per_head` without a norm.
     """
     if per_head and chosen == "none":
-        raise ArgumentError("output_norm_per_head has no effect without an output norm; choose one, or leave it out.")
+        raise ArgumentError("output_norm_per_head has no effect without an output norm; choose one, or remove it.")
     return None if chosen == "none" else RelaNorm(embed_dim, num_heads, variant=chosen, per_head=per_head)

@@ -1,16 +1,16 @@
-"""Length-aware scaling of queries. In: layer input x (B, L, embed) and n, how long each query's row counts. Out: (B, H, L).
+"""Length-aware scaling of queries: factors (B, H, L) from the layer input x (B, L, embed) and row lengths n.
 
-The factor multiplies the query before 1/sqrt(head size), so scores sharpen (or soften) as the context grows:
+The factor multiplies the query before 1/sqrt(head size), so that scores sharpen (or soften) as the context grows:
 
     SSMax        s_h log n                                         (Nakanishi 2025; s learned per head)
-    per head     delta + beta_h log(n)^gamma_h                     (the same without looking at x)
+    per head     delta + beta_h log(n)^gamma_h                     (the same, independent of x)
     ASEntmax     delta + softplus(W_b x) log(n)^(rho tanh(W_g x))  (Vasylenko et al. 2025; per head and query token)
     temperature  sqrt(head size) / theta                           (scores become q k^T / theta; n does not matter)
 
-`row_length` computes n, in one place for all of them: the number of keys the query may attend, and one more where attention
-is causal. That is the published log n, and the published log(i + 2) of a causal row whose query has index i = 0, 1, ...
-Attention is causal if it is computed so, or if its mask hides every later key: a causal mask, packed sequences and cached
-decoding give the same n. Padding, on either side, and other sequences packed into the same row are hidden and do not count.
+`row_length` computes n for all of them: the number of keys the query may attend to, and one more where attention is causal.
+That is the published log n, and the published log(i + 2) of a causal row whose query has index i = 0, 1, ... Attention is
+causal if it is computed so, or if its mask excludes every later key: a causal mask, packed sequences and cached decoding give
+the same n. Padding, on either side, and other sequences packed into the same row do not count.
 """
 
 import math
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.nn.utils import traced_as_leaf
+from entformer.nn.execution_mode import traced_as_leaf
 
 __all__ = [
     "SCALINGS",
@@ -42,21 +42,21 @@ def row_length(
     mask: Tensor | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """n for each query: visible keys, plus one where attention is causal. (B or 1, H or 1, queries) int64.
+    """Returns n for each query: keys it may attend to, plus one if causal. (B or 1, H or 1, queries) int64.
 
     Args:
-        causal_offset: query i sees keys j <= i + causal_offset; None: not causal, unless `mask` hides every later key.
+        causal_offset: query i attends to keys j <= i + causal_offset; None: not causal, unless `mask` excludes every later key.
         key_mask: (B, keys) boolean, True = may attend.
         mask: (B or 1, H or 1, queries or 1, keys) boolean, True = may attend.
     """
     causal = causal_offset is not None
-    key_at = torch.arange(keys, device=device)
+    key_position = torch.arange(keys, device=device)
     last = torch.arange(queries, device=device) + (keys if causal_offset is None else causal_offset)  # (queries,)
     if mask is not None:
-        allowed = mask & (key_at <= last[:, None])  # (B or 1, H or 1, queries, keys)
+        allowed = mask & (key_position <= last[:, None])  # (B or 1, H or 1, queries, keys)
         more: Tensor | int = int(causal)
         if not causal and 1 < queries <= keys:
-            # The last query stands at the last key, so earlier keys may be a past. One query alone says nothing about order.
+            # The last query is at the last key; earlier keys may be a cache. For one query alone the order is unknown.
             more = (~allowed.triu(keys - queries + 1).flatten(-2).any(-1, keepdim=True)).long()  # (B or 1, H or 1, 1)
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, :]
@@ -69,7 +69,7 @@ def row_length(
 
 
 def scale_queries(q: Tensor, factor: Tensor, slopes: Tensor | None = None) -> Tensor:
-    """q (B, H, L, D) times factor (B, H, L). Heads that have one of the ALiBi `slopes` (H,) keep their scores, as in NAPE."""
+    """Returns q (B, H, L, D) times factor (B, H, L). Heads with a nonzero ALiBi slope (H,) are not scaled, as in NAPE."""
     factor = factor[..., None]
     if slopes is not None:
         factor = torch.where(slopes[:, None, None] > 0.0, 1.0, factor)
@@ -77,7 +77,7 @@ def scale_queries(q: Tensor, factor: Tensor, slopes: Tensor | None = None) -> Te
 
 
 def _log_length(length: Tensor, like: Tensor) -> Tensor:
-    """log n as (B or 1, H or 1, L), in at least float32; n below 2 counts as 2, so no power of 0 appears."""
+    """Returns log n as (B or 1, H or 1, L), in at least float32; n below 2 counts as 2, to avoid powers of 0."""
     if length.dim() not in (2, 3):
         raise ArgumentError(f"length must have shape (B, L) or (B, H, L), not {tuple(length.shape)}.")
     length = length[:, None] if length.dim() == 2 else length
@@ -88,9 +88,9 @@ class SSMaxScaling(nn.Module):
     """Scalable-Softmax: the factor s_h log n, with s learned for each head.
 
     Args:
-        num_heads: how many heads are scaled.
-        init, spread: s starts from a normal with this mean and deviation. 1 and 0.01 are the ASEntmax authors' baseline;
-            about 1 / log(training length) starts near plain softmax.
+        num_heads: number of heads.
+        init, spread: mean and standard deviation of the initial s. 1 and 0.01 are the ASEntmax authors' baseline; about
+            1 / log(training length) starts near plain softmax.
     """
 
     def __init__(self, num_heads: int, *, init: float = 1.0, spread: float = 0.01) -> None:
@@ -115,10 +115,10 @@ class SSMaxScaling(nn.Module):
 
 
 class PerHeadScaling(nn.Module):
-    """The factor delta + beta_h log(n)^gamma_h, both learned for each head and free to take any value.
+    """The factor delta + beta_h log(n)^gamma_h; beta and gamma are learned for each head, without bounds.
 
     Args:
-        num_heads: how many heads are scaled.
+        num_heads: number of heads.
         delta: 1 in the published model. With delta = 0 and gamma = 1 this is SSMax.
         init: "identity" starts at beta = 0.05 and gamma = 0, the constant delta + 0.05;
             "paper" draws beta from U(0.1, 1) and gamma from N(0, 0.1^2).
@@ -128,7 +128,7 @@ class PerHeadScaling(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.delta = delta
-        self.init = _known_start(init)
+        self.init = _check_init(init)
         self.beta = nn.Parameter(torch.empty(num_heads))
         self.gamma = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()
@@ -156,11 +156,11 @@ class ASEntmaxScaling(nn.Module):
 
     Args:
         embed_dim: size of the layer's input.
-        num_heads: how many heads are scaled.
+        num_heads: number of heads.
         delta, rho: the published model has 1 and 2. gamma > 0 sharpens as n grows, gamma < 0 softens.
         init: "identity" starts at the constant 1.05 (beta = 0.05, gamma = 0) and trains more reliably;
             "paper" draws the projections from N(0, 0.02^2), so the factor starts anywhere between 1 and 20.
-        fixed_gamma: gamma is this number and nothing is learned about it.
+        fixed_gamma: a constant gamma instead of a learned one.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ASEntmaxScaling(nn.Module):
         self.num_heads = num_heads
         self.delta = delta
         self.rho = rho
-        self.init = _known_start(init)
+        self.init = _check_init(init)
         self.fixed_gamma = fixed_gamma
         self.beta = nn.Linear(embed_dim, num_heads)
         self.gamma = nn.Linear(embed_dim, num_heads) if fixed_gamma is None else None
@@ -198,7 +198,7 @@ class ASEntmaxScaling(nn.Module):
         return self.delta + beta.to(log_n.dtype) * log_n ** gamma.to(log_n.dtype)
 
     def beta_gamma(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What each head makes of each token of x (B, L, embed): beta and gamma, (B, H, L) each, in at least float32."""
+        """Returns beta and gamma of each head and token of x (B, L, embed), (B, H, L) each, in at least float32."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         beta = nn.functional.softplus(self.beta(x).transpose(1, 2).to(dtype))
         if self.gamma is None:
@@ -239,14 +239,14 @@ class TemperatureScaling(nn.Module):
         return f"num_heads={self.num_heads}, temperature={self.temperature}"
 
 
-def _known_start(init: str) -> str:
+def _check_init(init: str) -> str:
     if init not in ("identity", "paper"):
         raise ArgumentError(f'init={init!r} is not known; choose "identity" or "paper".')
     return init
 
 
 SCALINGS = ("ssmax", "per_head", "asentmax", "temperature")
-"""Scalings by name; each goes with any normalizer."""
+"""Names of the scalings; each can be combined with any normalizer."""
 
 
 def make_scaling(
@@ -258,13 +258,13 @@ def make_scaling(
     gamma: float | None = None,
     temperature: float | str | None = None,
 ) -> nn.Module:
-    """The scaling of this name.
+    """Creates the scaling of this name.
 
     Args:
         name: one of `SCALINGS`.
         embed_dim, num_heads: of the attention layer.
-        init: "ssmax": the mean of s at the start, 1 ("paper") unless given. "per_head", "asentmax": "identity" or "paper".
-        gamma: "asentmax" with this gamma, not learned.
+        init: "ssmax": the initial mean of s, 1 ("paper") by default. "per_head", "asentmax": "identity" or "paper".
+        gamma: a constant gamma for "asentmax".
         temperature: of "temperature"; see `TemperatureScaling`.
 
     Raises:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import CacheMark, KeyValueCache
+from entformer.nn.execution_mode import normal_tensors
 from entformer.nn.normalizer_functions import NormalizerFn
-from entformer.nn.utils import normal_tensors
 
 __all__ = ["HeadGroup", "WindowedCache", "alibi_windows", "attention_by_group"]
 

@@ -22,7 +22,6 @@ from entformer.models import special_tokens
 
 PAD, UNK, BOS, EOS = special_tokens.PAD, special_tokens.UNK, special_tokens.BOS, special_tokens.EOS
 NUM_SPECIAL_TOKENS = 4  # ids below this are PAD, UNK, BOS, EOS
-CONTROLS = NUM_SPECIAL_TOKENS  # former name
 SMALLEST = NUM_SPECIAL_TOKENS + 256 + 16  # special ids, one piece per byte, and a few characters
 SPACE = "▁"  # marks the start of a word in a sentencepiece
 RICH_SCRIPT = 0.25  # above this fraction of single characters in the vocabulary, the rarest are encoded as bytes
@@ -62,7 +61,6 @@ class SubwordTokenizer:
         # Characters that are not in the vocabulary replace "▁" while sentencepiece splits a line.
         known = set("".join(self._pieces))
         self._stand_ins = [character for character in NONCHARACTERS if character not in known]
-        self._merges: dict[str, tuple[float, int]] | None = None
 
     # ---- training and storage ----------------------------------------------------------------------------------------
 
@@ -122,22 +120,9 @@ class SubwordTokenizer:
 
     # ---- text to ids -----------------------------------------------------------------------------------------------
 
-    def encode(self, line: str, *, dropout: float = 0.0, seed: int | None = None) -> list[int]:
-        """Returns the ids of a line, without BOS and EOS.
-
-        Args:
-            line: The text.
-            dropout: Probability that a merge is skipped (BPE-dropout, Provilkov et al. 2020).
-            seed: Seed of the dropout.
-        """
-        if not 0 <= dropout <= 1:
-            raise ArgumentError(f"dropout must be between 0 and 1, got {dropout}.")
-        if dropout > 0:
-            return self._encode_with_dropout(_valid(line), dropout, random.Random(seed))
-        if SPACE in line:
-            return self._encode_with_marks(_valid(line))
-        ids: list[int] = self._processor.encode(_valid(line))
-        return ids
+    def encode(self, line: str) -> list[int]:
+        """Returns the ids of a line, without BOS and EOS."""
+        return self.encode_lines([line])[0]
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of many lines, faster than one by one."""
@@ -161,33 +146,6 @@ class SubwordTokenizer:
             out.append(int(i))
             if out[-3:] == spelled:
                 out[-3:] = wanted
-        return out
-
-    def _encode_with_dropout(self, line: str, dropout: float, rng: random.Random) -> list[int]:
-        """Merges adjacent pieces, best score first; each possible merge of each round is skipped with probability `dropout`."""
-        if self._merges is None:
-            scores = ((piece, self._processor.get_score(i), i) for i, piece in enumerate(self._pieces))
-            special = {*range(NUM_SPECIAL_TOKENS), *self._byte_ids}
-            self._merges = {piece: (score, i) for piece, score, i in scores if i not in special}
-        merges, out = self._merges, list[int]()
-        for word in line.split(" "):
-            if not word:
-                continue
-            pieces = [SPACE, *(character if character != SPACE else "\n▁" for character in word)]  # "\n▁" is in no vocabulary
-            while True:
-                best, where = -float("inf"), -1
-                for i in range(len(pieces) - 1):
-                    found = merges.get(pieces[i] + pieces[i + 1])
-                    if found is not None and found[0] > best and (dropout == 0 or rng.random() >= dropout):
-                        best, where = found[0], i
-                if where < 0:
-                    break
-                pieces[where : where + 2] = [pieces[where] + pieces[where + 1]]
-            for piece in pieces:
-                if piece in merges:
-                    out.append(merges[piece][1])
-                else:
-                    out.extend(self._byte_ids[byte] for byte in piece.removeprefix("\n" if piece == "\n▁" else "").encode())
         return out
 
     # ---- ids to text -----------------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from entformer.cache import cache_root
-from entformer.checkpoint.atomic import write_text
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.downloads import fetch
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
@@ -24,6 +23,7 @@ from entformer.data.prepared import Prepared
 from entformer.data.texts import find_texts, refuse_swapped
 from entformer.decoding.direction import check_source_language
 from entformer.errors import ArgumentError, DataError
+from entformer.files import write_text
 from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
@@ -68,7 +68,7 @@ def open_prepared(
 
 
 def _prepare(
-    corpus: Corpus,
+    corpus: ParallelCorpus,
     data: DataConfig,
     folder: Path,
     say: Callable[[str], None],
@@ -94,7 +94,7 @@ def _prepare(
         say(f"  {note}")
 
 
-def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus | None:
+def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> ParallelCorpus | None:
     """Finds the text of the recipe, writing to `work` if need be; None if the recipe names a prepared directory only."""
     if data.corpus == "builtin":
         return _with_tokenized(builtin_text(work, train=data.size), data)
@@ -104,7 +104,7 @@ def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus 
     if not data.train:
         return None
     texts = {split: texts_of(data, split) for split in SPLITS}
-    corpus = Corpus(
+    corpus = ParallelCorpus(
         source_language=data.source_language or "",
         target_language=data.target_language or "",
         train=texts["train"],
@@ -117,7 +117,7 @@ def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> Corpus 
     return corpus
 
 
-def _with_tokenized(corpus: Corpus, data: DataConfig) -> Corpus:
+def _with_tokenized(corpus: ParallelCorpus, data: DataConfig) -> ParallelCorpus:
     """Applies `tokenized` of the recipe."""
     return corpus if data.tokenized is None else replace(corpus, tokenized=data.tokenized)
 
@@ -127,7 +127,7 @@ def texts_of(data: DataConfig, split: str) -> tuple[ParallelText, ...]:
     return find_texts(getattr(data, split), data.source_language or "", data.target_language or "", data.columns)
 
 
-def check_sides(corpus: Corpus) -> None:
+def check_sides(corpus: ParallelCorpus) -> None:
     """Warns if the source side of a text is in the target language; raises if the extensions of its files are swapped."""
     texts = [*corpus.train, *(text for text in (corpus.valid, corpus.test) if text is not None)]
     for text in texts:
@@ -148,11 +148,13 @@ def check_sides(corpus: Corpus) -> None:
             warnings.warn(language_warning, stacklevel=2)
 
 
-def named_corpus(name: str, *, source: str | None = None, layout: str | None = None, cache: Path | None = None) -> Corpus:
+def named_corpus(
+    name: str, *, source: str | None = None, layout: str | None = None, cache: Path | None = None
+) -> ParallelCorpus:
     """Returns a registered corpus from `source` (a directory or a mirror), the cache, or its original address."""
     found = fetch(name, cache_folder() if cache is None else cache, source=source, layout=layout)
     texts = {split: ParallelText(*files) for split, files in found.files.items()}
-    return Corpus(
+    return ParallelCorpus(
         source_language=found.source_language,
         target_language=found.target_language,
         train=(texts["train"],),
@@ -163,14 +165,14 @@ def named_corpus(name: str, *, source: str | None = None, layout: str | None = N
     )
 
 
-def builtin_text(folder: Path, *, train: int | None = None) -> Corpus:
+def builtin_text(folder: Path, *, train: int | None = None) -> ParallelCorpus:
     """Writes the built-in corpus to TSV files in `folder`."""
     texts = {}
     for split, lines in builtin_corpus(train).items():
         path = folder / f"{split}.tsv"
         write_text(path, "".join(f"{source}\t{target}\n" for source, target in lines))
         texts[split] = ParallelText(path)
-    return Corpus(
+    return ParallelCorpus(
         SOURCE_LANGUAGE, TARGET_LANGUAGE, (texts["train"],), texts["valid"], texts["test"], tokenized=False, name="builtin"
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from entformer.checkpoint.atomic import read_json, write_json
 from entformer.checkpoint.average import (
     AVERAGED,
     REACH,
@@ -20,6 +19,7 @@ from entformer.checkpoint.average import (
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
+from entformer.files import read_json, write_json
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.metrics import Metrics
 from entformer.training.recipe import Recipe
@@ -102,7 +102,7 @@ def finish(
         pointer = {"checkpoint": AVERAGED, "step": chosen[-1].step, "metric": metric, "value": choice.averaged_value}
         write_json(folder.path / "best.json", pointer)
     else:
-        folder.point("best", best, metric=metric, value=as_read(metric, ranked))
+        folder.set_pointer("best", best, metric=metric, value=as_read(metric, ranked))
     return found, choice
 
 

@@ -228,7 +228,7 @@ class Trainer:
         )
         self._point_best()
         kept = {checkpoint.step for checkpoint in last_checkpoints(self.folder, self.config.kept_last)}
-        self.folder.keep_only(kept | {step for step, _ in progress.best} | {progress.step})
+        self.folder.prune(kept | {step for step, _ in progress.best} | {progress.step})
 
     def _point_best(self) -> None:
         if self.ranks.first and self.progress.best:
@@ -236,7 +236,7 @@ class Trainer:
             metric = self.config.metric
             if points_to_average(self.folder) and compared_with(self.folder) == checkpoint_name(step):
                 return  # the average is better than this checkpoint, and no better checkpoint came since
-            self.folder.point("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
+            self.folder.set_pointer("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from entformer.checkpoint.atomic import plain, wrap_os_errors, write_bytes
+from entformer.files import plain, wrap_os_errors, write_bytes
 
 
 class Metrics:

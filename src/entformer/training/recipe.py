@@ -1,4 +1,4 @@
-"""What a training run is. In: values from a recipe file. Out: `Recipe`, checked and complete; no torch needed.
+"""The recipe of a training run: `Recipe`, validated and complete. Imports no torch.
 
     name, data (which text), model (which Transformer), training (how), decoding (how validation and tests translate)
 
@@ -30,13 +30,13 @@ TEXT = "a prefix (data/train for data/train.en and data/train.de), a .tsv file, 
 
 
 class Section(BaseModel):
-    """A part of a recipe: no key but those named, and no change once made."""
+    """A frozen section of a recipe; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def text_names(given: Any) -> Any:
-    """A text as users name it -> a tuple of names; see `data/texts.py`."""
+    """Converts the name of a text to a tuple of names; see `data/texts.py`."""
     names = (given,) if isinstance(given, str | Path) else () if given is None else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) and str(name) for name in names):
         raise ValueError(f"give {TEXT}, not {given!r}")
@@ -47,30 +47,32 @@ TextNames = Annotated[tuple[str, ...], BeforeValidator(text_names)]
 
 
 class DataConfig(Section):
-    """Which text. One of: `corpus` (a name), `train` and `valid` (files), `prepared` (what `entformer prep` wrote)."""
+    """The text: `corpus` (a name), `train` and `valid` (files), or `prepared` (a directory of `entformer prep`)."""
 
     corpus: str | None = Field(default=None, description="A named corpus: builtin, multi30k, iwslt17-de-en, kftt-ja-en, ...")
-    from_: str | None = Field(default=None, alias="from", description="A folder or address with the files of the corpus.")
-    layout: str | None = Field(default=None, description="Which form of a named corpus: raw or tok, for multi30k.")
-    prepared: Path | None = Field(default=None, description="A prepared folder; made if it is missing.")
+    from_: str | None = Field(default=None, alias="from", description="Directory or URL with the files of the corpus.")
+    layout: str | None = Field(default=None, description="Form of a named corpus, e.g. raw or tok for multi30k.")
+    prepared: Path | None = Field(default=None, description="Prepared directory; created if it is missing.")
     train: TextNames = Field(default=(), description="A prefix, SOURCE,TARGET or a .tsv file, as `prep` takes; or two files.")
     valid: TextNames = ()
     test: TextNames = ()
     columns: tuple[int, int] = Field(default=(1, 2), description="Columns of source and target in .tsv files, from 1.")
     source_language: str | None = None
     target_language: str | None = None
-    vocab_size: int = Field(default=32000, ge=SMALLEST, description="Types of the joint subwords.")
+    vocab_size: int = Field(default=32000, ge=SMALLEST, description="Size of the joint subword vocabulary.")
     subwords: Path | None = Field(
         default=None, description="SubwordTokenizer of an earlier run to use instead of training new ones."
     )
-    max_length: int = Field(default=256, ge=1, description="Training pairs with a longer side, in subwords, are left out.")
-    max_ratio: float = Field(default=4.0, gt=1, description="Training pairs whose lengths differ by more are left out.")
-    lowercase: bool = Field(default=False, description="Lower-case all text first.")
-    tokenized: bool | None = Field(default=None, description="The text is tokenized; guessed if not given.")
-    dedup: bool = Field(default=False, description="Leave out repeated training pairs.")
-    clean: bool = Field(default=False, description="Remove characters that would otherwise be an error, such as NUL.")
+    max_length: int = Field(default=256, ge=1, description="Drop training pairs with more subwords on either side.")
+    max_ratio: float = Field(default=4.0, gt=1, description="Drop training pairs whose lengths differ by a larger factor.")
+    lowercase: bool = Field(default=False, description="Lowercase all text.")
+    tokenized: bool | None = Field(default=None, description="Whether the text is tokenized; detected if not given.")
+    dedup: bool = Field(default=False, description="Drop repeated training pairs.")
+    clean: bool = Field(
+        default=False, description="Remove control characters and skip malformed rows, which are errors otherwise."
+    )
     size: int | None = Field(default=None, ge=10, description="Training pairs of the built-in corpus, at most 9,000.")
-    seed: int = Field(default=1, ge=0, description="For the sample that the subwords are trained on.")
+    seed: int = Field(default=1, ge=0, description="Seed of the sample from which the vocabulary is learned.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -78,7 +80,7 @@ class DataConfig(Section):
         if self.corpus and self.train:
             found.append("give corpus or train, not both")
         if not (self.corpus or self.train or self.prepared):
-            found.append("say which text to train on: corpus, train and valid, or prepared")
+            found.append("no training text: give corpus, train and valid, or prepared")
         for split in ("valid", "test"):
             if len(getattr(self, split)) > 2:
                 found.append(f"{split} takes one text, and {len(getattr(self, split))} names are given")
@@ -101,37 +103,39 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How to train. The defaults are the paper's: 8192 tokens, 20k steps of warm-up, then inverse square root."""
+    """Training settings. The defaults are the paper's: 8192 tokens, 20k warmup steps, inverse square root decay."""
 
     seed: int = Field(default=1, ge=0)
-    steps: int = Field(default=100_000, ge=1, description="Updates of the weights at most.")
-    epochs: int | None = Field(default=None, ge=1, description="Passes over the data at most.")
-    tokens: int = Field(default=8192, ge=1, description="Padded tokens of the larger side of a batch.")
-    accumulate: int = Field(default=1, ge=1, description="Batches per update.")
-    max_sentences: int | None = Field(default=None, ge=1, description="Sentences of a batch at most.")
-    lr: float = Field(default=6.25e-4, gt=0, description="The peak learning rate.")
+    steps: int = Field(default=100_000, ge=1, description="Maximum number of optimizer steps.")
+    epochs: int | None = Field(default=None, ge=1, description="Maximum number of epochs.")
+    tokens: int = Field(default=8192, ge=1, description="Batch size: tokens of the larger side, including padding.")
+    accumulate: int = Field(default=1, ge=1, description="Batches per optimizer step.")
+    max_sentences: int | None = Field(default=None, ge=1, description="Maximum number of sentences per batch.")
+    lr: float = Field(default=6.25e-4, gt=0, description="Peak learning rate.")
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    warmup: int = Field(default=20_000, ge=0, description="Updates of linear warm-up.")
+    warmup: int = Field(default=20_000, ge=0, description="Steps of linear warmup.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.98)
     eps: float = Field(default=1e-9, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled, of matrices only.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, for matrices only.")
     alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
-    clip: float | None = Field(default=1.0, gt=0, description="Largest norm of the gradient; null: no clipping.")
+    clip: float | None = Field(default=1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         default="float32",
         description="bfloat16: autocast, float32 weights. auto: bfloat16 where it is native.",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    validate_every: int = Field(default=1000, ge=1, description="Updates between validations; a checkpoint is saved at each.")
-    validate_beam: int = Field(default=1, ge=0, description="Beam of the validation's BLEU; 1: greedy, 0: no BLEU.")
-    metric: Literal["bleu", "chrf", "accuracy", "loss"] = Field(default="bleu", description="Which number is to be best.")
-    patience: int | None = Field(default=None, ge=1, description="Stop after this many validations without a better one.")
-    save_minutes: float = Field(default=10.0, gt=0, description="Minutes between saves besides those of the validations.")
+    validate_every: int = Field(default=1000, ge=1, description="Steps between validations; each saves a checkpoint.")
+    validate_beam: int = Field(default=1, ge=0, description="Beam size for validation BLEU; 1: greedy, 0: no BLEU.")
+    metric: Literal["bleu", "chrf", "accuracy", "loss"] = Field(
+        default="bleu", description="Metric that selects the best checkpoint."
+    )
+    patience: int | None = Field(default=None, ge=1, description="Stop after this many validations without improvement.")
+    save_minutes: float = Field(default=10.0, gt=0, description="Minutes between additional checkpoints.")
     keep_last: int = Field(default=5, ge=1)
     keep_best: int = Field(default=1, ge=1)
-    average: Literal["last", "best", "none"] = Field(default="last", description="Which checkpoints are averaged at the end.")
+    average: Literal["last", "best", "none"] = Field(default="last", description="Checkpoints to average at the end.")
     average_count: int = Field(default=5, ge=1)
-    log_every: int = Field(default=100, ge=1, description="Updates between lines of the log and of metrics.jsonl.")
+    log_every: int = Field(default=100, ge=1, description="Steps between lines of train.log and metrics.jsonl.")
     tensorboard: bool = False
 
     @model_validator(mode="after")
@@ -144,7 +148,7 @@ class TrainingConfig(Section):
 
     @property
     def kept_last(self) -> int:
-        """How many planned checkpoints stay, averaging included."""
+        """Number of last checkpoints to keep, including those to average."""
         return max(self.keep_last, self.average_count if self.average == "last" else 1)
 
     @property
@@ -153,7 +157,7 @@ class TrainingConfig(Section):
 
 
 class DecodingConfig(Section):
-    """How translations are made from the finished model."""
+    """Settings of beam search with the trained model."""
 
     beam: int = Field(default=5, ge=1)
     length_penalty: Literal["average", "gnmt", "none"] = "average"
@@ -162,7 +166,7 @@ class DecodingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _old_name(cls, given: Any) -> Any:
-        """Runs of earlier versions have the exponent under the name alpha."""
+        """Accepts the old name `alpha` of the exponent, for runs of earlier versions."""
         if isinstance(given, dict) and "alpha" in given:
             if "length_penalty_alpha" in given:
                 raise ValueError("alpha is the old name of length_penalty_alpha; give length_penalty_alpha alone")
@@ -171,14 +175,15 @@ class DecodingConfig(Section):
 
     @property
     def penalty_alpha(self) -> float | None:
-        """The exponent as `beam_search` takes it: None where there is no penalty."""
+        """The exponent for `beam_search`; None without a penalty."""
         return None if self.length_penalty == "none" else self.length_penalty_alpha
 
 
 def expand_model(given: Any) -> Any:
-    """`preset` and `attention` written out, as Seq2SeqConfig takes them.
+    """Replaces `preset` and `attention` by the fields of Seq2SeqConfig.
 
-    `attention` holds for all three kinds; a kind may change some of it, or name its own normalizer and take none of it.
+    `attention` applies to all three attention types. A type can override some of its values; if it names its own normalizer, it
+    takes none of them.
     """
     if not isinstance(given, dict):
         return given
@@ -199,12 +204,12 @@ def expand_model(given: Any) -> Any:
         if isinstance(full[kind], dict):
             full[kind] = AttentionConfig.upgrade(full[kind])
     if everywhere and all(isinstance(given.get(kind), dict) and "normalizer" in given[kind] for kind in KINDS):
-        raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; leave it out")
+        raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; remove it")
     return full
 
 
 class Recipe(Section):
-    """A whole training run."""
+    """All settings of a training run."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     data: DataConfig
@@ -242,11 +247,11 @@ class Recipe(Section):
         return name
 
     def model_for(self, vocab_size: int) -> Seq2SeqConfig:
-        """The model's configuration, now that the size of the vocabulary is known."""
+        """Returns the model configuration for a vocabulary size."""
         return dataclasses.replace(self.model, vocab_size=vocab_size)
 
     def resolved(self) -> dict[str, Any]:
-        """Every value that takes effect, defaults and presets written out; reading it again gives the same run."""
+        """Returns every value that has an effect, including defaults and presets; loading it gives the same recipe."""
         values = self.model_dump(mode="json", by_alias=True)
         del values["model"]["vocab_size"]
         for one in without_effect(self):

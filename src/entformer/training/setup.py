@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from entformer.checkpoint.atomic import write_json, write_text
 from entformer.checkpoint.folder import RunFolder
 from entformer.checkpoint.load import model_info
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError
+from entformer.files import write_json, write_text
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.console import Reporter
 from entformer.training.corpora import open_prepared
@@ -74,7 +74,7 @@ def train(
         ranks = Ranks(recipe.training.device)
         stack.callback(ranks.close)
         if ranks.first:
-            folder.claim()
+            folder.create()
             stack.enter_context(folder.locked())
         reporter = stack.enter_context(Reporter(folder.log if ranks.first else None, quiet=quiet or not ranks.first))
         trainer = _set_up(recipe, folder, ranks, reporter, stack, resume_with_new_data)
@@ -118,12 +118,12 @@ def _set_up(
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
     if ranks.first:
-        for name in folder.remove_half_written():
+        for name in folder.remove_incomplete():
             reporter.say(f"{name} was incomplete and is removed.")
         for note in folder.set_damaged_aside():
             reporter.say(note)
         kept = config.kept_last + config.kept_best + 2 - len(folder.complete())
-        folder.need_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
+        folder.check_disk_space(BYTES_PER_PARAMETER * parameters * max(kept, 1))
         _write_facts(folder, recipe, model, prepared)
     ranks.share(None)  # the other processes wait until files are complete
     progress, resumed = Progress(), False

@@ -90,7 +90,7 @@ def save_progress(
         "python_random": [version, list(numbers), gauss],
     }
     checkpoint = folder.save(progress.step, write, state)
-    folder.point("last", checkpoint)
+    folder.set_pointer("last", checkpoint)
     return checkpoint
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from entformer.checkpoint.atomic import write_text
 from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
 from entformer.data.store import TokenStore
 from entformer.decoding.beam import beam_search
 from entformer.decoding.length_penalty import MaxLength
 from entformer.decoding.scoring import corpus_scores
+from entformer.files import write_text
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training.recipe import DecodingConfig
 from entformer.training.summary import Validation

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from entformer.checkpoint import RunFolder, model_info, save_weights
-from entformer.checkpoint.atomic import write_json
 from entformer.data.store import TokenStore
+from entformer.files import write_json
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
@@ -73,7 +73,7 @@ def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordToken
 def make_run(path: Path, subwords: SubwordTokenizer, normalizer: str) -> Path:
     model = make_model(subwords.size, normalizer)
     folder = RunFolder(path)
-    folder.claim()
+    folder.create()
     subwords.save(folder.subwords)
     info = model_info(
         model.config,

@@ -68,7 +68,7 @@ def test_what_short_sentences_leave_long_ones_get_and_scores_are_held_whole_or_n
     assert [own.scores for own in held] == [False, True]
 
 
-def test_a_dense_sentence_of_512_tokens_stays_below_10_mb(subwords: SubwordTokenizer) -> None:
+def test_a_sentence_of_512_dense_tokens_stay_below_10_mb(subwords: SubwordTokenizer) -> None:
     """Transformer-Tiny with softmax: 48 heads, 10 million weights above zero in one sentence."""
     model = make_model(subwords.size, "softmax", **PRESETS["tiny"])
     rng = np.random.default_rng(1)

@@ -14,7 +14,7 @@ from entformer.cli import longctx
 from entformer.cli.main import app
 from entformer.errors import ArgumentError, DataError
 from entformer.longcontext.methods import scaled_heads
-from entformer.longcontext.registry import Recipe, command_of, recipe_of
+from entformer.longcontext.registry import TaskConfig, get_task_config, make_command
 from entformer.longcontext.results import read_results, table
 
 REQUESTED: dict[str, Any] = {
@@ -41,14 +41,14 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_of_races_is_as_good_as_its_races(sweeps: Path, tmp_path: Path) -> None:
+def test_a_directory_of_sweeps_stands_for_its_sweeps(sweeps: Path, tmp_path: Path) -> None:
     assert find_sweeps([sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
     assert find_sweeps([sweeps / "copy", sweeps]) == [sweeps / "copy", sweeps / "flip-flop"]
     with pytest.raises(DataError, match="no results"):
         find_sweeps([sweeps, tmp_path])
 
 
-def test_means_are_those_of_the_race(sweeps: Path) -> None:
+def test_means_are_those_of_the_sweep(sweeps: Path) -> None:
     [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
     assert (sweep["task"], sweep["train_length"], sweep["lengths"], sweep["seeds"]) == ("copy", 6, [6, 12], [0, 1])
     for metric in ("token_accuracy", "exact_match"):
@@ -91,9 +91,9 @@ def test_the_command_gives_the_recipe_again(sweeps: Path, monkeypatch: pytest.Mo
     [sweep] = lengths_data([sweeps / "copy"])["sweeps"]
     words = shlex.split(sweep["command"])
     assert words[:3] == ["entformer", "longctx", "copy"]
-    made: list[Recipe] = []
+    made: list[TaskConfig] = []
 
-    def sweep_instead(recipe: Recipe, *_: object, **__: object) -> list[dict[str, Any]]:
+    def sweep_instead(recipe: TaskConfig, *_: object, **__: object) -> list[dict[str, Any]]:
         made.append(recipe)
         return read_results(sweeps / "copy" / "results.jsonl")
 
@@ -101,16 +101,16 @@ def test_the_command_gives_the_recipe_again(sweeps: Path, monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, [*words[1:], "--out", str(sweeps / "again")], catch_exceptions=False)
     assert done.exit_code == 0
     held = json.loads((sweeps / "copy" / "runs" / "softmax_nape_0" / "run.json").read_text())["recipe"]
-    assert made[0] == Recipe(**held | {"eval_lengths": tuple(held["eval_lengths"])})
+    assert made[0] == TaskConfig(**held | {"eval_lengths": tuple(held["eval_lengths"])})
 
 
 def test_usual_settings_are_left_out_of_the_command() -> None:
-    command = command_of(recipe_of("copy"), methods=["softmax"], positions=["nape"], seeds=[0, 1, 2])
+    command = make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[0, 1, 2])
     assert command == "entformer longctx copy --methods softmax --positions nape --seeds 3"
-    assert command_of(recipe_of("copy"), methods=["softmax"], positions=["nape"], seeds=[4]).endswith("--seeds 4,")
+    assert make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[4]).endswith("--seeds 4,")
 
 
-def test_the_verb_writes_page_data_and_figures(sweeps: Path, tmp_path: Path) -> None:
+def test_the_command_writes_page_data_and_figures(sweeps: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     done = CliRunner().invoke(app, ["report", str(sweeps / "copy"), "--out", str(out), "--json"], catch_exceptions=False)
     assert done.exit_code == 0

@@ -26,7 +26,7 @@ def writer(value: float = 1.0) -> Callable[[Path], None]:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
-    made.claim()
+    made.create()
     return made
 
 
@@ -45,7 +45,7 @@ def test_saved_checkpoints_are_found_in_order(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors", "DONE", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
-def test_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
+def test_an_incomplete_checkpoint_is_skipped_and_removed(folder: RunFolder, victim: str, damage: str) -> None:
     _, newest = save(folder, 1, 2)
     path = newest.path / victim
     if damage == "missing":
@@ -59,7 +59,7 @@ def test_a_half_written_checkpoint_is_skipped_and_removed(folder: RunFolder, vic
     assert latest.step == 1
     with pytest.raises(DataError, match=r"has no checkpoint 'step-2' \(it is incomplete\); it has step-00000001\."):
         folder.checkpoint("step-2")
-    assert folder.remove_half_written() == ["step-00000002"]
+    assert folder.remove_incomplete() == ["step-00000002"]
     assert not newest.path.exists()
 
 
@@ -75,7 +75,7 @@ def test_a_save_that_was_cut_off_leaves_nothing_that_counts(folder: RunFolder) -
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000001"]
     (folder.checkpoints / ".writing-step-00000003").mkdir()  # as kill -9 leaves it
     assert [checkpoint.step for checkpoint in folder.complete()] == [1]
-    assert folder.remove_half_written() == ["step-00000003"]
+    assert folder.remove_incomplete() == ["step-00000003"]
 
 
 def test_saving_a_step_again_replaces_its_state_and_never_its_tensors(folder: RunFolder) -> None:
@@ -88,19 +88,19 @@ def test_saving_a_step_again_replaces_its_state_and_never_its_tensors(folder: Ru
 
 def test_pointers_name_complete_checkpoints_only(folder: RunFolder) -> None:
     first, second = save(folder, 1, 2)
-    folder.point("best", first, metric="bleu", value=3.5)
-    assert folder.pointed("best") == first
+    folder.set_pointer("best", first, metric="bleu", value=3.5)
+    assert folder.resolve_pointer("best") == first
     assert json.loads((folder.path / "best.json").read_text(encoding="utf-8"))["value"] == 3.5
-    folder.point("last", second)
+    folder.set_pointer("last", second)
     (second.path / "DONE").unlink()
     with pytest.warns(UserWarning, match=r"checkpoint named in .*last\.json is missing or incomplete"):
-        assert folder.pointed("last") is None
-    assert folder.pointed("other") is None
+        assert folder.resolve_pointer("last") is None
+    assert folder.resolve_pointer("other") is None
 
 
 def test_keep_only_removes_the_rest(folder: RunFolder) -> None:
     save(folder, 1, 2, 3, 4)
-    folder.keep_only([2, 4, 9])
+    folder.prune([2, 4, 9])
     assert [checkpoint.step for checkpoint in folder.complete()] == [2, 4]
 
 
@@ -135,23 +135,20 @@ def test_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: Path
 
 def test_too_little_space_is_said_before_training(folder: RunFolder) -> None:
     with pytest.raises(ArgumentError, match=r"MB free and the checkpoints of this run need about 1000000000 MB"):
-        folder.need_space(10**15)
+        folder.check_disk_space(10**15)
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_path_with_other_content_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     (tmp_path / "zoo").mkdir()
-    with pytest.raises(ArgumentError, match=r"exists and is not an entformer run \(it contains thesis.tex and more\)"):
-        RunFolder(tmp_path).claim()
+    for path, message in (
+        (tmp_path, r"exists and is not an entformer run \(it contains thesis.tex and more\)"),
+        (tmp_path / "thesis.tex", "is a file; choose the name of a directory"),
+        (tmp_path / "thesis.tex" / "below", "cannot be created or written"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            RunFolder(path).create()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex", "zoo"]
-
-
-def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    with pytest.raises(ArgumentError, match="is a file; choose the name of a directory"):
-        RunFolder(tmp_path / "run").claim()
-    with pytest.raises(ArgumentError, match="cannot be created or written"):
-        RunFolder(tmp_path / "run" / "below").claim()
 
 
 def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +160,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(ArgumentError, match=r"cannot be created or written \(Read-only file system\)"):
-        RunFolder(run).claim()
+        RunFolder(run).create()
 
 
 def test_two_trainings_cannot_share_a_folder(folder: RunFolder) -> None:
@@ -177,12 +174,10 @@ def test_two_trainings_cannot_share_a_folder(folder: RunFolder) -> None:
         pass
 
 
-def test_infinities_become_null_in_json(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "x.json", {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
-    assert files.read_json(tmp_path / "x.json") == {"a": [None, {"b": None}], "c": 1.5}
-
-
-def test_damaged_json_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{", encoding="utf-8")
+def test_json_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    files.write_json(path, {"a": [float("inf"), {"b": float("nan")}], "c": 1.5})
+    assert files.read_json(path) == {"a": [None, {"b": None}], "c": 1.5}
+    path.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"x\.json cannot be read as JSON"):
-        files.read_json(tmp_path / "x.json")
+        files.read_json(path)

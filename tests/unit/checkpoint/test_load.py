@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from entformer.checkpoint import RunFolder, average_checkpoints, load_run, load_weights, model_info, save_weights
-from entformer.checkpoint.atomic import read_json, write_json
 from entformer.checkpoint.average import best_checkpoints, last_checkpoints
 from entformer.checkpoint.weights import read_tensors, save_tensors, tensors_of
 from entformer.errors import ArgumentError, DataError
+from entformer.files import read_json, write_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
@@ -31,7 +31,7 @@ def subwords() -> SubwordTokenizer:
 @pytest.fixture
 def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
-    folder.claim()
+    folder.create()
     subwords.save(folder.subwords)
     config = model_of(subwords.size).config
     languages = {"source_language": "xx", "target_language": "yy", "tokenized": False, "lowercase": True}
@@ -43,8 +43,8 @@ def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
             save_tensors(path / "state.safetensors", {"x": torch.zeros(1)})
 
         state = {"step": step, "scheduled": step != 2, "best": [[3, 9.0], [1, 5.0]] if step == 3 else []}
-        folder.point("last", folder.save(step, write, state))
-    folder.point("best", folder.checkpoint("1"), metric="bleu", value=5.0)
+        folder.set_pointer("last", folder.save(step, write, state))
+    folder.set_pointer("best", folder.checkpoint("1"), metric="bleu", value=5.0)
     return folder
 
 

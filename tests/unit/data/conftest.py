@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from entformer.data import datasets, downloads
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import ParallelCorpus, ParallelText
 
 from .web import Web, serve, small_dataset
 
@@ -47,12 +47,12 @@ def text(tmp_path: Path) -> Callable[[str, Pairs], ParallelText]:
 
 
 @pytest.fixture
-def corpus(text: Callable[[str, Pairs], ParallelText]) -> Callable[..., Corpus]:
+def corpus(text: Callable[[str, Pairs], ParallelText]) -> Callable[..., ParallelCorpus]:
     """A corpus of the pairs given for training, and small held-out texts."""
 
-    def make(train: Pairs, valid: Pairs | None = None, test: Pairs | None = None) -> Corpus:
+    def make(train: Pairs, valid: Pairs | None = None, test: Pairs | None = None) -> ParallelCorpus:
         held_out = [text(name, pairs) if pairs is not None else None for name, pairs in (("valid", valid), ("test", test))]
-        return Corpus("en", "de", (text("train", train),), held_out[0], held_out[1])
+        return ParallelCorpus("en", "de", (text("train", train),), held_out[0], held_out[1])
 
     return make
 
@@ -71,5 +71,5 @@ def web() -> Iterator[Web]:
 def known(web: Web, monkeypatch: pytest.MonkeyPatch) -> datasets.DatasetInfo:
     """The only dataset."""
     made = small_dataset(web)
-    monkeypatch.setattr(downloads, "corpus", lambda name: made)
+    monkeypatch.setattr(downloads, "get_dataset", lambda name: made)
     return made

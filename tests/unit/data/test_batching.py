@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from entformer.data.batch import Batch
 from entformer.data.batching import TokenBatches
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.prep import prepare
 from entformer.data.store import TokenStore
 from entformer.errors import ArgumentError, DataError
@@ -134,7 +134,7 @@ DATA = Path(os.environ.get("ENTFORMER_DATA", Path(__file__).resolve().parents[4]
 @pytest.mark.skipif(not DATA.is_dir(), reason="Multi30k is not here; ENTFORMER_DATA names the folder of data")
 def test_less_than_five_percent_padding_on_multi30k(tmp_path: Path) -> None:
     train = ParallelText(*(DATA / f"train.lc.norm.tok.{language}.gz" for language in ("en", "de")))
-    report = prepare(Corpus("en", "de", (train,)), tmp_path / "out", vocab_size=10000)
+    report = prepare(ParallelCorpus("en", "de", (train,)), tmp_path / "out", vocab_size=10000)
     assert report.kept == 29000
     assert report.padding_share < 0.05
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from entformer.data.batch import SentencePair
-from entformer.data.corpus import Corpus, Found, ParallelText
+from entformer.data.corpus import Found, ParallelCorpus, ParallelText
 from entformer.errors import ArgumentError, DataError
 
 
@@ -99,4 +99,4 @@ def test_a_plain_file_given_as_tsv(tmp_path: Path) -> None:
 
 def test_a_corpus_needs_training_text() -> None:
     with pytest.raises(ArgumentError, match="at least one training text"):
-        Corpus("en", "de", ())
+        ParallelCorpus("en", "de", ())

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from entformer.data.datasets import CORPORA, SPLITS, DatasetInfo, corpus
+from entformer.data.datasets import CORPORA, SPLITS, DatasetInfo, get_dataset
 from entformer.errors import ArgumentError
 
 
 def test_names() -> None:
     assert list(CORPORA) == ["multi30k", "iwslt17-de-en", "kftt-ja-en", "wmt16-ro-en", "wmt14-en-de"]
     with pytest.raises(ArgumentError, match=r"no corpus 'multi3k'; choose builtin .*multi30k, iwslt17-de-en"):
-        corpus("multi3k")
+        get_dataset("multi3k")
 
 
 @pytest.mark.parametrize("info", CORPORA.values(), ids=lambda info: info.name)

@@ -39,7 +39,7 @@ def pinned(web: Web, monkeypatch: pytest.MonkeyPatch) -> DatasetInfo:
     )
     made = DatasetInfo("pinned", "de", "en", (layout,))
     web.files["a.tgz"] = BODY
-    monkeypatch.setattr(downloads, "corpus", lambda name: made)
+    monkeypatch.setattr(downloads, "get_dataset", lambda name: made)
     return made
 
 
@@ -194,7 +194,7 @@ def test_dataset_of_another_size_is_removed(
     web: Web, known: DatasetInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sized = dataclasses.replace(known, pairs={"test": 1})
-    monkeypatch.setattr(downloads, "corpus", lambda name: sized)
+    monkeypatch.setattr(downloads, "get_dataset", lambda name: sized)
     web.files |= {"test.en.gz": gzip.compress(b"four\nfive\n"), "test.de.gz": gzip.compress(b"vier\nfuenf\n")}
     with pytest.raises(DataError, match="the test split has 2 pairs, expected 1 in small"):
         fetch("small", tmp_path)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from entformer.data import prep as prep_module
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.prep import prepare
 from entformer.data.prep_report import PrepReport
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError, RunFailed
 from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SubwordTokenizer
 
-Make = Callable[..., Corpus]
+Make = Callable[..., ParallelCorpus]
 Good = Callable[..., list[tuple[str, str]]]
 
 
@@ -169,7 +169,7 @@ def test_malformed_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path)
     rows = [f"{source}\t{target}" for source, target in pairs(30)]
     rows[9] += "\tstray"
     path.write_text("\n".join(rows), encoding="utf-8")
-    spec = Corpus("en", "de", (ParallelText(path),))
+    spec = ParallelCorpus("en", "de", (ParallelText(path),))
     with pytest.raises(DataError, match=r"pairs\.tsv:10: expected 2 tab-separated columns, got 3"):
         prepare(spec, tmp_path / "out", vocab_size=400)
     report = prepare(spec, tmp_path / "out", vocab_size=400, clean=True)

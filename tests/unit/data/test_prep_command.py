@@ -46,11 +46,11 @@ def test_the_report_names_counts_and_lines(
     prep(tmp_path / "out", languages="en-de", train=[messy], test=test, vocab_size=500)
     said = " ".join(capsys.readouterr().out.split())
     for sentence in (
-        "1 a side is empty 41",
-        "1 both sides are the same text (--keep-identical keeps them) 42",
-        "1 it holds a NUL byte",
-        "1 a side has more subwords than --max-length 45",
-        "1 one side is more than --max-ratio times as long as the other 48",
+        "dropped 1: a side is empty (line 41)",
+        "dropped 1: both sides are the same text (--keep-identical keeps them) (line 42)",
+        "dropped 1: it holds a NUL byte",
+        "dropped 1: a side has more subwords than --max-length (line 45)",
+        "dropped 1: one side is more than --max-ratio times as long as the other (line 48)",
         "sources of the test text that are also in the training text: 1 of 10, with the same translation: 1 (training line 46; "
         "--dedup drops them)",
         "1 training pairs repeat an earlier one (line 43)",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
-from entformer.checkpoint.atomic import write_json
+from entformer.files import write_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import EOS, SubwordTokenizer
@@ -76,7 +76,7 @@ def copying(subwords: SubwordTokenizer) -> LoadedRun:
 def run_folder(subwords: SubwordTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that `load_run` reads, as training writes it."""
     folder = RunFolder(tmp_path_factory.mktemp("decode") / "run")
-    folder.claim()
+    folder.create()
     torch.manual_seed(3)
     config = Seq2SeqConfig(vocab_size=subwords.size, encoder_layers=1, decoder_layers=2, heads=2, width=16, hidden=32)
     model = Seq2Seq(config)
@@ -88,5 +88,5 @@ def run_folder(subwords: SubwordTokenizer, tmp_path_factory: pytest.TempPathFact
         save_weights(where / "model.safetensors", model)
         save_weights(where / "state.safetensors", nn.Linear(1, 1))
 
-    folder.point("best", folder.save(7, write, {"step": 7}))
+    folder.set_pointer("best", folder.save(7, write, {"step": 7}))
     return folder.path

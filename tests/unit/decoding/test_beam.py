@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from entformer.decoding.beam import beam_search
+from entformer.decoding.beam import beam_search, in_loop
 from entformer.decoding.candidates import top_candidates
-from entformer.decoding.greedy import in_loop
 from entformer.decoding.length_penalty import LengthPenalty, MaxLength
 from entformer.errors import ArgumentError, DataError
 from entformer.text.tokenizer import BOS, EOS, PAD, UNK

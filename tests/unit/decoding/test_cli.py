@@ -17,7 +17,7 @@ from entformer.cli.score import score
 from entformer.cli.test_sets import TestSet, in_direction_of
 from entformer.cli.translate import translate
 from entformer.data.builtin import builtin_corpus
-from entformer.data.corpus import Corpus, ParallelText
+from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.prep import prepare
 from entformer.decoding.defaults import DecodingDefaults
 from entformer.decoding.records import AttentionRecord
@@ -179,7 +179,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenize
             texts[split, side] = where / f"{split}.{side}"
             texts[split, side].write_text("".join(text.format(f"{split} {i}") + "\n" for i in range(count)), encoding="utf-8")
     pairs = {split: ParallelText(texts[split, "source"], texts[split, "target"]) for split in ("train", "valid", "test")}
-    corpus = Corpus("en", "de", (pairs["train"],), pairs["valid"], pairs["test"])
+    corpus = ParallelCorpus("en", "de", (pairs["train"],), pairs["valid"], pairs["test"])
     prepare(corpus, where / "prepared", subwords=subwords)
     return where / "prepared"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import sacrebleu
 
-from entformer.decoding.scoring import compare, corpus_scores, look_tokenized, moses_tokenized, scoring_warnings
+from entformer.decoding.scoring import corpus_scores, look_tokenized, moses_tokenized, paired_bootstrap, scoring_warnings
 from entformer.errors import ArgumentError, DataError
 
 REFERENCES = ["The cat sits on the mat.", "A dog runs.", "Two men are talking, aren't they?"] * 20
@@ -107,23 +107,23 @@ def test_tokenized_text_is_recognized_by_the_space_before_the_full_stop() -> Non
 
 def test_paired_bootstrap_tells_a_difference_from_chance() -> None:
     worse = [line.replace("the", "").replace("runs", "walks") for line in TRANSLATIONS]
-    for comparison in compare(worse, TRANSLATIONS, REFERENCES, tokenized=True, resamples=200):
+    for comparison in paired_bootstrap(worse, TRANSLATIONS, REFERENCES, tokenized=True, resamples=200):
         assert comparison.difference > 0
         assert comparison.p_value < 0.05
         assert "bs:200|seed:12345" in comparison.signature
         assert comparison.system == pytest.approx(
             corpus_scores(TRANSLATIONS, REFERENCES, tokenized=True)[comparison.name].value
         )
-    for comparison in compare(TRANSLATIONS, TRANSLATIONS, REFERENCES, resamples=50):
+    for comparison in paired_bootstrap(TRANSLATIONS, TRANSLATIONS, REFERENCES, resamples=50):
         assert comparison.difference == 0
         assert comparison.p_value == 1
 
 
 def test_comparison_checks_both_sides() -> None:
     with pytest.raises(DataError, match="2 translations and 60"):
-        compare(TRANSLATIONS, ["a", "b"], REFERENCES)
+        paired_bootstrap(TRANSLATIONS, ["a", "b"], REFERENCES)
     with pytest.raises(ArgumentError, match="resamples=0"):
-        compare(TRANSLATIONS, TRANSLATIONS, REFERENCES, resamples=0)
+        paired_bootstrap(TRANSLATIONS, TRANSLATIONS, REFERENCES, resamples=0)
 
 
 def test_case_counts_unless_the_text_is_lower_case() -> None:
@@ -146,7 +146,7 @@ def test_moses_bleu_tokenizes_both_sides_and_says_so() -> None:
     assert (found.main.name, found.main.value) == ("moses_bleu", expected)
     assert "tok:moses.en-sacremoses." in found.main.signature
     assert "tok:13a" in found["bleu"].signature
-    [*_, comparison] = compare(hypotheses, references, references, moses="en", resamples=20)
+    [*_, comparison] = paired_bootstrap(hypotheses, references, references, moses="en", resamples=20)
     assert (comparison.name, comparison.baseline) == ("moses_bleu", expected)
     assert "tok:moses.en-sacremoses." in comparison.signature
     with pytest.raises(ArgumentError, match="moses cannot be used with tokenized text; omit --moses"):

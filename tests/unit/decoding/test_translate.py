@@ -18,7 +18,7 @@ from entformer.text.tokenizer import SubwordTokenizer
 
 EMOJI = "👩‍👩‍👧‍👦 🏳️‍🌈 ok 🤷🏽"
 STRANGE = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
-CONTROLS = "".join(chr(code) for code in range(1, 32) if code != 10) + "\x7f\x00\ufeff\u200b\ud800"
+CONTROL_CHARACTERS = "".join(chr(code) for code in range(1, 32) if code != 10) + "\x7f\x00\ufeff\u200b\ud800"
 
 
 def texts(run: LoadedRun, lines: list[str], **options: object) -> list[str]:
@@ -40,14 +40,11 @@ def test_empty_lines_come_back_empty_and_are_counted(copying: LoadedRun) -> None
     assert found[0].candidates == ()
     assert translator.report.empty.count >= 3
     assert translator.report.empty.lines[:2] == [1, 3]
-
-
-def test_nothing_but_empty_lines_and_no_lines_at_all(copying: LoadedRun) -> None:
     assert texts(copying, ["", "", ""]) == ["", "", ""]
     assert texts(copying, []) == []
 
 
-@pytest.mark.parametrize("line", [EMOJI, STRANGE, CONTROLS, "x" * 3000, "\u202e אבג", "日本語のテキスト。" * 20])
+@pytest.mark.parametrize("line", [EMOJI, STRANGE, CONTROL_CHARACTERS, "x" * 3000, "\u202e אבג", "日本語のテキスト。" * 20])
 def test_strange_lines_come_back_as_one_line(copying: LoadedRun, line: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -58,11 +55,7 @@ def test_strange_lines_come_back_as_one_line(copying: LoadedRun, line: str) -> N
     found[1].encode()
 
 
-def test_emoji_survive(copying: LoadedRun) -> None:
-    assert texts(copying, [EMOJI]) == [EMOJI]
-
-
-def test_exotic_separators_become_spaces() -> None:
+def test_separators_become_spaces() -> None:
     assert one_line(STRANGE + "\n") == "a b c d e f g h i j "
 
 
@@ -76,7 +69,7 @@ def test_always_one_line_per_line(copying: LoadedRun, lines: list[str]) -> None:
     assert all(len(text.splitlines()) <= 1 for text in found)
 
 
-@pytest.mark.parametrize("text", ["<s> a man </s>", "<unk> <pad> ▁ ▁man", "</s>", "[PAD] <0x0A> @@ man", "<s>"])
+@pytest.mark.parametrize("text", [EMOJI, "<s> a man </s>", "<unk> <pad> ▁ ▁man", "</s>", "[PAD] <0x0A> @@ man", "<s>"])
 def test_special_symbols_in_text_are_text(copying: LoadedRun, text: str) -> None:
     assert texts(copying, [text]) == [text]
 
@@ -147,21 +140,12 @@ def test_a_prefix_for_all_lines_or_one_for_each(copying: LoadedRun) -> None:
         list(translator.translate(["two dogs", "a hat"], prefix=["red"]))
 
 
-def test_a_model_of_lower_case_text_gets_lower_case_text(copying: LoadedRun) -> None:
-    copying.info["lowercase"] = True
-    assert texts(copying, ["Two DOGS"]) == ["two dogs"]
-
-
-def test_a_model_of_tokenized_text_warns_about_other_text(copying: LoadedRun) -> None:
-    copying.info["tokenized"] = True
-    with pytest.warns(UserWarning, match="tokenized"):
-        texts(copying, ["two dogs play."])
-
-
-def test_training_goes_on_as_before(copying: LoadedRun) -> None:
+def test_text_is_prepared_as_in_training(copying: LoadedRun) -> None:
     copying.model.train()
-    texts(copying, ["two dogs"])
-    assert copying.model.training
+    copying.info.update(lowercase=True, tokenized=True)
+    with pytest.warns(UserWarning, match="tokenized"):
+        assert texts(copying, ["Two DOGS play."]) == ["two dogs play."]
+    assert copying.model.training  # restored
 
 
 def test_a_run_folder_is_enough(run_folder: Path) -> None:
@@ -188,7 +172,7 @@ def test_wrong_options_are_told_before_loading(options: dict[str, object], messa
         Translator("no such folder", **options)  # type: ignore[arg-type]
 
 
-# ---- 11: the wrong direction -------------------------------------------------------------------------------------------
+# ---- source language -----------------------------------------------------------------------------------------------
 
 ENGLISH = ["A man in an orange hat is looking at something.", "Two dogs are playing with the ball in front of the house."]
 GERMAN = ["Ein Mann mit einem Hut ist auf der Straße.", "Die Frau und das Kind sind mit dem Hund im Park."]
@@ -196,29 +180,23 @@ JAPANESE = ["男が帽子をかぶって何かを見ている。", "犬が庭で
 RUSSIAN = ["Мужчина в оранжевой шляпе смотрит на что-то."]
 
 
-def test_swapped_languages_of_one_script_are_noticed() -> None:
-    assert check_source_language(ENGLISH, "en", "de") is None
-    assert check_source_language(GERMAN, "de", "en") is None
-    language_warning = check_source_language(GERMAN, "en", "de")
-    assert language_warning == "the input looks like de, but this model translates en -> de: are source and target swapped?"
-
-
-def test_another_script_is_noticed() -> None:
-    assert check_source_language(JAPANESE, "ja", "en") is None
-    swapped = check_source_language(ENGLISH, "ja", "en")
-    assert swapped is not None
-    assert "it could be en: are source and target swapped?" in swapped
-    assert "Japanese kana" in str(check_source_language(JAPANESE, "en", "de"))
-    assert "Cyrillic letters" in str(check_source_language(RUSSIAN, "en", "de"))
-
-
-@pytest.mark.parametrize("lines", [[], [""], ["42 + 17 = 59"], ["Hat"], ["😀😀"]])
-def test_nothing_is_said_of_too_little_text(lines: list[str]) -> None:
-    assert check_source_language(lines, "ja", "en") is None
-
-
-def test_an_unknown_language_is_not_evaluated() -> None:
-    assert check_source_language(RUSSIAN, "xx", "yy") is None
+@pytest.mark.parametrize(
+    ("lines", "source", "target", "warning"),
+    [
+        (ENGLISH, "en", "de", None),
+        (GERMAN, "de", "en", None),
+        (GERMAN, "en", "de", "the input looks like de, but this model translates en -> de: are source and target swapped?"),
+        (JAPANESE, "ja", "en", None),
+        (ENGLISH, "ja", "en", "it could be en: are source and target swapped?"),
+        (JAPANESE, "en", "de", "Japanese kana"),
+        (RUSSIAN, "en", "de", "Cyrillic letters"),
+        (RUSSIAN, "xx", "yy", None),
+        *[(too_little, "ja", "en", None) for too_little in ([], [""], ["42 + 17 = 59"], ["Hat"], ["😀😀"])],
+    ],
+)
+def test_source_language(lines: list[str], source: str, target: str, warning: str | None) -> None:
+    found = check_source_language(lines, source, target)
+    assert found is None if warning is None else found is not None and warning in found
 
 
 def test_the_translator_warns_once(copying: LoadedRun) -> None:

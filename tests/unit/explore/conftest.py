@@ -17,7 +17,7 @@ SENTENCE = "a man in an orange hat"
 
 @pytest.fixture(scope="session")
 def app(make_run: Callable[..., LoadedRun]) -> FastAPI:
-    return create_app(make_run(), name="small", max_tokens=30, timeout=900.0)  # slow machines must pass
+    return create_app(make_run(), name="small", max_tokens=30, timeout=900.0)  # slow machines must not fail
 
 
 class Client:

@@ -68,6 +68,7 @@ def test_the_weights_are_those_of_a_record(client: Client, make_run: MakeRun) ->
         own = found["heads"][f"{key.kind}.{key.layer}.{key.head}"]
         torch.testing.assert_close(dense(own, rows.keys), torch.from_numpy(rows.dense()), rtol=1e-3, atol=1e-6)
         assert found["alphas"][f"{key.kind}.{key.layer}.{key.head}"] == pytest.approx(record.alphas[key])
+        assert found["measures"][f"{key.kind}.{key.layer}.{key.head}"]["support"] == pytest.approx(len(rows.col) / rows.queries)
     softmax = found["heads"]["cross.1.0"]
     assert len(softmax["col"]) == len(found["source"]) * (len(found["target"]) - 1)  # no zeros in a softmax head
 
@@ -191,8 +192,8 @@ def test_wrong_input_gets_one_sentence(client: Client, body: dict[str, Any], sai
     ("more", "said"),
     [
         ({"target": "a", "prefix": "b"}, "pass one of target, target_ids and prefix"),
-        ({"target_ids": [2, 3]}, "target_ids must be ids of subwords, 4 to"),
-        ({"target_ids": [10**9]}, "target_ids must be ids of subwords"),
+        ({"target_ids": [2, 3]}, "target_ids must be between 4 and"),
+        ({"target_ids": [10**9]}, "target_ids must be between"),
         ({"target_ids": [20] * 71}, "at most 70 are allowed"),
         ({"target": "hat " * 400}, "at most 70 are allowed"),
     ],

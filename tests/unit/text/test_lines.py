@@ -4,12 +4,16 @@ import bz2
 import gzip
 import io
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from entformer.errors import DataError
 from entformer.text.lines import MAX_LINE_BYTES, TextIssues, decode_lines, read_lines
+
+TRUNCATED = gzip.compress(random.Random(1).randbytes(40_000).hex().encode())[:20_000]
+JAPANESE = "これは日本語のテキストです。\n"
 
 
 @pytest.fixture
@@ -40,34 +44,35 @@ def test_a_nul_is_named_with_its_line(file: Path) -> None:
     assert list(read_lines(file, nul="keep")) == ["good", "ba\0d"]
 
 
-def test_latin1_is_named_with_line_and_byte_and_guessed(file: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        read(file, "gut\nschöne Straße\n".encode("cp1252"))
-    assert str(caught.value) == (
-        f"{file}:2: byte 4 of the line (byte 7 of the file, 0xF6) is not UTF-8; perhaps it is Windows-1252 (Latin-1); "
-        "convert it with `iconv -f CP1252 -t UTF-8`."
-    )
-
-
-@pytest.mark.parametrize(("encoding", "guess"), [("euc_jp", "EUC-JP"), ("shift_jis", "Shift JIS")])
-def test_japanese_encodings_are_guessed(file: Path, encoding: str, guess: str) -> None:
-    with pytest.raises(DataError, match=f"{file}:1: byte 1 of the line .* is not UTF-8; perhaps it is {guess}; convert it"):
-        read(file, "これは日本語のテキストです。\n".encode(encoding))
-
-
-def test_bytes_of_no_known_encoding_get_no_guess(file: Path) -> None:
-    with pytest.raises(
-        DataError, match=r":1: byte 3 of the line \(byte 2 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"
-    ):
-        read(file, b"ab\x81\n")
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf16_is_recognized_by_name(file: Path, encoding: str) -> None:
-    with pytest.raises(DataError) as caught:
-        read(file, "a man sees a house\nand more\n".encode(encoding))
-    how = "byte-order mark" if encoding == "utf-16" else "every other byte is NUL"
-    assert str(caught.value) == f"{file}:1: this is UTF-16 ({how}); convert it with `iconv -f UTF-16 -t UTF-8`."
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            "gut\nschöne\n".encode("cp1252"),
+            r":2: byte 4 .* 0xF6.* is not UTF-8; perhaps it is Windows-1252",
+        ),
+        (JAPANESE.encode("euc_jp"), r":1: byte 1 of the line .* is not UTF-8; perhaps it is EUC-JP; convert it"),
+        (JAPANESE.encode("shift_jis"), r":1: byte 1 .* is not UTF-8; perhaps it is Shift JIS; convert it with `iconv"),
+        (b"ab\x81\n", r":1: byte 3 of the line \(byte 2 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"),
+        ("a man sees\n".encode("utf-16"), r":1: this is UTF-16 \(byte-order mark\); convert it with `iconv -f UTF-16 -t"),
+        ("a man sees\n".encode("utf-16-le"), r":1: this is UTF-16 \(every other byte is NUL\)"),
+        ("a man sees\n".encode("utf-16-be"), r":1: this is UTF-16 \(every other byte is NUL\)"),
+        (bz2.compress(b"x"), "this is compressed with bzip2, not text; run bunzip2 on it first"),
+        (b"PK\x03\x04...", "this is a ZIP archive, not text; unzip it first"),
+        (b"\xfd7zXZ\x00...", "this is compressed with xz, not text; run unxz on it first"),
+        (
+            gzip.compress(random.Random(1).randbytes(40_000).hex().encode())[:20_000],
+            "damaged or truncated after line .*; download or compress it again",
+        ),
+        (b"one\rtwo\rthree\r", "the lines end in a carriage return alone; convert them with `tr '"),
+        (b"one\rtwo", "the lines end in a carriage return alone"),
+        (b"one\rtwo\rthree\n", "the lines end in a carriage return alone"),
+        (b"a\rb\rc\nd\re\rf\n", "the lines end in a carriage return alone"),
+    ],
+)
+def test_invalid_content_is_an_error(file: Path, data: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(file, data)
 
 
 def test_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
@@ -99,25 +104,6 @@ def test_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
     plain = tmp_path / "train.de.gz"  # .gz by name only
     plain.write_bytes(b"eins\nzwei\n")
     assert list(read_lines(plain)) == ["eins", "zwei"]
-
-
-def test_a_gzip_file_cut_short_is_named(file: Path) -> None:
-    whole = gzip.compress(os.urandom(40_000).hex().encode() + b"\nmore\n")
-    with pytest.raises(DataError, match="damaged or truncated after line 0; download or compress it again"):
-        read(file, whole[: len(whole) // 2])
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (bz2.compress(b"x"), "this is compressed with bzip2, not text; run bunzip2 on it first"),
-        (b"PK\x03\x04...", "this is a ZIP archive, not text; unzip it first"),
-        (b"\xfd7zXZ\x00...", "this is compressed with xz, not text; run unxz on it first"),
-    ],
-)
-def test_other_archives_are_named(file: Path, data: bytes, sentence: str) -> None:
-    with pytest.raises(DataError, match=sentence):
-        read(file, data)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +147,6 @@ def test_a_stream_is_read_line_by_line() -> None:
     lines = decode_lines(stream, "standard input")
     assert next(lines) == "one"
     assert stream.taken == 1
-
-
-@pytest.mark.parametrize("data", [b"one\rtwo\rthree\r", b"one\rtwo", b"one\rtwo\rthree\n", b"a\rb\rc\nd\re\rf\n"])
-def test_lines_that_end_in_a_carriage_return_alone_are_refused(file: Path, data: bytes) -> None:
-    with pytest.raises(DataError, match=r"train\.en: the lines end in a carriage return alone; convert them with `tr '"):
-        read(file, data)
 
 
 def test_a_carriage_return_now_and_then_is_text(file: Path) -> None:

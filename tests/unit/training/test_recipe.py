@@ -84,7 +84,7 @@ def test_relative_paths_start_from_the_recipe_and_those_of_set_from_the_working_
         (("preset: tiny", "preset: huge"), "recipe.yaml:4: model: there is no preset 'huge'; choose base, small, tiny, micro."),
         (("preset: tiny", "vocab_size: 5"), "recipe.yaml:4: model: vocab_size belongs in data: the subwords decide it."),
         (("preset: tiny", "width: 130\n  heads: 4"), "recipe.yaml:4: model: width 130 must be a multiple of heads 4."),
-        (("prepared: data", "max_length: 3"), "recipe.yaml:2: data: say which text to train on"),
+        (("prepared: data", "max_length: 3"), "recipe.yaml:2: data: no training text"),
         (("prepared: data", "train: [a, b]"), "recipe.yaml:2: data: train needs valid"),
         (("steps: 10", "steps: 10\n  steps: 11"), "recipe.yaml:10: duplicate key 'steps'."),
         (("steps: 10", "steps: [10"), "recipe.yaml:10: invalid YAML"),

@@ -39,11 +39,11 @@ const Heads = (() => {
     context.putImageData(image, 0, 0);
   }
 
-  // A head on one sentence as a button of its own.
-  function card(rows, onclick, ...content) {
+  // A head on one sentence as a button of its own, with a line above and content below the thumbnail.
+  function card(rows, onclick, above, ...below) {
     const canvas = el("canvas", { class: "thumbnail", "aria-hidden": "true" });
     thumbnail(canvas, rows);
-    return Dom.button([canvas, ...content], onclick, { class: "head wide" });
+    return Dom.button([above, canvas, ...below], onclick, { class: "head wide" });
   }
 
   // onOpen(key): a head was chosen.

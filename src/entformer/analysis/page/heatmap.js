@@ -9,7 +9,7 @@ const Heatmap = (() => {
   const FONT = "12px ui-sans-serif, system-ui, sans-serif";
   const SMALLEST = 1;
   const LARGEST = 40;
-  const LABELED = 11; // smallest cell size (pixels) with labels
+  const LABELED = 11; // cells from this size on are large enough for a label
   const NUMBERED = 30;
   const SLANT = Math.SQRT1_2;
 

@@ -63,7 +63,7 @@ const Inspector = (() => {
       { class: "legend" },
       el("span", { class: "without" }, el("i", { class: "swatch zero" }), el("span", {}, "exactly 0")),
       el("span", {}, el("i", { class: "swatch small" }), "small"),
-      el("span", {}, el("i", { class: "swatch large" }), "1"),
+      el("span", {}, el("i", { class: "swatch large" }), el("span", { class: "largest" }, "1")),
       el("span", { class: "future" }, el("i", { class: "swatch" }), "not visible"),
     );
     const figure = el("div", { class: "figure" });
@@ -198,6 +198,7 @@ const Inspector = (() => {
       const [swatch, meaning] = legend.querySelector(".without").children;
       swatch.classList.toggle("zero", !rows.cut);
       meaning.textContent = Data.restText(rows);
+      legend.querySelector(".largest").textContent = rows.weight.some((weight) => weight > 1) ? "1 or more" : "1"; // as in ReLA
       row = Math.min(row, rows.rows - 1);
       const pieces = Data.tokensOf(sentence, head.attn_type);
       const predicted =

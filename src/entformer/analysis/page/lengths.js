@@ -1,9 +1,9 @@
-// The page of long-context sweeps: reads the data, keeps what is switched on, and draws every sweep.
+// The page of long-context sweeps: reads the data, keeps the selection, and draws every sweep.
 
 (() => {
   "use strict";
 
-  const { el } = Dom;
+  const { el, button } = Dom;
   const at = (id) => document.getElementById(id);
   const report = JSON.parse(at("entformer-data").textContent);
   const sweeps = report.sweeps || [];
@@ -33,43 +33,26 @@
       "fieldset",
       {},
       el("legend", {}, legend),
-      names.map((one) =>
-        el(
-          "button",
-          {
-            type: "button",
-            class: "series",
-            "aria-pressed": chosen.has(one),
-            onclick: (event) => {
-              if (chosen.has(one)) chosen.delete(one);
-              else chosen.add(one);
-              event.currentTarget.setAttribute("aria-pressed", chosen.has(one));
-              showSweeps();
-            },
-          },
-          drawn(one),
-          one,
-        ),
-      ),
+      names.map((one) => {
+        const toggle = (event) => {
+          if (!chosen.delete(one)) chosen.add(one);
+          event.currentTarget.setAttribute("aria-pressed", chosen.has(one));
+          showSweeps();
+        };
+        return button([drawn(one), one], toggle, { class: "quiet series", "aria-pressed": chosen.has(one) });
+      }),
     );
   }
 
   function choice(legend, options, key) {
+    const choose = (value) => {
+      state[key] = value;
+      showSwitches();
+      showSweeps();
+      at("switches").querySelector(`[data-key="${key}"] [aria-pressed="true"]`).focus();
+    };
     const buttons = Object.entries(options).map(([value, text]) =>
-      el(
-        "button",
-        {
-          type: "button",
-          "aria-pressed": state[key] === value,
-          onclick: () => {
-            state[key] = value;
-            showSwitches();
-            showSweeps();
-            at("switches").querySelector(`[data-key="${key}"] [aria-pressed="true"]`).focus();
-          },
-        },
-        text,
-      ),
+      button(text, () => choose(value), { "aria-pressed": state[key] === value }),
     );
     return el("fieldset", { "data-key": key }, el("legend", {}, legend), el("span", { class: "choice" }, buttons));
   }
@@ -90,6 +73,7 @@
 
   const accuracy = (percent) => Numbers.fixed(percent, 1, [0, 100]);
   const spreadText = (found) => (found.values.length > 1 ? ` ± ${Numbers.fixed(found.spread, 1)}` : "");
+  const meanCell = (found) => [accuracy(found.mean), el("small", {}, spreadText(found))];
 
   function lines(sweep, pick) {
     return visible(sweep).map((one) => ({
@@ -113,23 +97,12 @@
       "div",
       { class: "values", "aria-live": "polite" },
       el("h4", {}, `Length ${length.toLocaleString("en")}`, el("small", {}, `${times}× · ${titleOf(sweep)}, %`)),
-      el(
-        "table",
-        {},
-        el(
-          "tbody",
-          {},
-          rows.map(({ one, found }) =>
-            el(
-              "tr",
-              {},
-              el("th", { scope: "row" }, Curves.sample(color(one), dash(one), hollow(one)), name(one)),
-              el("td", {}, accuracy(found.mean), el("small", {}, spreadText(found))),
-            ),
-          ),
-        ),
-      ),
-      rows.length ? null : el("p", { class: "note" }, "Nothing is switched on."),
+      Dom.table({
+        rows: rows.map(({ one, found }) => ({
+          cells: [[Curves.sample(color(one), dash(one), hollow(one)), name(one)], meanCell(found)],
+        })),
+      }),
+      rows.length ? null : el("p", { class: "note" }, "Nothing is selected."),
     );
   }
 
@@ -147,42 +120,28 @@
       }
       return 0;
     });
-    const row = (one) =>
-      el(
-        "tr",
-        {},
+    const mean = (one, length) => {
+      const found = cell(one, length);
+      if (!found) return "–";
+      const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
+      const classes = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");
+      return el("td", { class: classes }, meanCell(found));
+    };
+    const rows = order.map((one) => ({
+      cells: [
         el("th", { scope: "row", title: one.about }, one.method),
         el("th", {}, one.positions),
-        sweep.lengths.map((length) => {
-          const found = cell(one, length);
-          if (!found) return el("td", {}, "–");
-          const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
-          const classes = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");
-          return el("td", { class: classes }, accuracy(found.mean), el("small", {}, spreadText(found)));
-        }),
-        el("td", {}, `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`),
-      );
+        ...sweep.lengths.map((length) => mean(one, length)),
+        `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`,
+      ],
+    }));
     return el(
       "div",
       { class: "means" },
       el("h3", {}, `${capital(titleOf(sweep))}, %: mean ± deviation over seeds`),
-      el(
-        "div",
-        { class: "scroll", tabindex: 0, role: "region", "aria-label": `${sweep.task}: table of ${titleOf(sweep)}` },
-        el(
-          "table",
-          {},
-          el(
-            "thead",
-            {},
-            el(
-              "tr",
-              {},
-              ["method", "positions", ...sweep.lengths, "seeds"].map((text) => el("th", { scope: "col" }, text)),
-            ),
-          ),
-          el("tbody", {}, order.map(row)),
-        ),
+      Dom.scroll(
+        `${sweep.task}: table of ${titleOf(sweep)}`,
+        Dom.table({ titles: ["method", "positions", ...sweep.lengths, "seeds"], rows }),
       ),
       el("p", { class: "note hint" }, "Shaded: lengths seen in training. Bold: the best mean. A run that diverged counts as 0."),
     );
@@ -195,17 +154,7 @@
       { class: "settings" },
       el("summary", {}, "Command and settings"),
       el("pre", {}, sweep.command),
-      el(
-        "table",
-        {},
-        el(
-          "tbody",
-          {},
-          Object.entries(sweep.settings).map(([key, value]) =>
-            el("tr", {}, el("th", { scope: "row" }, key), el("td", {}, text(value))),
-          ),
-        ),
-      ),
+      Dom.table({ rows: Object.entries(sweep.settings).map(([key, value]) => ({ cells: [key, text(value)] })) }),
     );
   }
 
@@ -241,7 +190,7 @@
     });
     const attention = [
       ["entropy", "Attention entropy / ln n", false],
-      ["support", "Keys with weight", true],
+      ["support", "Keys with nonzero weight", true],
       ["top", "Largest weight", false],
     ].map(([what, title, log]) => Curves.draw({ ...shared, series: lines(one, (point) => point[what][heads]), title, log }));
     const charts = [large, ...attention];
@@ -272,7 +221,7 @@
   }
 
   function showSweeps() {
-    // What was open stays open, and what was scrolled to stays in place.
+    // Open details stay open.
     const open = [...document.querySelectorAll(".sweep details[open]")].map((node) => node.closest(".sweep").id);
     at("sweeps").replaceChildren(...sweeps.map(sweep));
     for (const id of open) at(id).querySelector("details").open = true;
@@ -283,7 +232,7 @@
     at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
     at("parts").replaceChildren(
       ...sweeps.map((one) => el("a", { href: `#sweep-${one.name}` }, capital(one.task))),
-      el("a", { href: "#setup" }, "Reading aids"),
+      el("a", { href: "#setup" }, "Glossary"),
     );
     const paint = () => {
       showSwitches();

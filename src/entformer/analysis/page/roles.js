@@ -63,6 +63,7 @@ const Roles = (() => {
     return Heads.card(
       rows,
       () => onExample(key, index),
+      null,
       el("span", { class: "facts" }, el("b", {}, Numbers.percent(density)), el("span", {}, `${rows.columns} keys`)),
       el("span", { class: "quote" }, sentence.source_text),
     );
@@ -82,7 +83,7 @@ const Roles = (() => {
     if (!complete.length) return null;
     return Charts.figure(
       "One head, two sentences",
-      `A head of ${run.name} attends to few keys in one sentence and to many in another of similar length. α is the same in both.`,
+      `A head of ${run.name} attends to few keys in one sentence and to many in another of similar length.`,
       el("div", { class: "pairs" }, complete),
     );
   }

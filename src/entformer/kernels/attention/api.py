@@ -1,4 +1,4 @@
-"""Attention whose weights are alpha-entmax of the scores: `attention`, for the users of scaled_dot_product_attention."""
+"""The function `attention`: scaled_dot_product_attention with alpha-entmax weights."""
 
 import math
 from contextlib import nullcontext
@@ -13,10 +13,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
 from entformer.kernels.attention import arguments, ops, reference
-from entformer.kernels.entmax import api as rows
-from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, resolve, warn_once
+from entformer.kernels.entmax.api import entmax
+from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
 
 NORMALIZERS = arguments.NORMALIZERS
+IMPLEMENTATIONS = load_implementations("attention")
 
 
 class RowStats(NamedTuple):
@@ -136,85 +137,68 @@ def attention(
     seed = _draw_seed(dropout_p, q.device)
 
     chosen = resolve(impl, q.device.type)
-    dense = _why_dense(q, bias, slopes, keys)
-    if impl == "cpu" and dense:
-        raise ImplUnavailable(f"impl='cpu' does not support {dense}; use impl='auto', which materializes the scores.")
-    rela = normalizer == "rela"
-    if chosen == "cpu" and not dense and not exporting_to_onnx():
-        how = (scale, rela, is_causal, causal_offset)
-        masks = (mask, allowed_keys, slopes)
-        kept_bytes = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4  # a row: half the keys, or 85, with weights
-        out, state, count, entropy, _kept = ops.forward_with_gradient(
-            q, k, v, row_alpha, *masks, *how, dropout_p, seed, return_stats, kept_bytes
-        )
-        stats = RowStats(count, entropy, state.sum(-1)) if return_stats else None
-        support = None
+    unsupported = None if chosen == "reference" else IMPLEMENTATIONS[chosen].unsupported(q, bias, slopes, keys)
+    if impl == chosen and unsupported:
+        raise ImplUnavailable(f"impl={impl!r} does not support {unsupported}; use impl='auto', which materializes the scores.")
+    masks, how = (mask, allowed_keys, slopes), (scale, is_causal, causal_offset)
+    support = None
+    if return_support:
+        _check_support_can_be_sized(q, k)
+    if chosen != "reference" and not unsupported and not exporting_to_onnx():
+        fused = "relu" if normalizer == "rela" else "entmax"
+        inputs = (q, k, v, row_alpha, *masks, fused, *how, dropout_p, seed, return_stats)
+        out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(*inputs)
         if return_support:
-            _check_support_can_be_sized(q, k)
-            crow = F.pad(count.flatten().cumsum(0), (1, 0))
+            crow = F.pad(support_size.flatten().cumsum(0), (1, 0))
             with torch.no_grad():
-                support = Support(crow, *ops.attention_support(q, k, row_alpha, *masks, state, crow, *how))
+                support = Support(crow, *ops.attention_support(q, k, row_alpha, *masks, row_max, threshold, crow, fused, *how))
     else:
-        if chosen == "cpu" and dense and keys > 0:
-            message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {dense}."
+        if unsupported and keys > 0:
+            message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {unsupported}."
             warn_once(message, stacklevel=3)
         exact = impl == "reference"
-        if rela:
-            normalizer_fn = reference.rela
+        if normalizer == "rela":
+            normalizer_fn = reference.relu_weights
         else:
-            normalizer_fn = partial(_entmax_rows, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
+            normalizer_fn = partial(_entmax, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
         has_autocast = torch.amp.is_autocast_available(q.device.type)
         with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():  # the dtype was chosen above
-            out, weights, scores = reference.attention(
+            out, weights, scores = reference.dense_attention(
                 q,
                 k,
                 v,
                 normalizer_fn,
-                mask=mask,
+                attn_mask=mask,
                 key_mask=allowed_keys,
                 bias=bias,
-                slopes=slopes,
+                alibi_slopes=slopes,
                 scale=scale,
-                causal=is_causal,
+                is_causal=is_causal,
                 causal_offset=causal_offset,
-                dropout=dropout_p,
-                seed=seed,
+                dropout_p=dropout_p,
+                dropout_seed=seed,
                 dtype=dense_dtype(q.dtype, q.device.type, exact=exact),
             )
-        stats = _dense_stats(weights.detach(), scores.detach(), row_alpha) if return_stats else None
-        if return_support:
-            _check_support_can_be_sized(q, k)
-        support = _dense_support(weights.detach()) if return_support else None
+        if return_stats:
+            row_max, threshold, support_size, entropy = reference.row_state(weights.detach(), scores.detach(), row_alpha)
+        support = Support(*reference.to_csr(weights.detach())) if return_support else None
     if drop_all:
         out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
     out = _laid_out_like(query, torch.reshape(out, (*lead, *out.shape[-2:])))
     if not (return_stats or return_support):
         return out
-    if stats is not None:
-        if rela:  # its weights are no exponential of anything
-            stats = stats._replace(logsumexp=torch.full_like(stats.logsumexp, math.nan))
-        stats = RowStats(*(t.reshape(out.shape[:-1]) for t in stats))
+    stats = None
+    if return_stats:
+        logsumexp = (row_max + threshold).to(torch.float32)
+        if normalizer == "rela":  # its weights are no exponential of anything
+            logsumexp = torch.full_like(logsumexp, math.nan)
+        stats = RowStats(*(t.reshape(out.shape[:-1]) for t in (support_size, entropy, logsumexp)))
     return Attention(out, stats, support)
 
 
-def _entmax_rows(scores: Tensor, alpha: float | Tensor, row_alpha: Tensor, impl: Impl) -> Tensor:
+def _entmax(scores: Tensor, alpha: float | Tensor, row_alpha: Tensor, impl: Impl) -> Tensor:
     """A number is passed on as one: exporters specialize on it."""
-    return rows.entmax(scores, alpha if isinstance(alpha, float) else row_alpha[:, :, None, None], impl=impl)
-
-
-def _why_dense(q: Tensor, bias: Tensor | None, slopes: Tensor | None, keys: int) -> str | None:
-    """What the fused kernel does not support in this call, or None."""
-    if bias is not None:
-        return "a floating-point attn_mask"
-    if slopes is not None and slopes.requires_grad:
-        return "a gradient to alibi_slopes"
-    if q.dtype == torch.float64:
-        return "float64"
-    if keys == 0:
-        return "rows without keys"
-    if rows.forward_mode_active():
-        return "forward-mode differentiation"
-    return None
+    return entmax(scores, alpha if isinstance(alpha, float) else row_alpha[:, :, None, None], impl=impl)
 
 
 def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
@@ -238,26 +222,3 @@ def _draw_seed(dropout_p: float, device: torch.device) -> Tensor:
     if dropout_p == 0.0:
         return torch.zeros((), dtype=torch.int64, device=device)
     return torch.randint(2**62, (), dtype=torch.int64, device=device)
-
-
-def _dense_stats(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowStats:
-    if weights.shape[-1] == 0:
-        nothing = torch.zeros(weights.shape[:-1], device=weights.device)
-        return RowStats(nothing.to(torch.int32), nothing, nothing - math.inf)
-    entropy = -torch.where(weights > 0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
-    best, at = weights.max(-1)
-    e = alpha[:, :, None] - 1.0
-    log_best = best.clamp(min=1e-300).log()
-    deformed_log = torch.where(e.abs() < 1e-12, log_best, torch.expm1(e * log_best) / torch.where(e.abs() < 1e-12, 1.0, e))
-    return RowStats(
-        (weights > 0).sum(-1, dtype=torch.int32),
-        entropy.to(torch.float32),
-        (scores.gather(-1, at[..., None]).squeeze(-1) - deformed_log).to(torch.float32),
-    )
-
-
-def _dense_support(weights: Tensor) -> Support:
-    flat = weights.flatten(0, -2)
-    inside = flat > 0
-    crow = F.pad(inside.sum(-1).cumsum(0), (1, 0))
-    return Support(crow, inside.nonzero()[:, 1].to(torch.int32), flat[inside].to(torch.float32))

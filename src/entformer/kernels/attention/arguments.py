@@ -20,7 +20,7 @@ FORM = "(..., heads, length, size)"
 
 
 class Inputs(NamedTuple):
-    """Query, key and value in four dimensions, and the leading dimensions of the output as the caller knows them."""
+    """Query, key and value in four dimensions, and the leading dimensions of the output."""
 
     q: Tensor  # (B, H, Lq, D)
     k: Tensor  # (B, G, Lk, D)

@@ -1,1 +1,1 @@
-"""alpha-entmax of rows: scores and alpha in, weights out. `api.entmax` is the door; the other files are behind it."""
+"""alpha-entmax of rows: scores and alpha in, weights out. The public function is `api.entmax`."""

@@ -1,4 +1,4 @@
-"""alpha-entmax of rows: `entmax`, for the users of softmax.
+"""The function `entmax`.
 
 Arguments are checked here and brought to the form the kernels take: rows in the last dimension, alpha in float64 with one
 value per row, a mask turned into -inf scores.
@@ -13,9 +13,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
 from entformer.kernels.entmax import closed_form, ops, reference
-from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, resolve
+from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve
 
-_NARROW = (torch.float16, torch.bfloat16)
+IMPLEMENTATIONS = load_implementations("entmax")
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def entmax(
@@ -56,11 +57,11 @@ def entmax(
     scores = scores.movedim(dim, -1)
     chosen = resolve(impl, x.device.type)
     if exporting_to_onnx():
-        weights = closed_form.entmax_forward(scores, row_alpha if isinstance(alpha, Tensor) else float(alpha))
-    elif chosen == "reference" or forward_mode_active():
+        weights = closed_form.entmax(scores, row_alpha if isinstance(alpha, Tensor) else float(alpha))
+    elif chosen == "reference" or IMPLEMENTATIONS[chosen].unsupported():
         # Without kernels a CPU still has float64 at half the speed of float32.
         exact = impl == "reference" or x.device.type == "cpu"
-        weights = reference.entmax_forward(scores, row_alpha, dense_dtype(x.dtype, x.device.type, exact=exact))
+        weights = reference.entmax(scores, row_alpha, dense_dtype(x.dtype, x.device.type, exact=exact))
     else:
         weights = ops.entmax_with_gradient(scores, row_alpha)
     return dim_back(weights, dim)
@@ -73,14 +74,8 @@ def dim_back(weights: Tensor, dim: int) -> Tensor:
 
 def under_autocast(x: Tensor) -> Tensor:
     """float32 for half-precision scores under autocast, on every device, as torch has it for softmax on CUDA; else `x`."""
-    narrow = x.dtype in _NARROW and x.device.type in ("cpu", "cuda")
-    return x.float() if narrow and torch.is_autocast_enabled(x.device.type) else x
-
-
-def forward_mode_active() -> bool:
-    """Whether a forward-mode derivative is being computed."""
-    # Library operators have no forward-mode rule; the reference is made of operations that do.
-    return torch.autograd.forward_ad._current_level >= 0
+    half = x.dtype in _HALF and x.device.type in ("cpu", "cuda")
+    return x.float() if half and torch.is_autocast_enabled(x.device.type) else x
 
 
 def _checked_dim(dim: int, x: Tensor, name: str) -> int:

@@ -16,7 +16,7 @@ HALVINGS = 50  # of a bracket no longer than 1, in float64
 LEAST_E = 1e-6  # alpha closer to 1 is taken for 1 + this: softmax to six digits, and no quotient 0/0
 
 
-def entmax_forward(scores: Tensor, alpha: float | Tensor) -> Tensor:
+def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
     """Weights (..., n) for scores (..., n); alpha is a number or a tensor of shape (...)."""
     if scores.shape[-1] == 0:
         return scores

@@ -1,6 +1,5 @@
 """alpha-entmax in plain PyTorch: the definition every kernel is compared with.
 
-In: scores (..., n) and alpha, one per row.  Out: weights (..., n) that sum to one, with exact zeros for alpha > 1.
 With e = alpha - 1 and the deformed exponential exp_e(x) = [1 + e x]_+ ^ (1/e) (e = 0: exp), the weights are
 p_i = exp_e(s_i - c) for the one c per row that makes them sum to one (docs/mathematics.md).
 
@@ -16,10 +15,10 @@ import torch
 from torch import Tensor
 
 SERIES_TERMS = 14  # of log1p(y)/y for |y| < 1/16: the rest is below 1e-17
-MOST_STEPS = 60
+MAX_ITERATIONS = 60
 
 
-def entmax_forward(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def entmax(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Weights (..., n) for scores (..., n); `alpha` broadcasts against scores.shape[:-1]. `dtype`: of the arithmetic."""
     if scores.shape[-1] == 0:
         return scores * alpha.unsqueeze(-1).to(scores.dtype)  # nothing, but a function of both
@@ -42,13 +41,13 @@ def entmax_forward(scores: Tensor, alpha: Tensor, dtype: torch.dtype | None = No
         # multiplied by the derivative of W, which is unbounded at the edge of the support.
         c = c + (total - total.detach()) / torch.where(total_slope == 0.0, 1.0, total_slope)
     flat = (e > 1.0) & (1.0 - e * c < 1e-6)
-    weights = _allocate_budget(_deformed_exp(u - c, e, allowed)[0], flat, allowed & (u == 0.0))
+    weights = _share_among_equal(_deformed_exp(u - c, e, allowed)[0], flat, allowed & (u == 0.0))
     broken = top.isnan() | e.isnan()  # NaN stays in its row, and in the gradients of that row
     nothing = (_finite(scores.to(work)) + e) * torch.where(broken, math.nan, 0.0)
     return torch.where(broken, nothing, weights).to(scores.dtype)
 
 
-def entmax_backward(weights: Tensor, alpha: Tensor, grad: Tensor, needs_alpha_grad: bool) -> tuple[Tensor, Tensor]:
+def entmax_backward(grad: Tensor, weights: Tensor, alpha: Tensor, needs_alpha_grad: bool) -> tuple[Tensor, Tensor]:
     """dL/dscores (..., n) and dL/dalpha (...,) from the weights alone; the closed form that the kernels use.
 
     w = p^(1-e);  delta = sum(w g)/sum(w);  dS = w (g - delta);  dalpha = sum a (g - delta),
@@ -119,7 +118,7 @@ def _finite(x: Tensor) -> Tensor:
     return finite
 
 
-def _allocate_budget(weights: Tensor, flat: Tensor, best: Tensor) -> Tensor:
+def _share_among_equal(weights: Tensor, flat: Tensor, best: Tensor) -> Tensor:
     """Of many equal scores at alpha > 2, 1 + e x = n^-e is beyond what 1 - e c can hold. All are off alike, so divide by the
     sum; where nothing is left of it give all to the best."""
     total = weights.detach().sum(-1, keepdim=True)
@@ -136,23 +135,23 @@ def _solve(u: Tensor, allowed: Tensor, e: Tensor) -> Tensor:
     c, last_gap = low, torch.full_like(low, math.inf)
     best, best_gap, stale = c, last_gap, low  # rounding makes the last steps wander; the best one counts
     tolerance = 2.0 * torch.finfo(u.dtype).eps
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_ITERATIONS):
         p, slope = _deformed_exp(u - c, e, allowed)
         total = p.sum(-1, keepdim=True)
         gap = total - 1.0
-        settled = gap.abs() <= tolerance
+        converged = gap.abs() <= tolerance
         better = gap.abs() < best_gap
         best, best_gap = torch.where(better, c, best), torch.where(better, gap.abs(), best_gap)
         stale = torch.where(better, 0.0, stale + 1.0)
         wandering = (e <= 1.0) & (stale >= 3.0)  # where Newton converges from the left, what does not improve is rounding
-        if _all_true(settled | wandering | ~allowed.any(-1, keepdim=True) | gap.isnan()):
+        if _all_true(converged | wandering | ~allowed.any(-1, keepdim=True) | gap.isnan()):
             break
         low, high = torch.where(gap > 0, c, low), torch.where(gap > 0, high, c)
         step = -total * _expm1_over(e, -total.clamp(min=1e-300).log()) / slope.sum(-1, keepdim=True)
         # alpha > 2: the sum is not convex in c, so Newton may leave the bracket or crawl; then halve it.
         newton = c + step
         halve = ~((newton >= low) & (newton <= high)) | ((e > 1.0) & (gap.abs() > 0.5 * last_gap))
-        c = torch.where(settled, c, torch.where(halve, 0.5 * (low + high), newton))
+        c = torch.where(converged, c, torch.where(halve, 0.5 * (low + high), newton))
         last_gap = gap.abs()
     return best
 
@@ -176,7 +175,7 @@ def _psi(t: Tensor) -> Tensor:
 
 
 def _all_true(condition: Tensor) -> bool:
-    """Whether a loop may stop early; never while a compiler or vmap looks on, for whom the number of steps must be fixed."""
+    """Whether a loop may stop early; never under a compiler or vmap, which need a fixed number of steps."""
     if torch.compiler.is_compiling():
         return False
     try:

@@ -1,0 +1,142 @@
+// Attention forward and the exact support, one block of queries at a time; nothing of size Lq x Lk is ever stored.
+#pragma once
+
+#include "attention_saved.h"
+
+namespace {
+
+// Floats of scratch for one thread; `set_up` cuts them into a Workspace.
+inline size_t workspace_floats(const AttentionProblem& p) {
+  const int64_t ld = padded_keys(p), run = ld + 2 * VL, tall = round_up(block_rows(p.Lk), TILE);
+  const int64_t wide = padded_d(p) + padded_e(p);
+  return (size_t)(2 * tall * ld + VL * 3 * run + 8 * run + tall * (2 * wide + 8));
+}
+inline Workspace set_up(const AttentionProblem& p, float* at, HeadTables& tables) {
+  Workspace w{};
+  w.tables = &tables;
+  w.ld = padded_keys(p);
+  w.tall = round_up(block_rows(p.Lk), TILE);
+  w.batch = 32768 / (w.ld + 1) < 1 ? 1 : 32768 / (w.ld + 1) < VL ? 32768 / (w.ld + 1) : VL;
+  const int64_t run = w.ld + 2 * VL;  // every array begins at a multiple of VL floats
+  w.scores = at;
+  w.grads = w.scores + w.tall * w.ld;
+  w.solver = w.grads + w.tall * w.ld;
+  w.weights = w.solver + VL * 3 * run;  // then a scratch row of weights and one of doubles, see `sparse_weights`
+  w.columns = (int32_t*)(w.weights + 4 * run);
+  w.row_max = (float*)w.columns + run;
+  w.threshold = (double*)(w.row_max + round_up(w.tall, 2));
+  w.q = w.row_max + 8 * w.tall + 2 * run;
+  return w;
+}
+
+// The threshold of a row that the float64 solver solved, from its largest weight: p = exp_e(0 - lam).
+inline float threshold_from_largest(const float* p, int64_t count, double e) {
+  float best = 0.0f;
+  for (int64_t i = 0; i < count; ++i) best = p[i] > best ? p[i] : best;
+  return (float)(-expm1(e * log((double)best)) / e);
+}
+
+inline void forward_block(const AttentionForward& a, const Block& block, const Workspace& w) {
+  const AttentionProblem& p = a.problem;
+  const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
+  const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
+  const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
+  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  float* scratch = w.weights + (w.ld + 2 * VL);
+  float* out = w.q + w.tall * padded_d(p);
+  const float scale = inv_keep_prob(p);
+
+  load_queries(p, block, round_up(block.rows, TILE), w.q);
+  score_block(p, block, w.q, w.scores, w.ld, w.row_max);
+  solve_block(m, block, w);
+  auto state_of = [&](int64_t r) { return RowState{w.row_max[r], w.threshold[r]}; };
+
+  struct {
+    double nonzero, weights;
+  } sample{0.0, 2.0 * (double)block.keys};
+  for (int half = 0; half < 2; ++half) {
+    const int64_t r = half * block.rows / 2;
+    sample.nonzero += (double)sparse_weights(m, w.scores + r * w.ld, block.keys, state_of(r), scratch, w.columns, w.weights);
+  }
+  const bool dense = choose_output(sample) == OutputPath::Dense;
+
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t row = first_row + r;
+    float* s = w.scores + r * w.ld;
+    int64_t count;
+    if (dense) {
+      count = dense_weights(m, s, block.keys, state_of(r), scratch);
+      if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
+      if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
+    } else {
+      count = sparse_weights(m, s, block.keys, state_of(r), scratch, w.columns, w.weights);
+      if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
+    }
+    save_support(p, saved_format(p, m.in_double, w.row_max[r], count), w.columns, w.weights, count, a.reserve + row * p.reserve_bytes);
+    if (m.in_double && count > 0) w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, m.e);  // before dropout
+    if (dense) {
+      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = keep_mask(p, row, j) ? s[j] * scale : 0.0f;
+    } else {
+      for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i)
+        w.weights[i] = keep_mask(p, row, w.columns[i]) ? w.weights[i] * scale : 0.0f;
+      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
+    }
+    a.rows.support_size[row] = (int32_t)count;
+    a.rows.row_max[row] = w.row_max[r];
+    a.rows.threshold[row] = w.threshold[r];
+  }
+  if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* row = out + r * wide;
+    if (dense && !all_finite(row, p.E)) {  // the product has multiplied values by zero; some are not finite
+      const int64_t count = compact_weights(w.scores + r * w.ld, block.keys, w.columns, w.weights);
+      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, row);
+    }
+    if (w.row_max[r] != w.row_max[r] || !all_finite(row, p.E))
+      for (int64_t c = 0; c < wide; ++c) row[c] = __builtin_nanf("");
+    from_float32(out + r * wide, p.dtype, (first_row + r) * p.E, p.E, a.out);
+  }
+}
+
+inline int64_t num_blocks(const AttentionProblem& p) { return (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk); }
+
+// Calls use(block, workspace) for the blocks of the tasks [begin, end) until one returns false.
+template <class Use>
+bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use& use) {
+  Scratch scratch(workspace_floats(p) * sizeof(float));
+  if (!scratch.data) return false;
+  HeadTables tables;
+  const Workspace w = set_up(p, (float*)scratch.data, tables);
+  const int64_t blocks = num_blocks(p);
+  for (int64_t task = begin; task < end; ++task)
+    if (!use(block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks), w)) return false;
+  return true;
+}
+
+bool attention_forward(const AttentionForward& a, int64_t begin, int64_t end) {
+  return each_block(a.problem, begin, end, [&](const Block& block, const Workspace& w) {
+    forward_block(a, block, w);
+    return true;
+  });
+}
+
+// The exact support as CSR; false also if it has not the sizes that `offset` gives.
+bool attention_support(const AttentionSupport& a, int64_t begin, int64_t end) {
+  const AttentionProblem& p = a.problem;
+  return each_block(p, begin, end, [&](const Block& block, const Workspace& w) {
+    const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
+    load_queries(p, block, round_up(block.rows, TILE), w.q);
+    score_block(p, block, w.q, w.scores, w.ld, w.row_max);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
+      const int64_t count =
+          sparse_weights(m, w.scores + r * w.ld, block.keys, load_state(a.rows, row), w.weights + (w.ld + 2 * VL), w.columns, w.weights);
+      if (count != a.offset[row + 1] - a.offset[row]) return false;
+      memcpy(a.columns + a.offset[row], w.columns, (size_t)count * sizeof(int32_t));
+      memcpy(a.weights + a.offset[row], w.weights, (size_t)count * sizeof(float));
+    }
+    return true;
+  });
+}
+
+}  // namespace

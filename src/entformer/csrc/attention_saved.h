@@ -1,0 +1,119 @@
+// The support of a row as forward saves it in the reserve for backward.
+//
+// SavedFormat (dispatch.h): columns and weights; columns alone, as gaps of one byte, whose scores are computed again; or nothing, and
+// backward computes the scores of the whole block again. So memory grows with Lq, and time only for rows of large supports.
+#pragma once
+
+#include "attention_weights.h"
+#include "row_gradient.h"
+
+namespace {
+
+inline int64_t column_bytes(const AttentionProblem& p) { return p.Lk <= 65536 ? 2 : 4; }
+
+inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
+  struct {
+    int64_t support_size, keys, column_bytes, reserve_bytes;
+    bool in_double;  // the float64 solver's weights do not follow from scores and threshold
+    float row_max;
+  } c{support_size, p.Lk, column_bytes(p), p.reserve_bytes, in_double, row_max};
+  return choose_saved_format(c);
+}
+
+// A gap byte below kColumnSkip is the number of zero weights before the next column; kColumnSkip stands for that many, and no column yet.
+// What the support does not fill is zero: outputs of an operator do not depend on uninitialized memory.
+inline void save_support(const AttentionProblem& p, SavedFormat format, const int32_t* columns, const float* weights, int64_t count, uint8_t* to) {
+  if (p.reserve_bytes == 0) return;
+  const uint8_t* end = to + p.reserve_bytes;
+  if (format == SavedFormat::Weights) {
+    memcpy(to, weights, (size_t)count * sizeof(float));
+    to += count * sizeof(float);
+    if (column_bytes(p) == 4) memcpy(to, columns, (size_t)count * sizeof(int32_t));
+    else
+      for (int64_t i = 0; i < count; ++i) {
+        const uint16_t column = (uint16_t)columns[i];
+        memcpy(to + 2 * i, &column, sizeof column);  // maybe unaligned
+      }
+    to += count * column_bytes(p);
+  } else if (format == SavedFormat::Columns) {
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      for (; columns[i] - next >= kColumnSkip; next += kColumnSkip) *to++ = kColumnSkip;
+      *to++ = (uint8_t)(columns[i] - next);
+      next = columns[i] + 1;
+    }
+  }
+  memset(to, 0, (size_t)(end - to));
+}
+
+// The columns of a saved support, and its weights in the format that has them. Arbitrary bytes give columns within the row.
+inline void load_columns(const AttentionProblem& p, SavedFormat format, const uint8_t* from, int64_t count, int32_t* columns, float* weights) {
+  if (count == 0) return;
+  const int32_t last = (int32_t)p.Lk - 1;
+  auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
+  if (format == SavedFormat::Weights) {
+    memcpy(weights, from, (size_t)count * sizeof(float));
+    from += count * sizeof(float);
+    if (column_bytes(p) == 4) memcpy(columns, from, (size_t)count * sizeof(int32_t));
+    else
+      for (int64_t i = 0; i < count; ++i) {
+        uint16_t column;
+        memcpy(&column, from + 2 * i, sizeof column);
+        columns[i] = column;
+      }
+    for (int64_t i = 0; i < count; ++i) columns[i] = within(columns[i]);
+    return;
+  }
+  const uint8_t* end = from + p.reserve_bytes;
+  int64_t next = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (; from < end && *from == kColumnSkip; ++from) next += kColumnSkip;
+    columns[i] = within(from < end ? (int32_t)(next + *from++) : last);
+    next = columns[i] + 1;
+  }
+}
+
+// The weights of `count` scores of a support. Reads and writes whole vectors; `out` may be the scores.
+inline void support_weights(const HeadNormalizer& m, const RowState& state, int64_t count, const float* scores, float* out) {
+  if (!m.rela && double_weights(m, round_up(count, VL), state, scores, out, nullptr)) return;
+  const float base = m.rela ? 0.0f : state.row_max, lam = m.rela ? 0.0f : (float)state.threshold;
+  with_weight(m, [&](const auto& weight) {
+    for (int64_t i = 0; i < count; i += VL) store(out + i, weight((load(scores + i) - base) - lam));
+  });
+}
+
+// The saved support of row r of a block: columns and weights. `query` is its query times scale, `scratch` holds the row in whole vectors.
+// Scores that are computed again are summed in another order than in forward, so their threshold is a rounding away too: one Newton
+// step on S = sum p follows it, also where a long row of equal scores moved as one.
+inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r, const RowState& state, const uint8_t* from,
+                         int64_t count, const float* query, const FloatRows& k, int32_t* columns, float* weights, float* scratch) {
+  const SavedFormat format = saved_format(p, m.in_double, state.row_max, count);
+  load_columns(p, format, from, count, columns, weights);
+  if (format == SavedFormat::Weights) return;
+  gather_dots(query, columns, count, k.data, k.stride, padded_d(p), weights);
+  for (int64_t i = 0; p.slopes && i < count; i += VL) {
+    vi column;
+    for (int l = 0; l < VL; ++l) column[l] = columns[i + l < count ? i + l : i];
+    store(weights + i, alibi(p, block, (int32_t)r - vi{}, column, load(weights + i)));
+  }
+  RowState moved = state;
+  if (!m.rela) {
+    support_weights(m, state, count, weights, scratch);
+    double S = 0.0, W = 0.0;
+    for (int64_t first = 0; first < count; first += kSumBlock) {
+      vf sum{}, slopes{};
+      for (int64_t i = first; i < count && i < first + kSumBlock; i += VL) {
+        vf weight = i + VL <= count ? load(scratch + i) : load_tail(scratch + i, count - i, 0.0f), unused;
+        sum += weight;
+        slopes += m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused) : slope_of(m.alpha_case, weight);
+      }
+      S += hsum(sum);
+      W += hsum(slopes);
+    }
+    const double threshold = state.threshold + (W > 0.0 ? (S - 1.0) / W : 0.0);
+    moved.threshold = state.fits_float32() ? (double)(float)threshold : threshold;
+  }
+  support_weights(m, moved, count, weights, weights);
+}
+
+}  // namespace

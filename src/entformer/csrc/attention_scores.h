@@ -1,0 +1,252 @@
+// Scores of a block of queries: scale q k^T + ALiBi (rows, Lk padded), -inf where a key may not be attended, and the row maxima.
+// Also the prepared copies of k and v.
+//
+// A query, or a key it may attend, that holds NaN or infinity makes its row NaN, and so does a score of +inf. What a masked key
+// holds does not matter: masks choose, they do not add.
+#pragma once
+
+#include <math.h>
+
+#include "attention.h"
+#include "dispatch.h"
+#include "gemm.h"
+#include "rng.h"
+#include "scratch.h"
+
+namespace {
+
+// Whether n numbers are neither NaN nor infinite.
+inline bool all_finite(const float* x, int64_t n) {
+  vf sum[4] = {};  // of x - x, which is NaN for both; four, so that none waits for the one before
+  int64_t i = 0;
+  for (; i + 4 * VL <= n; i += 4 * VL)
+    for (int c = 0; c < 4; ++c) sum[c] += load(x + i + c * VL) - load(x + i + c * VL);
+  for (; i + VL <= n; i += VL) sum[0] += load(x + i) - load(x + i);
+  if (i < n) {
+    vf v = load_tail(x + i, n - i, 0.0f);
+    sum[1] += v - v;
+  }
+  return !any_nan((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL); }
+// How many keys the panel that begins at key j holds: the last one may be narrower.
+inline int64_t panel_width(const AttentionProblem& p, int64_t j) { return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL; }
+inline int64_t padded_d(const AttentionProblem& p) { return round_up(p.D, VL); }
+inline int64_t padded_e(const AttentionProblem& p) { return round_up(p.E, VL); }
+
+// Rows of k or v as floats: the tensor itself where it is float32 with whole vectors, else the prepared copy.
+struct FloatRows {
+  const float* data;
+  int64_t stride;
+};
+inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, const float* copy, int64_t width, int64_t b, int64_t g) {
+  if (!copy) return {(const float*)view.data + b * view.batch + g * view.head, view.row};
+  const int64_t padded = round_up(width, VL);
+  return {copy + (b * p.G + g) * p.Lk * padded, padded};
+}
+
+// Panels and float rows, each where a place for it is given, of one head of k or v. `staging` has capacity for PANEL padded rows. In panels
+// of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
+inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging, float* panels,
+                      float* copy, bool keys) {
+  const int64_t padded = round_up(width, VL);
+  for (int64_t first = 0; first < p.Lk; first += PANEL) {
+    const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
+    const int64_t at = b * view.batch + g * view.head + first * view.row;
+    const float* rows = (const float*)view.data + at;
+    int64_t stride = view.row;
+    if (copy || p.dtype != kFloat32) {
+      rows = copy ? copy + first * padded : staging;
+      stride = padded;
+      for (int64_t j = 0; j < count; ++j) to_float32(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
+    }
+    if (!panels) continue;
+    const int64_t across = panel_width(p, first);
+    pack_panel(rows, stride, count, width, panels + first * width, across);
+    for (int64_t j = 0; keys && j < count; ++j) {
+      if (all_finite(rows + j * stride, width)) continue;
+      for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
+    }
+  }
+}
+
+inline size_t staging_floats(const AttentionProblem& p) { return (size_t)(PANEL * round_up(p.D > p.E ? p.D : p.E, VL)); }
+
+bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
+  const int64_t keys = padded_keys(p);
+  Scratch scratch(staging_floats(p) * sizeof(float));
+  if (!scratch.data) return false;
+  float* staging = (float*)scratch.data;
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t b = task / p.G, g = task % p.G;
+    if (g == 0) {
+      for (int64_t j = 0; j < keys; ++j)
+        p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
+    }
+    float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
+    if (panels || p.k_rows) pack_head(p, p.k, p.D, b, g, staging, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
+    if (p.v_rows) pack_head(p, p.v, p.E, b, g, staging, nullptr, p.v_rows + task * p.Lk * padded_e(p), false);
+  }
+  return true;
+}
+
+// Queries per task: their scores should stay in the second-level cache.
+int64_t block_rows(int64_t Lk) {
+  const int64_t fit = 65536 / round_up(Lk > 0 ? Lk : 1, VL) / TILE * TILE;
+  return fit < TILE ? TILE : fit > 48 ? 48 : fit;
+}
+
+struct Block {
+  int64_t b, h, g, first, rows;  // rows = queries in this block
+  int64_t keys;                  // keys any of them may see, in whole panels, or all of them in whole vectors
+  const float *k_panels, *v_panels;  // of its key head
+};
+inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
+  Block block{b, h, h / (p.H / p.G), number * block_rows(p.Lk), 0, padded_keys(p), nullptr, nullptr};
+  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * padded_keys(p) * p.D;
+  block.rows = p.Lq - block.first < block_rows(p.Lk) ? p.Lq - block.first : block_rows(p.Lk);
+  if (p.causal) {
+    int64_t seen = block.first + block.rows + p.causal_offset;
+    seen = seen < 0 ? 0 : round_up(seen, PANEL);
+    block.keys = seen < block.keys ? seen : block.keys;
+  }
+  return block;
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(VL)));
+
+// Scores of row r, one or one a lane, at some columns with what ALiBi adds.
+inline vf alibi(const AttentionProblem& p, const Block& block, vi r, vi column, vf s) {
+  vf distance = __builtin_convertvector(column - (r + (int32_t)(block.first + p.causal_offset)), vf);
+  return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
+}
+
+// What a row adds to its scores beside the product.
+struct RowBias {
+  const AttentionProblem& p;
+  const Block& block;
+  const float* key_bias;
+  bool keys_differ;  // some key of the batch is masked
+
+  vf add(vf s, int64_t row, int64_t j) const {
+    const int64_t i = block.first + row;
+    vi column;
+    for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
+    if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, column, s);
+    if (p.causal) {
+      const int64_t last = i + p.causal_offset;
+      s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);
+    }
+    if (p.mask && i < p.Lq && j < p.Lk) {
+      const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row + j;
+      Bytes bytes{};
+      memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
+      s = __builtin_convertvector(bytes, vi) != 0 ? s : splat(-kInf);
+    }
+    vf seen = load(key_bias + j);  // chosen, not added: a masked key may hold anything, NaN included
+    return seen == 0.0f ? s : seen;
+  }
+  bool needed(int64_t j) const {  // for the panel that begins at key j
+    return keys_differ || p.slopes || p.mask || j + PANEL > p.Lk || (p.causal && j + PANEL > block.first + p.causal_offset);
+  }
+};
+
+// Rows of q or dO of a block as floats, padded to whole vectors and times `scale`; rows beyond the block are zero.
+inline void load_rows(const AttentionProblem& p, const AttentionView& view, const Block& block, int64_t width, float scale, int64_t tall, float* out) {
+  const int64_t padded = round_up(width, VL);
+  const int64_t first = block.b * view.batch + block.h * view.head + block.first * view.row;
+  for (int64_t r = 0; r < tall; ++r) {
+    if (r < block.rows) to_float32(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
+    else memset(out + r * padded, 0, (size_t)padded * sizeof(float));
+  }
+}
+
+// Rows of q times scale, for scores: a row that is not finite becomes NaN throughout.
+inline void load_queries(const AttentionProblem& p, const Block& block, int64_t tall, float* out) {
+  load_rows(p, p.q, block, p.D, p.scale, tall, out);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* row = out + r * padded_d(p);
+    if (all_finite(row, p.D)) continue;
+    for (int64_t d = 0; d < p.D; ++d) row[d] = __builtin_nanf("");
+  }
+}
+
+// The maximum of a row of scores, or NaN if the row holds one or an infinite score.
+inline float finite_max(vf best, bool bad) {
+  const float row_max = hmax(best);
+  return bad || row_max == kInf ? __builtin_nanf("") : row_max;
+}
+
+// The same scores for at most kDecodeQueries queries, from k as it lies: transposing k would cost more than the products.
+inline void decode_scores(const AttentionProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores, int64_t ld, float* row_max) {
+  const FloatRows k = rows_of(p, p.k, p.k_rows, p.D, block.b, block.g);
+  const int64_t wide = padded_d(p);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    vf best = splat(-kInf);
+    bool bad = false;
+    for (int64_t j = 0; j < block.keys; j += VL) {
+      vf sums[VL];
+      for (int64_t n = 0; n < VL; ++n) {
+        vf sum{};
+        if (j + n < p.Lk)
+          for (int64_t at = 0; at < wide; at += VL) sum += load(q + r * wide + at) * load(k.data + (j + n) * k.stride + at);
+        sums[n] = sum;
+      }
+      vf s = sum_each(sums);
+      for (uint32_t low = bits_greater(splat(-3.4e38f), s); low; low &= low - 1) {  // -inf, if not by a key that holds infinity
+        const int l = __builtin_ctz(low);
+        if (!all_finite(k.data + (j + l) * k.stride, p.D)) s[l] = __builtin_nanf("");
+      }
+      s = bias.add(s, r, j);
+      store(scores + r * ld + j, s);
+      best = vmax(s, best);
+      bad |= any_nan(s);
+    }
+    row_max[r] = finite_max(best, bad);
+  }
+}
+
+// scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN.
+inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld, float* row_max) {
+  const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
+  const RowBias bias{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr};
+  if (p.is_decode) return decode_scores(p, block, bias, q, scores, ld, row_max);
+  const int64_t wide = padded_d(p);
+  vf best[64];
+  bool bad[64] = {};
+  for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
+  for (int64_t j = 0; j < block.keys; j += PANEL) {
+    const bool biased = bias.needed(j);
+    const int64_t across = panel_width(p, j);
+    for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
+      multiply_wide(across, p.D, q + r0 * wide, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t at) {
+        for (int r = 0; r < TILE; ++r) {
+          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) {
+            vf s = t.at[r][c];
+            if (biased) s = bias.add(s, r0 + r, j + at + c * VL);
+            store(scores + (r0 + r) * ld + j + at + c * VL, s);
+            best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
+            bad[r0 + r] |= any_nan(s);
+          }
+        }
+      });
+    }
+  }
+  for (int64_t r = 0; r < block.rows; ++r) row_max[r] = finite_max(best[r], bad[r]);
+}
+
+// The same product for v: out (tall, ld) = x v^T, with no bias.
+inline void value_products(const AttentionProblem& p, const Block& block, const float* x, int64_t x_stride, float* out, int64_t ld) {
+  const int64_t tall = round_up(block.rows, TILE);
+  for (int64_t j = 0; j < block.keys; j += PANEL) {
+    const int64_t across = panel_width(p, j);
+    for (int64_t r0 = 0; r0 < tall; r0 += TILE)
+      multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across, [&](const auto& t, int64_t at) {
+        for (int r = 0; r < TILE; ++r)
+          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) store(out + (r0 + r) * ld + j + at + c * VL, t.at[r][c]);
+      });
+  }
+}
+
+}  // namespace

@@ -1,0 +1,219 @@
+// From a block of scores to weights: the threshold of each row, then its support, packed (columns and weights) or in place.
+#pragma once
+
+#include "attention_scores.h"
+#include "solver_double.h"
+#include "solver_table.h"
+
+namespace {
+
+// How a head turns scores into weights.
+struct HeadNormalizer {
+  bool rela;
+  double e;
+  AlphaCase alpha_case;
+  bool in_double;  // alpha > 2 is solved in float64, row by row
+  const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, or null
+  bool uses_table_solver;
+};
+
+// What one thread reuses from head to head.
+struct HeadTables {
+  TableSolver solver;
+  PowerTables slopes;
+};
+
+// The normalizer of head (b, h). Its tables are valid until the next call.
+inline HeadNormalizer head_normalizer(const AttentionProblem& p, int64_t b, int64_t h, HeadTables& tables) {
+  const double e = p.rela ? 0.0 : p.alpha[b * p.H + h] - 1.0;
+  HeadNormalizer m{p.rela != 0, e, alpha_case(e), e > 1.0, nullptr, nullptr, false};
+  tables.solver.clear();
+  tables.slopes.end_batch();
+  if (m.rela || !kHasTables || !has_table(e)) return m;
+  m.weights = tables.solver.table_of(e);
+  m.slopes = tables.slopes.of((float)e, 1.0 - (double)(float)e, false);
+  m.uses_table_solver = p.Lk <= kTableMaxRow;
+  return m;
+}
+
+// The state of one row, see RowStates.
+struct RowState {
+  float row_max;
+  double threshold;
+  bool fits_float32() const { return (double)(float)threshold == threshold; }
+};
+inline RowState load_state(const RowStates& rows, int64_t row) { return {rows.row_max[row], rows.threshold[row]}; }
+
+// use(weight), weight being exp_e(x) of one vector for this head's alpha, or for ReLA x itself where it is above zero.
+template <class Use>
+inline auto with_weight(const HeadNormalizer& m, const Use& use) {
+  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
+  if (m.rela) return use([](vf x) { return vmax(x, vf{}); });
+  if (m.alpha_case == AlphaCase::Softmax) return use([](vf x) { return vexp(x); });
+  if (m.alpha_case == AlphaCase::Sparsemax) return use([](vf x) { return vmax(x, splat(-1.0f)) + 1.0f; });
+  if (m.alpha_case == AlphaCase::Entmax15)
+    return use([](vf x) {
+      vf q = vmax(0.5f * x, splat(-1.0f)) + 1.0f;
+      return q * q;
+    });
+#if defined(__AVX512F__)
+  if (m.weights) {
+    const PowerTable table = *m.weights;
+    auto base_of = [e](vf x) { return vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast)); };
+    if (table.steep)
+      return use([&](vf x) {
+        vf q = base_of(x);
+        return power_near<true>(table, Split(q)) * q;
+      });
+    return use([&](vf x) {
+      vf q = base_of(x);
+      return power_near<false>(table, Split(q)) * q;
+    });
+  }
+#endif
+  return use([e, inv_e](vf x) {
+    vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f, p = vexp(vlog1p(y, q) * inv_e);
+    return q > 0.0f ? p : vf{};
+  });
+}
+
+// Space for one block at a time. Every run of keys has capacity for whole vectors beyond its end.
+struct Workspace {
+  int64_t ld, tall, batch;
+  float *q, *scores, *solver, *weights, *grads;
+  float* row_max;      // of each row
+  double* threshold;   // of each row
+  int32_t* columns;
+  HeadTables* tables;
+};
+
+// The threshold of every row of a block whose maximum is finite.
+inline void solve_block(const HeadNormalizer& m, const Block& block, const Workspace& w) {
+  const float* scores = w.scores;
+  float* row_max = w.row_max;
+  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
+    if (row_max[r] != -kInf) row_max[r] = __builtin_nanf("");
+  Row rows[VL];
+  const float* scores_of[VL];
+  int count = 0;
+  auto keep = [&](const float* s, float found, float slopes) {
+    const int64_t r = (s - scores) / w.ld;
+    w.threshold[r] = found;
+    if (slopes > 0.25f * kSensitive)  // sooner than for rows alone, whose weights are divided by their sum
+      w.threshold[r] = fine_row(m.alpha_case, s, block.keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
+  };
+  auto flush = [&]() {
+    if (m.uses_table_solver) {
+      float maxima[VL];
+      uint32_t good;
+      const Roots roots = w.tables->solver.solve(block.keys, maxima, good);
+      w.tables->solver.clear();
+      for (int r = 0; r < count; ++r) keep(scores_of[r], roots.at[r] + roots.last_step[r], roots.W[r]);
+    } else {
+      if (m.alpha_case == AlphaCase::Entmax15) solve<AlphaCase::Entmax15>(rows, count);
+      else if (m.alpha_case == AlphaCase::Sparsemax) solve<AlphaCase::Sparsemax>(rows, count);
+      else solve<AlphaCase::General>(rows, count);
+      for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);
+    }
+    count = 0;
+  };
+  for (int64_t r = 0; r < block.rows; ++r) {
+    w.threshold[r] = 0.0;
+    if (m.rela || m.in_double || !(row_max[r] - row_max[r] == 0.0f)) continue;
+    const float* s = scores + r * w.ld;
+    if (m.alpha_case == AlphaCase::Softmax) {
+      w.threshold[r] = log_sum_exp(s, block.keys, row_max[r]);
+      continue;
+    }
+    float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
+    if (m.uses_table_solver) w.tables->solver.add(scores_of[count] = s, nullptr, block.keys, m.e, scratch);
+    else rows[count].start(s, block.keys, row_max[r], m.e, scratch);
+    if (++count == w.batch) flush();
+  }
+  if (count) flush();
+}
+
+// The weights of rows that need float64: alpha > 2, or a threshold that float32 does not hold. `out` may be the scores; whole vectors.
+// Returns false for any other row.
+inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState& state, const float* s, float* out, double* scratch) {
+  if (m.in_double) solve_row_double(s, out, keys, m.e, scratch);
+  else if (!state.fits_float32()) FineRow{m.alpha_case, m.e, state.row_max, state.threshold}.write(s, keys, out);
+  else return false;
+  return true;
+}
+
+// What of a row lies above `edge`, less `base`, and its columns, packed; returns how much.
+inline int64_t compact_support(const float* s, int64_t keys, float base, float further, float edge, int32_t* columns, float* out) {
+  int64_t count = 0;
+  vi column;
+  for (int l = 0; l < VL; ++l) column[l] = l;
+  for (int64_t j = 0; j < keys; j += VL, column += VL) {
+    vf x = (load(s + j) - base) - further;
+    const uint32_t bits = bits_greater(x, splat(edge));
+    if (!bits) continue;
+    compress((float*)columns + count, as_float(column), bits);
+    count += compress(out + count, x, bits);
+  }
+  return count;
+}
+// The support of a row that holds its weights.
+inline int64_t compact_weights(const float* p, int64_t keys, int32_t* columns, float* weights) {
+  return compact_support(p, keys, 0.0f, 0.0f, 0.0f, columns, weights);
+}
+
+// The support of one row: columns and weights, packed; returns its size. `scratch` holds a row of weights and n doubles.
+inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t keys, const RowState& state, float* scratch, int32_t* columns, float* weights) {
+  const float row_max = state.row_max, lam = (float)state.threshold;
+  if (row_max == -kInf || row_max != row_max) return 0;
+  if (m.rela) return compact_weights(s, keys, columns, weights);
+  if (double_weights(m, keys, state, s, scratch, (double*)(scratch + keys + 2 * VL))) return compact_weights(scratch, keys, columns, weights);
+  // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
+  const float edge = m.alpha_case == AlphaCase::Softmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
+  const int64_t count = compact_support(s, keys, row_max, lam, edge, columns, weights);
+  // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `dense_weights`.
+  return with_weight(m, [&](const auto& weight) {
+    int64_t nonzero = 0;
+    for (int64_t i = 0; i < count; i += VL) {
+      vf p = weight(load(weights + i)), at = load((const float*)columns + i);
+      if (i + VL > count) p = load_tail((const float*)&p, count - i, 0.0f);
+      const uint32_t bits = bits_greater(p, vf{});
+      compress((float*)columns + nonzero, at, bits);
+      nonzero += compress(weights + nonzero, p, bits);
+    }
+    return nonzero;
+  });
+}
+
+// The weights of one row in place of its scores; returns the size of the support.
+inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, const RowState& state, float* scratch) {
+  const float row_max = state.row_max, lam = (float)state.threshold;
+  if (row_max == -kInf || row_max != row_max) {
+    for (int64_t j = 0; j < keys; ++j) s[j] = 0.0f;
+    return 0;
+  }
+  int64_t count = 0;
+  if (double_weights(m, keys, state, s, s, (double*)scratch)) {
+    for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), vf{}));
+    return count;
+  }
+  const float base = m.rela ? 0.0f : row_max, further = m.rela ? 0.0f : lam;
+  return with_weight(m, [&](const auto& weight) {
+    for (int64_t j = 0; j < keys; j += VL) {
+      vf p = weight((load(s + j) - base) - further);
+      count += __builtin_popcount(bits_greater(p, vf{}));
+      store(s + j, p);
+    }
+    return count;
+  });
+}
+
+inline float entropy_of(const float* p, int64_t count) {  // -sum p ln p
+  vf sum{};
+  for (int64_t i = 0; i < count; i += VL) {
+    vf w = i + VL <= count ? load(p + i) : load_tail(p + i, count - i, 0.0f);
+    sum += w > 0.0f ? w * vlog(w > 0.0f ? w : splat(1.0f)) : vf{};
+  }
+  return -hsum(sum);
+}
+
+}  // namespace

@@ -1,0 +1,211 @@
+// One matrix product for all of attention, and the layouts it reads.
+//
+// tile(r, :) += sum_k a[r, k] b[k, :]   for TILE rows and PANEL columns kept in registers. `a` is read one number at a time with
+// any strides, `b` one row of PANEL floats at a time; which tensor plays which part is the caller's choice:
+//   scores = q k^T, dP = dO v^T : a = rows of q or dO, b = a panel of k or v (transposed once by pack_panel)
+//   out = p v, dQ = dS k        : a = rows of weights, b = rows of v or k
+//   dV = p^T dO, dK = dS^T q    : a = columns of weights, b = rows of dO or q
+#pragma once
+
+#include "convert.h"
+#include "simd.h"
+
+namespace {
+
+// Accumulators TILE * COLS, one row of b, one broadcast: 6*4+4+1 of 32 registers with AVX-512, 6*2+2+1 of 16 with AVX2.
+constexpr int COLS = VL == 16 ? 4 : 2;
+constexpr int TILE = VL >= 8 ? 6 : 4;
+constexpr int64_t PANEL = COLS * VL;
+
+template <int C>
+struct Tile {
+  vf at[TILE][C];
+};
+
+// C vectors wide; C = COLS is the full panel.
+template <int C>
+inline Tile<C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth) {
+  Tile<C> t{};
+  for (int64_t k = 0; k < depth; ++k, a += a_depth, b += b_depth) {
+    vf bs[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) bs[c] = load(b + c * VL);
+#pragma GCC unroll 6
+    for (int r = 0; r < TILE; ++r) {
+      vf ar = splat(a[r * a_row]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) t.at[r][c] += ar * bs[c];
+    }
+  }
+  return t;
+}
+
+// Calls use(tile, column) for tiles that cover `width` floats of b's rows: whole panels, then single vectors.
+template <class Use>
+inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth,
+                          const Use& use) {
+  int64_t at = 0;
+  for (; at + PANEL <= width; at += PANEL) use(multiply<COLS>(depth, a, a_row, a_depth, b + at, b_depth), at);
+  for (; at + 2 * VL <= width; at += 2 * VL) use(multiply<2>(depth, a, a_row, a_depth, b + at, b_depth), at);
+  for (; at < width; at += VL) use(multiply<1>(depth, a, a_row, a_depth, b + at, b_depth), at);
+}
+
+// Sums along the keys are taken in parts of this many, which are then added: thousands of equal terms round alike, and one after the
+// other they would lose the last digits of the sum one by one.
+constexpr int64_t kPart = 256;
+
+// out (rows, width) = weights (rows, depth) times b (depth, width). `weights` and `out` have capacity for whole tiles of rows.
+inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride, int64_t width,
+                          float* out) {
+  for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+    for (int64_t k = 0; k == 0 || k < depth; k += kPart)
+      multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride, [&](const auto& tile, int64_t at) {
+        for (int r = 0; r < TILE; ++r)
+          for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
+            float* to = out + (r0 + r) * width + at + c * VL;
+            store(to, k == 0 ? tile.at[r][c] : load(to) + tile.at[r][c]);
+          }
+      });
+}
+
+// out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
+inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b, int64_t b_stride,
+                                 int64_t width, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < columns; j += TILE)
+    multiply_wide(width, depth, weights + j, 1, ld, b, b_stride, [&](const auto& tile, int64_t at) {
+      for (int r = 0; r < TILE && j + r < columns; ++r)
+        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
+          float* to = out + (j + r) * out_stride + at + c * VL;
+          store(to, load(to) + tile.at[r][c]);
+        }
+    });
+}
+
+#if defined(__AVX512F__)
+// 16 x 16 floats in place: at stage S, rows i and i+S exchange their off-diagonal blocks of S columns.
+template <int S>
+inline void transpose_stage(__m512* row) {
+  struct Lanes {
+    int32_t keep[16], take[16];
+    constexpr Lanes() : keep{}, take{} {
+      for (int l = 0; l < 16; ++l) {
+        keep[l] = l & S ? 16 + l - S : l;
+        take[l] = l & S ? 16 + l : l + S;
+      }
+    }
+  };
+  alignas(64) static constexpr Lanes lanes;
+  const __m512i keep = _mm512_load_si512(lanes.keep), take = _mm512_load_si512(lanes.take);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if (i & S) continue;
+    const __m512 a = row[i], b = row[i + S];
+    row[i] = _mm512_permutex2var_ps(a, keep, b);
+    row[i + S] = _mm512_permutex2var_ps(a, take, b);
+  }
+}
+inline void transpose16(__m512* row) {
+  transpose_stage<1>(row);
+  transpose_stage<2>(row);
+  transpose_stage<4>(row);
+  transpose_stage<8>(row);
+}
+#endif
+
+// Rows (count <= across of them, `depth` long, `stride` apart) -> panel[depth][across]; missing rows become zeros. `across` is
+// PANEL, or fewer whole vectors for the last panel: sentences are often shorter than one.
+inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t depth, float* panel, int64_t across) {
+  int64_t k = 0;
+#if defined(__AVX512F__)
+  for (; k + 16 <= depth; k += 16) {
+    for (int64_t j = 0; j < across; j += 16) {
+      __m512 block[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i)
+        block[i] = j + i < count ? _mm512_loadu_ps(rows + (j + i) * stride + k) : _mm512_setzero_ps();
+      transpose16(block);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * across + j, block[i]);
+    }
+  }
+#endif
+  for (; k < depth; ++k)
+    for (int64_t j = 0; j < across; ++j) panel[k * across + j] = j < count ? rows[j * stride + k] : 0.0f;
+}
+
+// Rows of long keys lie beyond the second-level cache and no processor foresees which comes next; they are prefetched
+// kPrefetchDistance ahead.
+constexpr int64_t kPrefetchDistance = 32;
+inline void prefetch_row(const float* rows, int64_t stride, int64_t width, const int32_t* index, int64_t n, int64_t count) {
+  if (n >= count) return;
+  const float* row = rows + index[n] * stride;
+  for (int64_t at = 0; at < width; at += 16) __builtin_prefetch(row + at, 1, 3);
+}
+
+// out[0:width] = sum_n weight[n] * rows[index[n]]; width a whole number of vectors.
+template <int WIDE>
+inline void gather_columns(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, float* out) {
+  vf sum[WIDE] = {};
+  for (int64_t first = 0; first < count; first += kPart) {
+    const int64_t end = count - first < kPart ? count : first + kPart;
+    vf part[WIDE] = {};
+    for (int64_t n = first; n < end; ++n) {
+      prefetch_row(rows, stride, WIDE * VL, index, n + kPrefetchDistance, count);
+      const float* row = rows + index[n] * stride;
+      vf w = splat(weight[n]);
+#pragma GCC unroll 4
+      for (int c = 0; c < WIDE; ++c) part[c] += w * load(row + c * VL);
+    }
+    for (int c = 0; c < WIDE; ++c) sum[c] += part[c];
+  }
+  for (int c = 0; c < WIDE; ++c) store(out + c * VL, sum[c]);
+}
+inline void gather_rows(const float* weight, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
+                        float* out) {
+  int64_t at = 0;
+  for (; at + 4 * VL <= width; at += 4 * VL) gather_columns<4>(weight, index, count, rows + at, stride, out + at);
+  for (; at + 2 * VL <= width; at += 2 * VL) gather_columns<2>(weight, index, count, rows + at, stride, out + at);
+  for (; at < width; at += VL) gather_columns<1>(weight, index, count, rows + at, stride, out + at);
+}
+
+// rows[index[n]] += weight[n] * x
+template <int WIDE>
+inline void scatter_columns(const float* weight, const int32_t* index, int64_t count, const float* x, float* rows, int64_t stride) {
+  vf staged[WIDE];
+  for (int c = 0; c < WIDE; ++c) staged[c] = load(x + c * VL);
+  for (int64_t n = 0; n < count; ++n) {
+    prefetch_row(rows, stride, WIDE * VL, index, n + kPrefetchDistance, count);
+    float* row = rows + index[n] * stride;
+    vf w = splat(weight[n]);
+#pragma GCC unroll 4
+    for (int c = 0; c < WIDE; ++c) store(row + c * VL, load(row + c * VL) + w * staged[c]);
+  }
+}
+inline void scatter_rows(const float* weight, const int32_t* index, int64_t count, const float* x, int64_t width, float* rows,
+                         int64_t stride) {
+  int64_t at = 0;
+  for (; at + 4 * VL <= width; at += 4 * VL) scatter_columns<4>(weight, index, count, x + at, rows + at, stride);
+  for (; at + 2 * VL <= width; at += 2 * VL) scatter_columns<2>(weight, index, count, x + at, rows + at, stride);
+  for (; at < width; at += VL) scatter_columns<1>(weight, index, count, x + at, rows + at, stride);
+}
+
+// out[n] = <x, rows[index[n]]>, VL of them at a time so that VL products share one reduction. Writes whole vectors.
+inline void gather_dots(const float* x, const int32_t* index, int64_t count, const float* rows, int64_t stride, int64_t width,
+                        float* out) {
+  for (int64_t first = 0; first < count; first += VL) {
+    vf sums[VL];
+    const int64_t here = count - first < VL ? count - first : VL;
+    for (int64_t n = 0; n < VL; ++n) {
+      vf sum{};
+      prefetch_row(rows, stride, width, index, first + n + kPrefetchDistance, count);
+      if (n < here) {
+        const float* row = rows + index[first + n] * stride;
+        for (int64_t at = 0; at < width; at += VL) sum += load(x + at) * load(row + at);
+      }
+      sums[n] = sum;
+    }
+    store(out + first, sum_each(sums));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,267 @@
+// Vectors of floats as wide as the instruction set this file is compiled for: loads, stores, reductions, exp, log, compress.
+//
+// Arithmetic uses the compiler's vector extensions, so the portable path is the same source (SSE2 on x86, NEON on aarch64);
+// intrinsics appear only where the extensions have no operation for it. Everything is in an anonymous namespace and nothing here
+// includes a C++ standard header: the file is compiled once per instruction set, and a shared inline function would let the
+// linker hand AVX-512 code to a machine without it.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define ENTFORMER_VL 16
+#elif defined(__AVX2__)
+#define ENTFORMER_VL 8
+#else
+#define ENTFORMER_VL 4
+#endif
+
+// A loop that fills the registers with its tables is compiled by itself, or the compiler spills them around it.
+#define ENTFORMER_NOINLINE __attribute__((noinline))
+
+namespace {
+
+constexpr int VL = ENTFORMER_VL;  // floats per vector
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef double vd __attribute__((vector_size(VL * 8)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));  // for bits that may wrap
+
+constexpr int64_t kSumBlock = 64 * VL;  // float32 sums run over at most this many numbers; longer ones are added in float64
+constexpr float kInf = __builtin_inff();
+constexpr float kSmallestNormal = 1.17549435e-38f;
+
+inline vf splat(float x) { return x - vf{}; }
+inline vf load(const float* p) { vf v; memcpy(&v, p, sizeof v); return v; }
+inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
+
+inline vi as_int(vf v) { vi r; memcpy(&r, &v, sizeof r); return r; }
+inline vf as_float(vi v) { vf r; memcpy(&r, &v, sizeof r); return r; }
+
+// The last `count` < VL floats of a row; the other lanes hold `fill`.
+inline vf load_tail(const float* p, int64_t count, float fill) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_mask_loadu_ps((__m512)splat(fill), (__mmask16)((1u << count) - 1), p);
+#else
+  vf v = splat(fill);
+  memcpy(&v, p, (size_t)count * sizeof(float));
+  return v;
+#endif
+}
+inline void store_tail(float* p, vf v, int64_t count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), (__m512)v);
+#else
+  memcpy(p, &v, (size_t)count * sizeof(float));
+#endif
+}
+
+inline vf vmax(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+inline vf vmin(vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+inline vf vsqrt(vf a) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_sqrt_ps((__m512)a);
+#elif defined(__AVX2__)
+  return (vf)_mm256_sqrt_ps((__m256)a);
+#else
+  vf r;
+  for (int i = 0; i < VL; ++i) r[i] = __builtin_sqrtf(a[i]);
+  return r;
+#endif
+}
+
+// 1/a to a few parts in 10^4: for the size of a step, not for a result.
+inline vf reciprocal(vf a) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_rcp14_ps((__m512)a);
+#elif defined(__AVX2__)
+  return (vf)_mm256_rcp_ps((__m256)a);
+#else
+  return 1.0f / a;
+#endif
+}
+
+// One bit per lane where a > b (false where either is NaN).
+inline uint32_t bits_greater(vf a, vf b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+#elif defined(__AVX2__)
+  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
+#else
+  vi m = a > b;
+  uint32_t bits = 0;
+  for (int i = 0; i < VL; ++i) bits |= (uint32_t)(m[i] & 1) << i;
+  return bits;
+#endif
+}
+// Lane by lane: `a` where the bit is set, else `b`.
+inline vf blend(uint32_t bits, vf a, vf b) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
+#else
+  vi lanes;
+  for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
+  return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
+#endif
+}
+inline bool any_nan(vf a) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)a, _CMP_UNORD_Q)) != 0;
+#else
+  vi m = a != a;
+  int32_t any = 0;
+  for (int i = 0; i < VL; ++i) any |= m[i];
+  return any != 0;
+#endif
+}
+
+// Halving sums: the same tree on every run, so results do not depend on threads.
+inline float hsum(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float t[VL];
+  memcpy(t, &v, sizeof t);
+  for (int w = VL / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; ++i) t[i] += t[i + w];
+  return t[0];
+#endif
+}
+inline float hmax(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float m = v[0];
+  for (int i = 1; i < VL; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+#endif
+}
+
+// Lane r of the result is the sum, or the maximum, of the lanes of v[r]: VL of them for little more than the price of one.
+#if defined(__AVX512F__)
+template <class Join>
+inline vf join_each(const vf* v, const Join& join) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  __m512 t[16];
+  for (int i = 0; i < 16; ++i) t[i] = (__m512)v[i];
+  for (int left = 8; left > 0; left /= 2)
+    for (int i = 0; i < left; ++i)
+      t[i] = join(_mm512_permutex2var_ps(t[2 * i], even, t[2 * i + 1]), _mm512_permutex2var_ps(t[2 * i], odd, t[2 * i + 1]));
+  return (vf)t[0];
+}
+inline vf sum_each(const vf* v) {
+  return join_each(v, [](__m512 a, __m512 b) { return a + b; });
+}
+inline vf max_each(const vf* v) {
+  return join_each(v, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+}
+#else
+inline vf sum_each(const vf* v) {
+  vf sums;
+  for (int i = 0; i < VL; ++i) sums[i] = hsum(v[i]);
+  return sums;
+}
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Row `bits`: the positions of its set bits, packed to the front.
+struct CompressTable {
+  uint8_t position[256][8];
+  constexpr CompressTable() : position{} {
+    for (int bits = 0; bits < 256; ++bits)
+      for (int i = 0, count = 0; i < 8; ++i)
+        if (bits >> i & 1) position[bits][count++] = (uint8_t)i;
+  }
+};
+constexpr CompressTable kCompress;
+#endif
+
+// Writes the lanes of `v` whose bit is set to dst, packed; may write up to VL floats; returns how many count.
+inline int compress(float* dst, vf v, uint32_t bits) {
+#if defined(__AVX512F__)
+  // Compress in a register and store whole: the memory form of vcompressps is microcoded on Zen 4.
+  _mm512_storeu_ps(dst, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)v));
+#elif defined(__AVX2__)
+  const __m256i from = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)kCompress.position[bits]));
+  _mm256_storeu_ps(dst, _mm256_permutevar8x32_ps((__m256)v, from));
+#else
+  for (int i = 0, count = 0; i < VL; ++i) {
+    dst[count] = v[i];
+    count += (bits >> i) & 1;
+  }
+#endif
+  return __builtin_popcount(bits);
+}
+
+// The inverse: lane i takes the next packed float where its bit is set, else 0. Reads up to VL floats from src.
+inline vf expand(const float* src, uint32_t bits) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_maskz_expand_ps((__mmask16)bits, _mm512_loadu_ps(src));
+#else
+  vf v{};
+  for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
+  return v;
+#endif
+}
+
+// exp(z) for z <= 88, zero below the smallest normal float; relative error 4e-9 of the polynomial plus rounding.
+inline vf vexp(vf z) {
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  vf k = z * 1.44269504f + magic;
+  vu shift = (vu)as_int(k) << 23;
+  k -= magic;
+  vf r = z - k * 0.693145752f - k * 1.42860677e-6f;  // ln 2 in two parts
+  vf poly = 0.00139357848f * r + 0.00836915616f;
+  poly = poly * r + 0.0416664556f;
+  poly = poly * r + 0.166665167f;
+  vf r2 = r * r;
+  vf value = poly * (r2 * r) + (r2 * 0.5f + (r + 1.0f));
+  vf result = as_float((vi)((vu)as_int(value) + shift));
+  return z > -87.0f ? result : vf{};
+}
+
+// log(1 + y) for -1 < y <= 0 with q = 1 + y rounded; relative accuracy is kept as y -> 0. q below the normal range counts as it.
+inline vf vlog1p(vf y, vf q) {
+  q = vmax(q, splat(kSmallestNormal));
+  vi bits = as_int(q);
+  vi k = (bits - 0x3f3504f3) >> 23;          // exponent after moving the mantissa to [sqrt(1/2), sqrt(2))
+  vf mantissa = as_float(bits - (k << 23));
+  vf f = k == 0 ? y : mantissa - 1.0f;       // while no power of two is split off, y itself is exact
+  vf poly = -0.0765817314f * f + 0.127853721f;
+  poly = poly * f - 0.13162124f;
+  poly = poly * f + 0.141980469f;
+  poly = poly * f - 0.166227192f;
+  poly = poly * f + 0.20001404f;
+  poly = poly * f - 0.250008464f;
+  poly = poly * f + 0.333333284f;
+  vf f2 = f * f;
+  vf log1p_f = f + (poly * (f2 * f) - f2 * 0.5f);
+  return __builtin_convertvector(k, vf) * 0.693147181f + log1p_f;
+}
+inline vf vlog(vf q) { return vlog1p(q - 1.0f, q); }
+
+}  // namespace

@@ -1,0 +1,91 @@
+// Weights of a row that float32 cannot hold a root for: many scores, equal or nearly so, barely inside the support.
+//
+// The sum of a row moves by W = sum(w), the sum of the slopes, for each unit that lam moves. A rounding of lam, or of scores that are
+// equal and therefore round alike, is 6e-8: with W = 20,000 the weights no longer sum to one, and what the equal scores have too
+// much the others lack. So above kSensitive the base 1 + e (s - row_max - lam) is computed in float64, where it cancels, and rounded
+// to float32 after; powers and sums are computed from there as elsewhere. Only sparse rows of thousands of scores are like this.
+#pragma once
+
+#include <math.h>
+
+#include "dispatch.h"
+#include "simd.h"
+
+namespace {
+
+constexpr float kSensitive = 64.0f;   // of W: below, 6e-8 W is some units of float32
+constexpr double kFineEnough = 1e-7;  // how far the sum of a row may stay from one
+constexpr int64_t kFineBlock = 8 * VL;
+
+struct FineRow {
+  AlphaCase alpha_case;
+  double e, row_max, lam;
+
+  // The weights of VL scores and their slopes; zero for -inf.
+  vf weights(vf scores, vf& slopes) const {
+    const vd y = ((__builtin_convertvector(scores, vd) - row_max) - lam) * e;
+    const vf q = vmax(__builtin_convertvector(y + 1.0, vf), vf{});
+    if (alpha_case == AlphaCase::Sparsemax) {
+      slopes = q > 0.0f ? splat(1.0f) : vf{};
+      return q;
+    }
+    if (alpha_case == AlphaCase::Entmax15) {
+      slopes = q;
+      return q * q;
+    }
+    const vf low = vmax(__builtin_convertvector(y, vf), splat(-1.0f));
+    slopes = q > 0.0f ? vexp(vlog1p(low, q) * (float)(1.0 / e - 1.0)) : vf{};
+    return slopes * q;
+  }
+
+  // S and W of n scores, -inf beyond them up to a whole vector.
+  void sums(const float* s, int64_t n, double& S, double& W) const {
+    S = W = 0.0;
+    for (int64_t block = 0; block < n; block += kFineBlock) {
+      vf p{}, w{}, slopes;
+      for (int64_t i = block; i < n && i < block + kFineBlock; i += VL) {
+        p += weights(load(s + i), slopes);
+        w += slopes;
+      }
+      S += hsum(p);
+      W += hsum(w);
+    }
+  }
+
+  // The weights of n scores, which `out` may be. Touches nothing beyond n.
+  void write(const float* s, int64_t n, float* out) const {
+    const float most = (float)row_max;
+    const vf edge = splat((float)(-1.0 / e) * 1.000001f);
+    int64_t i = 0;
+    auto written = [&](vf scores) {
+      vf slopes;
+      return bits_greater(scores - most, edge) ? weights(scores, slopes) : vf{};  // most vectors of a long row have no weight
+    };
+    for (; i + VL <= n; i += VL) store(out + i, written(load(s + i)));
+    if (i < n) store_tail(out + i, written(load_tail(s + i, n - i, -kInf)), n - i);
+  }
+};
+
+// The row of n scores with maximum `row_max` at its root, which lies near `lam`. `packed` holds n + 2 VL floats of scratch: sums run over
+// what can have weight alone, so that scores far below do not change a bit.
+ENTFORMER_NOINLINE FineRow fine_row(AlphaCase alpha_case, const float* s, int64_t n, float row_max, double e, double lam, float* packed) {
+  const double most = -expm1(-e * log((double)n)) / e;  // the root of n equal scores: no row has a larger one
+  FineRow row{alpha_case, e, row_max, lam < most ? lam : most};
+  const vf edge = splat((float)(-1.0 / e) * 1.000001f);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i += VL) {
+    const vf scores = i + VL <= n ? load(s + i) : load_tail(s + i, n - i, -kInf);
+    count += compress(packed + count, scores, bits_greater(scores - row_max, edge));
+  }
+  store(packed + count, splat(-kInf));
+  for (int step = 0; step < 16; ++step) {
+    double S, W;
+    row.sums(packed, count, S, W);
+    if (!(W > 0.0) || fabs(S - 1.0) <= kFineEnough) break;
+    row.lam += (S - 1.0) / W;
+    if (row.lam > most) row.lam = most;
+  }
+  return row;
+}
+
+}  // namespace

@@ -1,0 +1,43 @@
+"""The scripts and style sheets of the pages: valid JavaScript, and no style that nothing uses."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import entformer
+
+PAGES = [path for name in ("analysis", "explore") for path in (Path(entformer.__file__).parent / name / "page").iterdir()]
+
+
+def read(*endings: str) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in PAGES if path.suffix in endings)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_scripts_are_valid() -> None:
+    for path in PAGES:
+        if path.suffix == ".js":
+            done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def test_scripts_are_strict_and_leave_no_debugging() -> None:
+    scripts = [path.read_text(encoding="utf-8") for path in PAGES if path.suffix == ".js"]
+    assert len(scripts) > 20
+    for text in scripts:
+        assert '"use strict";' in text
+        assert not re.search(r"\bconsole\.|\bdebugger\b|\bvar \w|innerHTML|[^=!]==[^=]", text)
+
+
+def test_every_style_is_used() -> None:
+    styles = re.sub(r"/\*.*?\*/", "", read(".css"), flags=re.DOTALL)
+    selectors = " ".join(re.findall(r"([^{}]+)\{", styles))
+    names = set(re.findall(r"[.#]([a-zA-Z][\w-]*)", selectors))
+    used = read(".js", ".html")
+    assert len(names) > 100
+    assert [name for name in sorted(names) if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", used)] == []
+    variables = set(re.findall(r"(--[\w-]+)\s*:", styles))
+    assert [name for name in sorted(variables) if f"var({name})" not in styles and f'"{name}"' not in used] == []
