@@ -316,7 +316,7 @@ def test_any_layout_gives_the_bits_of_the_contiguous_one(dtype: torch.dtype, lay
 
 
 @pytest.mark.parametrize(("rows", "n"), [(1, 3000), (5, 7), (17, 64), (33, 64), (17, 1100), (5, 3000)])
-def test_a_row_does_not_depend_on_its_neighbours(rows: int, n: int, isa: str) -> None:
+def test_a_row_does_not_depend_on_its_neighbors(rows: int, n: int, isa: str) -> None:
     """Rows are solved together, as many as a vector has lanes; each must come out as if it were alone, to the bit."""
     seed = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, n, generator=seed) * torch.logspace(-3, 1, rows)[:, None]
