@@ -80,10 +80,14 @@ def test_killed_and_resumed_gives_bitwise_identical_weights(make_recipe: Callabl
     assert_same_run(whole, killed)
 
 
+@pytest.mark.parametrize("alphas", ["sigmoid", "projected", "density"])
 def test_stopped_after_every_few_steps_gives_bit_identical_weights(
-    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alphas: str
 ) -> None:
-    recipe = make_recipe(steps=12, validate_every=4, log_every=3)
+    form = "sigmoid" if alphas == "sigmoid" else "projected"
+    goal = {"density_target": 0.3, "max_loss_increase": 0.01} if alphas == "density" else {}
+    model = {"attention": {"alpha_parametrization": form}}
+    recipe = make_recipe(steps=12, validate_every=4, log_every=3, model=model, alpha_seed=4, alpha_start_step=3, **goal)
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train(recipe, whole, threads=1, quiet=True)
     torch.manual_seed(1234)  # the caller's state must not matter
