@@ -56,19 +56,19 @@ def initial_correlation(initial: Mapping[HeadId, float], final: Mapping[HeadId, 
 
 
 def alpha_marks(final: Mapping[HeadId, float], forms: Mapping[str, str]) -> dict[str, str]:
-    """Heads whose alpha is at a bound, or where it hardly moves: {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}.
+    """Returns the heads whose alpha is at a bound, or where it hardly moves: {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}.
 
     Args:
-        final: the alpha of every head.
-        forms: kind -> its parametrization, of the kinds that learn their alpha.
+        final: The alpha of every head.
+        forms: The parametrization of each attention type that learns its alpha.
     """
     found = {}
-    for (kind, layer, head), alpha in final.items():
+    for (attn_type, layer, head), alpha in final.items():
         distance, bound = min((alpha - 1.0, 1), (2.0 - alpha, 2))
-        if forms.get(kind) == "projected" and distance < AT_BOUND:
-            found[f"{kind}.{layer}.{head}"] = f"at {bound}"
-        elif forms.get(kind) == "sigmoid" and distance < TAIL:
-            found[f"{kind}.{layer}.{head}"] = "sigmoid tail"
+        if forms.get(attn_type) == "projected" and distance < AT_BOUND:
+            found[f"{attn_type}.{layer}.{head}"] = f"at {bound}"
+        elif forms.get(attn_type) == "sigmoid" and distance < TAIL:
+            found[f"{attn_type}.{layer}.{head}"] = "sigmoid tail"
     return found
 
 
@@ -80,22 +80,27 @@ def alpha_sentence(
     step: int,
     target: str | None = None,
 ) -> str | None:
-    """What was learned, what is still the initialization, and what was asked for. None if no initial alpha is known.
+    """Describes how final alphas relate to their initial values, which are at a bound, and what density was the target.
 
     Args:
-        initial, final: the alpha of every head; only heads with both count.
-        forms: as in `alpha_marks`.
-        step: updates between the two.
-        target: the density that training asked for, as text.
+        initial, final: The alpha of every head; only heads with both count.
+        forms: As in `alpha_marks`.
+        step: Training steps between the two.
+        target: The density target of training, as text.
+
+    Returns:
+        A sentence; None if no initial alpha is known.
     """
     known = {place: final[place] for place in initial if place in final}
     if not known:
         return None
     starts = {initial[place] for place in known}
     correlation = (initial_correlation(initial, final) or {})["all"]
-    if len(starts) == 1:
-        text = f"All alphas started at {format_alpha(next(iter(starts)))}; after {step:,} steps they lie between "
-        text += f"{format_alpha(min(known.values()))} and {format_alpha(max(known.values()))}"
+    span = f"between {format_alpha(min(known.values()))} and {format_alpha(max(known.values()))}"
+    if len(known) < FEWEST:
+        text = f"After {step:,} steps alphas lie {span}"
+    elif len(starts) == 1:
+        text = f"All alphas started at {format_alpha(next(iter(starts)))}; after {step:,} steps they lie {span}"
     elif correlation is None:
         text = f"After {step:,} steps alphas show nothing of their random initialization"
     else:
@@ -109,9 +114,14 @@ def alpha_sentence(
 
 
 def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, Any] | None:
-    """dL/dalpha of every head over the last quarter of training: {"steps", kind: layers x heads x [mean, spread over steps]}.
+    """Returns dL/dalpha of every head over the last quarter of training.
 
-    None if training did not write it down. `upto`: the step of the weights that are looked at.
+    Args:
+        metrics: The lines of metrics.jsonl.
+        upto: The step of the weights; -1: the last one.
+
+    Returns:
+        {"steps", attention type: layers x heads x [mean, standard deviation over steps]}; None if it was not recorded.
     """
     entries = [entry for entry in metrics if entry["kind"] == "alpha_gradients" and (upto < 0 or entry["step"] <= upto)]
     entries = [entry for entry in entries if entry["step"] > 0.75 * entries[-1]["step"]]
@@ -120,16 +130,16 @@ def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, 
     steps = [entry["steps"] for entry in entries]
     total = sum(steps)
     found: dict[str, Any] = {"steps": total}
-    for kind in [key for key, value in entries[0].items() if isinstance(value, list) and not key.endswith("_std")]:
-        found[kind] = []
-        for layer, heads in enumerate(entries[0][kind]):
-            found[kind].append([])
+    for attn_type in [key for key, value in entries[0].items() if isinstance(value, list) and not key.endswith("_std")]:
+        found[attn_type] = []
+        for layer, heads in enumerate(entries[0][attn_type]):
+            found[attn_type].append([])
             for head in range(len(heads)):
-                means = [entry[kind][layer][head] for entry in entries]
-                spreads = [entry[f"{kind}_std"][layer][head] for entry in entries]
+                means = [entry[attn_type][layer][head] for entry in entries]
+                spreads = [entry[f"{attn_type}_std"][layer][head] for entry in entries]
                 mean = sum(map(operator.mul, steps, means)) / total
                 square = sum(n * (m * m + s * s) for n, m, s in zip(steps, means, spreads, strict=True)) / total
-                found[kind][layer].append([mean, math.sqrt(max(square - mean * mean, 0.0))])
+                found[attn_type][layer].append([mean, math.sqrt(max(square - mean * mean, 0.0))])
     return found
 
 

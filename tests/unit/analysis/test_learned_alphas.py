@@ -65,6 +65,8 @@ def test_the_sentence_says_what_was_asked_for() -> None:
     assert text is not None
     assert text.endswith("training asked for a density of 0.4.")
     assert alpha_sentence({}, places(1.2), FORMS, step=10) is None
+    few = alpha_sentence(places(1.2, 1.8), places(1.3, 1.7), FORMS, step=10)  # too few to correlate
+    assert few == "After 10 steps alphas lie between 1.30 and 1.70; the loss alone decided about sparsity."
 
 
 def test_gradients_of_the_last_quarter_are_pooled() -> None:
