@@ -287,7 +287,8 @@ def test_the_run_folder_holds_what_the_design_says(make_recipe: Callable[..., Pa
     assert files == expected | {"best.json", "last.json", "averaged", "prepared", ".lock"}
     assert yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["training"]["epochs"] == 2
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {entry["kind"] for entry in entries} == {"train", "alphas", "valid", "averaged"}
+    kinds = {"train", "alphas", "alpha_gradients", "densities", "valid", "averaged"}
+    assert {entry["kind"] for entry in entries} == kinds
     alphas = [entry for entry in entries if entry["kind"] == "alphas"]
     assert alphas[0]["step"] == 0
     assert [len(alphas[-1][kind][0]) for kind in ("encoder", "decoder", "cross")] == [2, 2, 2]

@@ -37,12 +37,12 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[HeadId, float], step: int) -> dict[str, Any]:
-    """How the alphas of a run were learned, for `report` and `explore`.
+    """Returns how the alphas of a run were learned, for `report` and `explore`.
 
     Args:
         folder: The run.
-        config: Of its model.
-        final: The alpha of every head of the weights that are looked at.
+        config: The configuration of its model.
+        final: The alpha of every head.
         step: The step of these weights.
 
     Returns:
@@ -52,7 +52,7 @@ def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[H
     steps, paths = alpha_paths(metrics, step)
     initial = initial_alphas(metrics)
     forms = {kind: own.alpha_parametrization for kind, own in config.kinds.items() if own.learned}
-    asked = "training.density_target"  # or one for each kind, training.density_target.encoder
+    asked = "training.density_target"  # or one for each attention type, training.density_target.encoder
     targets = [(name.removeprefix(asked), value) for name, value in settings_of(folder).items() if name.startswith(asked)]
     target = " and ".join(f"{value}{kind.replace('.', ' in ')}" for kind, value in targets if value)
     return {

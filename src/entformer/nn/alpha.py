@@ -34,9 +34,9 @@ class LearnedAlpha(nn.Module):
         parametrization: "projected" or "sigmoid". With "projected", call `project_alphas` after every optimizer step; the
             trainer of this package does, and `optimizer.register_step_post_hook` can do it in any other. Without it, values
             outside the bounds are clamped in forward, with unchanged gradient, and may take long to come back.
-
-    A state dict of the sigmoid form loads into the projected one, as the alphas that it stands for.
         generator: for a reproducible random initialization.
+
+    A state dict of the sigmoid form loads into the projected one; the alphas stay the same.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LearnedAlpha(nn.Module):
 
 
 def learned_alphas(module: nn.Module) -> Iterator[LearnedAlpha]:
-    """Every `LearnedAlpha` inside `module`, shared ones once."""
+    """Returns every `LearnedAlpha` inside `module`, shared ones once."""
     return (owner for owner in module.modules() if isinstance(owner, LearnedAlpha))
 
 

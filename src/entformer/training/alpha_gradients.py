@@ -1,7 +1,7 @@
-"""The gradient of the loss to every alpha, over the steps of a log interval. In: gradients of updates. Out: mean and spread.
+"""Mean and standard deviation of dL/dalpha of every head, over the steps of a log interval.
 
 The gradient of one batch, or of many batches at one checkpoint, misleads: along the trajectory of the weights its sign changes
-from step to step. Only its mean over many steps, beside its standard deviation over *steps*, tells where an alpha is pushed.
+from step to step. Only its mean over many steps, beside its standard deviation over *steps*, shows where an alpha is pushed.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from entformer.nn.alpha import LearnedAlpha, learned_alphas
 
 
 class AlphaGradients:
-    """Sums of dL/dalpha and of its square over the updates since the last `reset`, for every head that learns its alpha."""
+    """Sums of dL/dalpha and of its square over the steps since the last `reset`, for every head that learns its alpha."""
 
     def __init__(self, model: Seq2Seq) -> None:
         self.alphas = list(learned_alphas(model))
@@ -32,24 +32,24 @@ class AlphaGradients:
 
     @torch.no_grad()
     def add(self) -> None:
-        """Count the gradients that are in place now: of the mean loss over all processes, before clipping."""
+        """Adds the current gradients: of the mean loss over all processes, before clipping."""
         if self.alphas:
             found = torch.cat([_to_alpha(module) for module in self.alphas])
             self.sums += torch.stack([found, found.square()])
             self.steps += 1
 
     def state(self) -> list[float]:
-        """The numbers, for a checkpoint; empty if there is nothing yet."""
+        """Returns the sums for a checkpoint; empty before the first step."""
         return [float(self.steps), *self.sums.flatten().tolist()] if self.steps else []
 
     def load(self, state: list[float]) -> None:
-        """Put back what `state` gave; numbers of another model are left out."""
+        """Restores a result of `state`; that of another model is ignored."""
         if len(state) == 1 + self.sums.numel():
             self.steps = int(state[0])
             self.sums.copy_(torch.tensor(state[1:], dtype=torch.float64).view_as(self.sums))
 
     def reset(self) -> dict[str, Any]:
-        """Start a new interval. Out: {"steps", kind: [[mean per head] per layer], kind + "_std": the spread over steps}."""
+        """Starts a new interval and returns the numbers of the last one, as in `metrics.py`."""
         if not self.steps:
             return {}
         mean, square = self.sums / self.steps
@@ -65,7 +65,7 @@ class AlphaGradients:
 
 
 def _to_alpha(module: LearnedAlpha) -> Tensor:
-    """dL/dalpha in float64, from the gradient of the parameter; 0 where the sigmoid's slope has underflowed."""
+    """Returns dL/dalpha in float64, from the gradient of the parameter; 0 where the sigmoid's slope has underflowed."""
     parameter = module.parameter
     if parameter.grad is None:
         return torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)

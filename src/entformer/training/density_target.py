@@ -1,4 +1,4 @@
-"""Sparsity as a goal: raise alphas until attention has the density that was asked for.
+"""The density target: raises alphas until attention has the requested density.
 
     density    of a row: keys with nonzero weight / keys it may attend to; of a head: the mean over rows; then over heads
     objective  loss + price * sum over heads of density_h          the price acts on the alphas only
@@ -35,10 +35,10 @@ from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
 
 SAMPLE = 128  # pairs
-MEASURE_EVERY = 10  # updates
+MEASURE_EVERY = 10  # steps
 RATE = 3.0
 DAMPING = 5.0
-HORIZON = 10  # measurements; alphas answer slowly, so the multiplier looks ahead lest it overshoots
+HORIZON = 10  # measurements; alphas react slowly; without extrapolation the multiplier would overshoot
 FIRST, LEAST, MOST = 1e-4, 1e-7, 1e2  # of the multiplier
 SHORTEST_CHORD = 0.1  # of alpha; closer to `high` the chord reaches down
 
@@ -47,21 +47,21 @@ Densities = dict[tuple[str, int], Tensor]  # (kind, layer) -> (heads,)
 
 @dataclass(frozen=True)
 class HeadDensities:
-    """What one batch shows: the density of every head, and the slope of its chord."""
+    """The density of every head on a batch, and the slope of its chord."""
 
     density: Densities
     slope: Densities
 
 
 def sample_of(store: TokenStore, device: torch.device) -> Batch:
-    """Pairs of a store, the same at every call. Batches of training hold pairs of one length, and density depends on it."""
+    """Returns pairs of a store, the same at every call. A batch of training would not do: its pairs have the same length."""
     count = min(SAMPLE, len(store))
     return collate(store, np.random.default_rng(0).choice(len(store), count, replace=False)).to(device)
 
 
 @torch.no_grad()
 def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensities:
-    """The densities of all heads on a batch, without dropout; with `slopes`, also those of heads that learn their alpha."""
+    """Measures the density of all heads on a batch, without dropout; with `slopes`, also the slopes of learned alphas."""
     found = HeadDensities({}, {})
 
     def look(kind: str, layer: int, module: MultiheadAttention, seen: AttentionTrace) -> None:
@@ -110,7 +110,7 @@ def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensit
 
 @dataclass
 class Multiplier:
-    """Dual ascent on one density. In: measured densities and validation losses. Out: the price of density."""
+    """Dual ascent on one density: computes its price from measured densities and validation losses."""
 
     target: float
     value: float = FIRST
@@ -120,7 +120,7 @@ class Multiplier:
     """The last validation loss was too high, so the multiplier does not rise."""
 
     def ascend(self, density: float) -> None:
-        """Take a new measurement into account."""
+        """Updates the multiplier with a new measurement."""
         trend = 0.0 if self.density is None else density - self.density
         ahead = min(max(density + HORIZON * trend, 0.0), 1.0)
         self.density = density
@@ -128,7 +128,7 @@ class Multiplier:
             self.value = min(max(self.value * math.exp(RATE * (ahead - self.target)), LEAST), MOST)
 
     def bound_loss(self, too_high: bool) -> None:
-        """Halve the multiplier at a validation whose loss is too high, and hold it until one is not."""
+        """Halves the multiplier at a validation whose loss is too high, and holds it until one is not."""
         self.held = too_high
         if too_high:
             self.value = max(self.value / 2, LEAST)
@@ -140,14 +140,14 @@ class Multiplier:
 
 @dataclass
 class DensityTarget:
-    """The constraint of a run: one multiplier for all heads, or one for each kind of attention that has a target."""
+    """The constraint of a run: one multiplier for all heads, or one for each attention type that has a target."""
 
     model: Seq2Seq
     sample: Batch
-    """What densities are measured on."""
+    """The batch on which densities are measured."""
     target: float | Mapping[Any, float]
     start_step: int = 0
-    """Updates at the start without a price."""
+    """First steps, without a price."""
     multipliers: dict[str, Multiplier] = field(init=False)
     slope: Densities = field(init=False, default_factory=dict)
     least_loss: float = math.inf
@@ -166,7 +166,7 @@ class DensityTarget:
         return self.multipliers["all" if "all" in self.multipliers else kind]
 
     def update(self, step: int) -> None:
-        """In update `step`, from 1 on: measure if it is time to, and add the price to the gradients of the alphas."""
+        """Adds the price to the gradients of the alphas in `step`, from 1 on; measures every `MEASURE_EVERY` steps."""
         if step <= self.start_step:
             return
         if (step - self.start_step - 1) % MEASURE_EVERY == 0 or not self.slope:
@@ -182,7 +182,7 @@ class DensityTarget:
             multiplier.ascend(float(torch.cat(own).mean()))
 
     def validated(self, loss: float, increase: float | None, reference: float | None) -> None:
-        """Compare a validation loss with the bound: `increase` above `reference`, else above the lowest loss of the run."""
+        """Compares a validation loss with the bound: `increase` above `reference`, or else above the lowest loss of the run."""
         self.least_loss = min(self.least_loss, loss)
         if increase is not None:
             bound = (1.0 + increase) * (self.least_loss if reference is None else reference)
@@ -190,7 +190,7 @@ class DensityTarget:
                 multiplier.bound_loss(loss > bound)
 
     def numbers(self) -> dict[str, Any]:
-        """For the log."""
+        """Returns the numbers for the log."""
         return {
             f"{name}_{group}" if group != "all" else name: value
             for group, one in self.multipliers.items()
@@ -203,7 +203,7 @@ class DensityTarget:
         }
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint; numbers only."""
+        """Returns the state for a checkpoint."""
         return {
             "multipliers": {name: [one.value, one.density, float(one.held)] for name, one in self.multipliers.items()},
             "slope": [[kind, layer, values.tolist()] for (kind, layer), values in self.slope.items()],
@@ -211,7 +211,7 @@ class DensityTarget:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` gave."""
+        """Restores a result of `state`."""
         for name, (value, density, held) in state.get("multipliers", {}).items():
             if name in self.multipliers:
                 one = self.multipliers[name]
@@ -224,7 +224,7 @@ class DensityTarget:
 
 @torch.no_grad()
 def add_to_gradient(alpha: LearnedAlpha, slope: Tensor) -> None:
-    """Add d objective / d alpha, (heads,), to the gradient of what `alpha` is made of."""
+    """Adds d objective / d alpha, (heads,), to the gradient of the parameter of `alpha`."""
     parameter = alpha.parameter
     slope = slope.to(parameter.device).sum(0, keepdim=True) if alpha.tied else slope.to(parameter.device)
     if alpha.parametrization == "sigmoid":
@@ -235,7 +235,7 @@ def add_to_gradient(alpha: LearnedAlpha, slope: Tensor) -> None:
 
 
 def reference_loss(run: Path, step: int) -> float:
-    """The validation loss of another run at this step, or at its last validation before.
+    """Returns the validation loss of another run at this step, or at its last validation before.
 
     Raises:
         DataError: The run was not validated by then.

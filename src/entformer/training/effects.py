@@ -102,7 +102,7 @@ def _training(recipe: Any) -> Iterator[Ineffective]:
         for key in ("alpha_lr_factor", "alpha_start_step", "alpha_seed", "density_target"):
             yield Ineffective(("training", key), causes, "no attention learns its alpha; leave it out")
     if recipe.training.density_target is None or not any(getattr(recipe.model, kind).learned for kind in KINDS):
-        reason = "there is no density_target to reach; leave it out, or set density_target"
+        reason = "there is no density_target; leave it out, or set density_target"
         keys = ("density_start_step", "max_loss_increase", "reference_run")
         yield from _each(keys, reason, ("density_target",), section="training")
     elif recipe.training.max_loss_increase is None:

@@ -61,13 +61,13 @@ class Trainer:
         )
         self.sample = sample_of(prepared.store("train"), ranks.device)
         goal, start = self.config.density_target, self.config.density_start_step
-        learns = any(kind.learned for kind in recipe.model.kinds.values())  # without, a file's goal is idle
+        learns = any(kind.learned for kind in recipe.model.kinds.values())  # otherwise the target has no effect
         self.density = DensityTarget(model, self.sample, goal, start) if goal is not None and learns else None
         self.updater = Updater(model, optimizer, self.config, ranks, reporter.say, self.density)
         self.updater.alpha_gradients.load(progress.alpha_gradients)
         if self.density is not None:
             self.density.load(progress.density)
-        if self.config.reference_run is not None:  # a mistake in it shows before the first update
+        if self.config.reference_run is not None:  # errors are reported before the first step
             reference_loss(self.config.reference_run, self.config.steps)
         self.last_validation: Validation | None = None
         self._saved_step = progress.step if resumed else -1
@@ -184,7 +184,7 @@ class Trainer:
             self.metrics.write("alphas", self.progress.step, **rounded)
 
     def _write_alpha_statistics(self) -> None:
-        """Where the loss pushed each alpha since the last line, the density of each head now, and what density costs."""
+        """Writes the mean gradient of each alpha since the last line, the density of each head, and the price of density."""
         gradients = self.updater.alpha_gradients.reset()
         if self.metrics is None or not gradients:
             return

@@ -6,7 +6,7 @@
     {"kind": "alpha_gradients", "step", "steps", "encoder": [[mean of dL/dalpha over the steps of the interval]], "encoder_std"
      (its standard deviation over these steps), ...}
     {"kind": "densities", "step", "encoder": [[density of each head on a sample of the training data]], ...}
-    {"kind": "density_target", "step", "density", "target", "multiplier", "price"}; of each kind: "density_encoder", ...
+    {"kind": "density_target", "step", "density", "target", "multiplier", "price"}; per attention type: "density_encoder", ...
     {"kind": "valid", "step", "loss", "nll", "perplexity", "accuracy", "bleu", "signature", "chrf", "seconds"}
     {"kind": "averaged", ...}          as valid, of the averaged weights
 

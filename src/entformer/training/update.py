@@ -68,7 +68,7 @@ class Updater:
                 f"(learning rate {rate:.3g}; training examples {shown}). The last checkpoint is intact; lower training.lr, "
                 "lengthen training.warmup or set training.clip."
             )
-        if self.density is not None:  # after clipping: its size is no reason to shorten the step of the weights
+        if self.density is not None:  # after clipping, so that it does not shorten the step of the weights
             self.density.update(step)
         set_rate(self.optimizer, rate, alphas=step > self.config.alpha_start_step)
         self.optimizer.step()
