@@ -24,7 +24,7 @@ from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.test_sets import prepared_of_run
 from entformer.data.batching import collate
 from entformer.data.prepared import Prepared
-from entformer.decoding.scoring import compare
+from entformer.decoding.scoring import paired_bootstrap
 from entformer.decoding.translate import Translator
 from entformer.training.density_target import measure
 
@@ -109,7 +109,7 @@ def main_table(rows: list[Row], baseline: Row, resamples: int) -> list[str]:
     _, references = baseline.prepared.text(split_of(baseline.prepared))
     how: dict[str, Any] = {"tokenized": baseline.prepared.tokenized, "lowercase": baseline.prepared.lowercase}
     for row in rows:
-        found = compare(baseline.lines, row.lines, references, resamples=resamples, **how)
+        found = paired_bootstrap(baseline.lines, row.lines, references, resamples=resamples, **how)
         own = next(one for one in found if one.name in ("bleu", "tokenized_bleu"))
         versus = "" if row is baseline else f"{own.difference:+.2f}, {own.p_value:.3f}"
         alphas = list(row.final.values())
