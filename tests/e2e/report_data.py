@@ -227,6 +227,11 @@ def make_run(run_name: str, normalizer: str, alpha: float | None, layers: int, h
         "alpha_steps": STEPS if alpha is None else None,
         "alpha_paths": paths if alpha is None else None,
         "alpha_correlation": {"all": 0.93, "encoder": 0.9} if alpha is None else None,
+        "alpha_marks": {"encoder.0.1": "at 1"} if alpha is None else {},
+        "alpha_gradients": None,
+        "alpha_sentence": "After 8,000 steps alphas correlate 0.93 with their random initialization."
+        if alpha is None
+        else None,
         "positional_heads": [
             {"offset": -1, "heads": ["encoder.0.0", "decoder.0.0", "encoder.1.3"], "median_confidence": 0.935},
             {"offset": 0, "heads": ["encoder.0.1"], "median_confidence": 0.75},

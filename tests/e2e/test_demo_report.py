@@ -66,7 +66,7 @@ def test_it_opens_on_the_sparse_model_and_names_its_scores(page: Page, data: dic
 def test_it_says_how_far_alphas_are_from_their_start(page: Page, data: dict[str, Any]) -> None:
     correlation = data["runs"][1]["alpha_correlation"]["all"]
     assert correlation > 0.99  # after 20 updates
-    expect(page.locator("#alpha-correlation")).to_contain_text("with its random initial value")
+    expect(page.locator("#alpha-correlation")).to_contain_text("with their random initialization")
     expect(page.locator("#start .dot")).to_have_count(24)
     first = data["runs"][1]["heads"][0]
     row = page.locator('#head-table tr[data-key="encoder.0.0"] td')

@@ -65,8 +65,12 @@ def test_positional_heads_are_counted_per_offset(page: Page) -> None:
 
 
 def test_alphas_are_read_with_their_start_in_mind(page: Page) -> None:
-    expect(page.locator("#alpha-correlation")).to_contain_text("After 8,000 steps final α correlates 0.93")
+    expect(page.locator("#alpha-correlation")).to_contain_text("After 8,000 steps alphas correlate 0.93")
     expect(page.locator("#compare figure", has_text="Learned α").first).to_contain_text("correlates 0.93")
+    small = page.locator("#start .small-path")
+    expect(small).to_have_count(len(LEARNED["heads"]))
+    expect(page.locator("#start .small-path.marked")).to_have_count(1)
+    expect(page.locator('#start .small-path[data-key="encoder.0.1"] title')).to_contain_text("at 1, a bound")
     choose_head(page, "encoder.0.1")
     start = LEARNED["alpha_paths"]["encoder"][0][1][0]
     expect(page.locator(".measures div", has_text="α before training").locator("dd")).to_have_text(f"{start:.2f}")

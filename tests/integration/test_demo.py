@@ -60,7 +60,7 @@ def test_shows_every_part(demo: tuple[Path, str]) -> None:
     for title in ("encoder self", "decoder self", "decoder to source"):
         assert shown.count(title) == 2  # alphas, densities
     assert re.search(r"layer +head 0 +head 1 +head 2 +head 3 *\n  encoder self +0 .*\n.*\n +1 ", shown)  # counted from 0
-    assert "final alphas correlate" in shown
+    assert "alphas correlate" in shown
     assert f"translate '{folder}/entmax'" in shown
     picture = (folder / "demo.png").read_bytes()
     assert picture.startswith(b"\x89PNG")

@@ -80,10 +80,14 @@ def test_killed_and_resumed_gives_bitwise_identical_weights(make_recipe: Callabl
     assert_same_run(whole, killed)
 
 
+@pytest.mark.parametrize("alphas", ["sigmoid", "projected", "density"])
 def test_stopped_after_every_few_steps_gives_bit_identical_weights(
-    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alphas: str
 ) -> None:
-    recipe = make_recipe(steps=12, validate_every=4, log_every=3)
+    form = "sigmoid" if alphas == "sigmoid" else "projected"
+    goal = {"density_target": 0.3, "max_loss_increase": 0.01} if alphas == "density" else {}
+    model = {"attention": {"alpha_parametrization": form}}
+    recipe = make_recipe(steps=12, validate_every=4, log_every=3, model=model, alpha_seed=4, alpha_start_step=3, **goal)
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train(recipe, whole, threads=1, quiet=True)
     torch.manual_seed(1234)  # the caller's state must not matter
@@ -283,7 +287,8 @@ def test_the_run_folder_holds_what_the_design_says(make_recipe: Callable[..., Pa
     assert files == expected | {"best.json", "last.json", "averaged", "prepared", ".lock"}
     assert yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["training"]["epochs"] == 2
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {entry["kind"] for entry in entries} == {"train", "alphas", "valid", "averaged"}
+    kinds = {"train", "alphas", "alpha_gradients", "densities", "valid", "averaged"}
+    assert {entry["kind"] for entry in entries} == kinds
     alphas = [entry for entry in entries if entry["kind"] == "alphas"]
     assert alphas[0]["step"] == 0
     assert [len(alphas[-1][kind][0]) for kind in ("encoder", "decoder", "cross")] == [2, 2, 2]

@@ -32,6 +32,7 @@ def train_alpha(task: str, start: float, parametrization: str, steps: int = 400)
 
 @pytest.mark.parametrize("start", [1.0, 1.5, 2.0])
 def test_a_projected_alpha_does_not_depend_on_its_start(start: float) -> None:
+    assert ef.LearnedAlpha(1).parametrization == "projected"  # the default
     assert train_alpha("copy", start, "projected") > 1.7
     assert train_alpha("average", start, "projected") < 1.01
 

@@ -111,7 +111,7 @@ def test_hook_in_training_and_decoding() -> None:
 
 
 def test_a_shared_alpha_belongs_to_its_owner() -> None:
-    alpha = LearnedAlpha(HEADS, tied=True, init=1.3)
+    alpha = LearnedAlpha(HEADS, tied=True, init=1.3, parametrization="sigmoid")
     model = nn.ModuleDict({"alpha": alpha, "a": layer(alpha=alpha), "b": layer(alpha=alpha)})
     assert [name for name in model.state_dict() if "pre_alpha" in name] == ["alpha.pre_alpha"]
     assert sum(p is alpha.pre_alpha for p in model.parameters()) == 1

@@ -59,7 +59,7 @@ def test_supervision_alone_reaches_the_projections(name: str) -> None:
     assert q_and_k.abs().sum() > 0.0
     assert v.abs().sum() == 0.0
     if name == "entmax":
-        assert module.get_parameter("alpha.pre_alpha").grad.abs().sum() > 0.0  # type: ignore[union-attr]
+        assert module.get_parameter("alpha.value").grad.abs().sum() > 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("positions", ["none", "alibi"])
@@ -69,14 +69,14 @@ def test_entmax_weights_pass_gradcheck(positions: str, average: bool) -> None:
     module = MultiheadAttention(EMBED, HEADS, batch_first=True, alpha_init=1.4, positions=positions, dtype=torch.float64)
 
     def weights(query: Tensor, key: Tensor, pre_alpha: Tensor, bias: Tensor) -> Tensor:
-        state = dict(module.named_parameters()) | {"alpha.pre_alpha": pre_alpha}
+        state = dict(module.named_parameters()) | {"alpha.value": pre_alpha}
         options = {"attn_mask": bias, "average_attn_weights": average, "key_padding_mask": ignored.double() * -1e4}
         found: Tensor = torch.func.functional_call(module, state, (query, key, key), options)[1]
         return found
 
     ignored = padding()[:, :QUERIES]
     query, key = (random(BATCH, QUERIES, EMBED, seed=seed, dtype=torch.float64).requires_grad_() for seed in (5, 6))
-    pre_alpha = module.get_parameter("alpha.pre_alpha").detach().clone().requires_grad_()
+    pre_alpha = module.get_parameter("alpha.value").detach().clone().requires_grad_()
     bias = random(QUERIES, QUERIES, seed=7, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(weights, (query, key, pre_alpha, bias))
 

@@ -174,7 +174,7 @@ def test_masks_of_a_transformer() -> None:
 def test_loss_stays_finite_late_in_training(dtype: torch.dtype, pre_alpha: float) -> None:
     """Confident, badly shifted scores and an alpha driven to either end."""
     x = (rows(6, 50, scale=300.0) - 2e4).to(dtype).requires_grad_()
-    alpha = ef.LearnedAlpha(1)
+    alpha = ef.LearnedAlpha(1, parametrization="sigmoid")
     nn.init.constant_(alpha.pre_alpha, pre_alpha)
     loss = ef.entmax_bisect_loss(x, labels(50, 6), alpha=alpha().squeeze()).mean()
     loss.backward()

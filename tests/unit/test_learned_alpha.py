@@ -12,8 +12,8 @@ from entformer.nn.alpha import AlphaChooser, EntmaxAlpha, LearnedAlpha, project_
 
 def test_random_start_is_the_papers() -> None:
     heads = 5000
-    module = LearnedAlpha(heads, generator=torch.Generator().manual_seed(3))
-    again = LearnedAlpha(heads, generator=torch.Generator().manual_seed(3))
+    module = LearnedAlpha(heads, parametrization="sigmoid", generator=torch.Generator().manual_seed(3))
+    again = LearnedAlpha(heads, parametrization="sigmoid", generator=torch.Generator().manual_seed(3))
     assert torch.equal(module.pre_alpha, again.pre_alpha)
     # Standard normal: mean and deviation of 5000 draws lie within 5 standard errors.
     assert abs(module.pre_alpha.mean().item()) < 5.0 / math.sqrt(heads)
@@ -24,7 +24,7 @@ def test_random_start_is_the_papers() -> None:
 @pytest.mark.parametrize(("low", "high", "start"), [(1.0, 2.0, 1.5), (1.0, 2.0, 1.001), (1.0, 4.0, 3.9), (0.5, 1.5, 1.0)])
 @pytest.mark.parametrize("tied", [False, True])
 def test_start_at_a_given_alpha(low: float, high: float, start: float, tied: bool) -> None:
-    module = LearnedAlpha(3, tied=tied, init=start, low=low, high=high)
+    module = LearnedAlpha(3, tied=tied, init=start, low=low, high=high, parametrization="sigmoid")
     assert module().shape == (3,)
     torch.testing.assert_close(module(), torch.full((3,), start))
     assert torch.equal(module.alpha, module())
@@ -35,7 +35,7 @@ def test_start_at_a_given_alpha(low: float, high: float, start: float, tied: boo
 @pytest.mark.parametrize("start", [1.0, 2.0, 0.9, 2.5, math.nan, -math.inf])
 def test_start_must_lie_inside_the_bounds(start: float) -> None:
     with pytest.raises(ArgumentError, match=r"strictly between low=1.0 and high=2.0"):
-        LearnedAlpha(2, init=start)
+        LearnedAlpha(2, init=start, parametrization="sigmoid")
 
 
 def test_invalid_arguments_raise() -> None:
@@ -49,7 +49,7 @@ def test_invalid_arguments_raise() -> None:
 
 @pytest.mark.parametrize("pre_alpha", [-200.0, -30.0, 30.0, 200.0])
 def test_alpha_stays_in_bounds_and_usable_wherever_training_drives_it(pre_alpha: float) -> None:
-    module = LearnedAlpha(2)
+    module = LearnedAlpha(2, parametrization="sigmoid")
     torch.nn.init.constant_(module.pre_alpha, pre_alpha)
     alpha = module()
     assert ((alpha >= 1.0) & (alpha <= 2.0)).all()
@@ -61,7 +61,7 @@ def test_alpha_stays_in_bounds_and_usable_wherever_training_drives_it(pre_alpha:
 
 def test_every_head_gets_its_own_gradient_and_tied_heads_share() -> None:
     scores = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    free, tied = LearnedAlpha(3, init=1.4), LearnedAlpha(3, tied=True, init=1.4)
+    free, tied = (LearnedAlpha(3, init=1.4, tied=tied, parametrization="sigmoid") for tied in (False, True))
     for module in (free, tied):
         entmax(scores, module(), alpha_dim=1).square().sum().backward()
     assert free.pre_alpha.grad is not None
@@ -72,7 +72,7 @@ def test_every_head_gets_its_own_gradient_and_tied_heads_share() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_parameters_give_float32_alphas(dtype: torch.dtype) -> None:
-    module = LearnedAlpha(2, init=1.002).to(dtype)
+    module = LearnedAlpha(2, init=1.002, parametrization="sigmoid").to(dtype)
     assert module().dtype == torch.float32
     torch.testing.assert_close(module(), torch.full((2,), 1.002), rtol=0.0, atol=5e-5)  # pre_alpha holds 3 digits or so
     module().sum().backward()
@@ -81,7 +81,7 @@ def test_low_precision_parameters_give_float32_alphas(dtype: torch.dtype) -> Non
 
 
 def test_reset_and_print() -> None:
-    module = LearnedAlpha(2, init=1.25)
+    module = LearnedAlpha(2, init=1.25, parametrization="sigmoid")
     torch.nn.init.zeros_(module.pre_alpha)
     module.reset_parameters()
     torch.testing.assert_close(module(), torch.full((2,), 1.25))
@@ -172,8 +172,31 @@ def test_values_outside_the_bounds_are_clamped_with_a_gradient() -> None:
     assert torch.equal(module.parameter.grad, torch.ones(2))
 
 
+def test_a_hook_of_the_optimizer_makes_projection_part_of_any_loop() -> None:
+    module = LearnedAlpha(1, init=1.5)
+    optimizer = torch.optim.Adam(module.parameters(), 0.1)
+    optimizer.register_step_post_hook(lambda own, *_: project_alphas(module, own))
+    for slope in [1.0] * 20 + [-1.0]:
+        optimizer.zero_grad()
+        (slope * module()).sum().backward()
+        optimizer.step()
+        assert 1.0 <= module.parameter.item() <= 2.0
+    assert module.alpha.item() > 1.0
+
+
+def test_alphas_stored_as_logits_load_into_the_projected_form() -> None:
+    old = LearnedAlpha(4, parametrization="sigmoid")
+    new = LearnedAlpha(4)
+    state = old.state_dict()
+    new.load_state_dict(state)
+    torch.testing.assert_close(new(), old())
+    assert list(state) == ["pre_alpha"]
+    with pytest.raises(RuntimeError, match="pre_alpha"):
+        old.load_state_dict(new.state_dict())
+
+
 def test_projection_leaves_the_published_form_alone() -> None:
-    module = LearnedAlpha(2, init=1.5)
+    module = LearnedAlpha(2, init=1.5, parametrization="sigmoid")
     with torch.no_grad():
         module.pre_alpha.fill_(7.0)
     project_alphas(module)

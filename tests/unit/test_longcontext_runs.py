@@ -149,6 +149,13 @@ def test_a_stopped_run_ends_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert [at.token_accuracy for at in resumed.lengths] == [at.token_accuracy for at in straight.lengths]
     with pytest.raises(DataError, match="other settings"):
         train_and_evaluate(replace(TINY, lr=0.5), spec, tmp_path)
+    train_and_evaluate(TINY, spec, tmp_path / "old", stop_at=5)
+    held = torch.load(tmp_path / "old" / "state.pt", weights_only=True)
+    assert [group["weight_decay"] for group in held["optimizer"]["param_groups"]][1:] == [0.0]  # the alphas
+    held["optimizer"]["param_groups"].pop()
+    torch.save(held, tmp_path / "old" / "state.pt")
+    with pytest.raises(DataError, match="a version in which alphas had weight decay"):
+        train_and_evaluate(TINY, spec, tmp_path / "old")
     (tmp_path / "state.pt").write_bytes(b"half")
     with pytest.raises(DataError, match="cannot be read"):
         train_and_evaluate(TINY, spec, tmp_path)

@@ -39,7 +39,8 @@ INVALID: dict[str, tuple[dict[str, object], str]] = {
     "normalizer": ({"encoder": {"normalizer": "softmin"}}, "'softmin' is not known; choose one of softmax"),
     "alpha": ({"cross": {"normalizer": "softmax", "alpha": 1.5}}, '"softmax" has no alpha'),
     "small alpha": ({"cross": {"alpha": 0.5}}, "alpha 0.5 must be at least 1"),
-    "alpha_init": ({"cross": {"alpha_init": 2.5}}, "strictly between 1 and 2"),
+    "alpha_init": ({"cross": {"alpha_init": 2.5}}, "alpha_init 2.5 must lie between 1 and 2"),
+    "alpha_init at a bound": ({"cross": {"alpha_init": 1.0}}, "strictly between 1 and 2, or choose alpha_parametrization"),
     "sdpa": ({"decoder": {"backend": "sdpa"}}, "softmax only"),
     "sdpa alibi": ({"decoder": {"normalizer": "softmax", "backend": "sdpa"}, "positions": "alibi"}, '"alibi" cannot go'),
     "type": ({"heads": "8"}, r"heads must be an integer \(at least 1\), not '8'"),
@@ -101,3 +102,15 @@ def test_integers_become_floats_where_floats_are_expected() -> None:
 def test_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Seq2SeqConfig(vocab_size=100).width = 7  # type: ignore[misc]
+
+
+def test_files_written_when_there_was_one_form_of_alpha_keep_it() -> None:
+    config = Seq2SeqConfig(vocab_size=9)
+    old = config.to_dict()
+    for kind in ("encoder", "decoder", "cross"):
+        assert old[kind].pop("alpha_parametrization") == "sigmoid"
+    assert Seq2SeqConfig.from_dict(old) == config
+    tied = {"alpha_tied": "model"}
+    mixed = {"vocab_size": 9, "encoder": {**tied, "alpha_parametrization": "projected"}, "cross": tied}
+    with pytest.raises(ArgumentError, match="alpha_parametrization must be the same"):
+        Seq2SeqConfig.from_dict(mixed)

@@ -130,10 +130,10 @@ CASES: dict[str, Case] = {
     "Sinusoidal": Case(lambda: Sinusoidal(WIDTH), lambda module, x: x + module(x.shape[1], like=x), ()),
     "Dropout": Case(lambda: Dropout(0.0), lambda module, x: module(x, x), ()),
     "RelaNorm": Case(lambda: ef.RelaNorm(WIDTH, HEADS), lambda module, x: module(x), ("RelaNorm",)),
-    "LearnedAlpha": Case(lambda: ef.LearnedAlpha(WIDTH), lambda module, x: x * module(), ("LearnedAlpha",)),
-    "LearnedAlpha, projected": Case(
-        lambda: ef.LearnedAlpha(WIDTH, parametrization="projected"), lambda module, x: x * module(), ("LearnedAlpha",)
+    "LearnedAlpha": Case(
+        lambda: ef.LearnedAlpha(WIDTH, parametrization="sigmoid"), lambda module, x: x * module(), ("LearnedAlpha",)
     ),
+    "LearnedAlpha, projected": Case(lambda: ef.LearnedAlpha(WIDTH), lambda module, x: x * module(), ("LearnedAlpha",)),
     "AlphaChooser": Case(lambda: ef.AlphaChooser(WIDTH), lambda module, x: x * module(), ("AlphaChooser",)),
     "EntmaxAlpha": Case(lambda: ef.EntmaxAlpha(HEADS), lambda module, x: module(scores_of(x)), ("EntmaxAlpha",)),
     "SSMaxScaling": Case(lambda: ef.SSMaxScaling(HEADS), lambda module, x: module(x, lengths_of(x)), ("SSMaxScaling",)),

@@ -161,7 +161,7 @@ OWN_KEYS = {
     "softmax": set(),
     "entmax15": set(),
     "sparsemax": set(),
-    "entmax": {"alpha.pre_alpha"},
+    "entmax": {"alpha.value"},
     "rela": {"norm.gain", "norm.gate"},
     "ssmax": {"scaling.s"},
     "asentmax": {"scaling.beta.weight", "scaling.beta.bias", "scaling.gamma.weight", "scaling.gamma.bias"},
@@ -205,7 +205,7 @@ def test_torch_state_loads_strictly_and_leaves_what_the_normalizer_owns(name: st
         (lambda state: state.pop("out_proj.bias"), r"Missing key.*out_proj\.bias"),
         (
             lambda state: state.update({"norm.gain": torch.ones(EMBED)}),
-            r"Missing key.*alpha\.pre_alpha.*Unexpected key.*norm\.gain",
+            r"Missing key.*alpha\.value.*Unexpected key.*norm\.gain",
         ),
         (lambda state: state.update({"stray": torch.ones(1)}), r"Unexpected key.*stray"),
         (lambda state: state.update({"in_proj_bias": torch.ones(1)}), "size mismatch for in_proj_bias"),
@@ -221,7 +221,7 @@ def test_any_other_difference_is_still_an_error(change: Any, message: str) -> No
 def test_what_is_on_the_meta_device_has_no_value_to_keep() -> None:
     with torch.device("meta"):
         ours = MultiheadAttention(EMBED, HEADS)
-    with pytest.raises(RuntimeError, match=r"Missing key.*alpha\.pre_alpha"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*alpha\.value"):
         ours.load_state_dict(pair()[0].state_dict(), assign=True)
 
 

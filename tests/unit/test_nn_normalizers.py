@@ -103,7 +103,7 @@ def test_alpha_is_used_and_learned(alpha: float | str, tied: str) -> None:
     if alpha == "learned":
         assert alphas.unique().numel() == (1 if tied == "layer" else HEADS)
         out.square().sum().backward()
-        (pre_alpha,) = (p for n, p in module.named_parameters() if n == "alpha.pre_alpha")
+        (pre_alpha,) = (p for n, p in module.named_parameters() if n == "alpha.value")
         assert pre_alpha.shape == ((1,) if tied == "layer" else (HEADS,))
         assert pre_alpha.grad is not None
         assert (pre_alpha.grad != 0.0).all()

@@ -268,4 +268,4 @@ def test_any_scaling_goes_with_any_normalizer() -> None:
     cache = KeyValueCache()
     steps = [module(t, t, t, is_causal=True, cache=cache)[0] for t in x.split(1, 1)]
     torch.testing.assert_close(torch.cat(steps, 1), module(x, x, x, is_causal=True)[0], **CLOSE)
-    assert set(module.state_dict()) > {"scaling.s", "alpha.pre_alpha"}
+    assert set(module.state_dict()) > {"scaling.s", "alpha.value"}

@@ -1,16 +1,30 @@
-"""Compares learned alphas with their initial values.
+"""Compares learned alphas with their initial values, and describes the result in a sentence.
 
 Alphas are initialized at random and move slowly: after a short training the final alpha of a head depends mostly on its initial
 one, not on what the head does. The correlation of the two measures how much.
 """
 
+import math
+import operator
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from entformer.text.numbers import format_number
+from entformer.text.numbers import format_alpha, format_number
 
 FEWEST = 3  # heads; two points always lie on a line
+AT_BOUND = 1e-3  # averaging and rounding leave an alpha that stands at a bound this close to it
+TAIL = 0.02  # so close to 1 or 2 the sigmoid passes on less than a tenth of the gradient it passes on in the middle
+MEANINGS = (
+    (0.7, "they tell where heads started more than what heads learned"),
+    (0.3, "part of them is still the start"),
+    (-1.1, "little of the start is left"),
+)
+MARKS = {
+    "at 1": "are at the bound 1, softmax",
+    "at 2": "are at the bound 2, sparsemax",
+    "sigmoid tail": "are in the tail of the sigmoid, where alpha hardly moves",
+}
 
 HeadId = tuple[str, int, int]  # attention type, layer, head
 
@@ -41,13 +55,92 @@ def initial_correlation(initial: Mapping[HeadId, float], final: Mapping[HeadId, 
     }
 
 
-def correlation_text(correlation: float, steps: int) -> str:
-    """Explains the correlation."""
-    shown = format_number(correlation, exact=(0.0, 1.0))
-    return (
-        f"After {steps:,} steps final alphas correlate {shown} with their random initial values; "
-        "near 1, alpha shows where a head started rather than what it learned."
-    )
+def alpha_marks(final: Mapping[HeadId, float], forms: Mapping[str, str]) -> dict[str, str]:
+    """Returns the heads whose alpha is at a bound, or where it hardly moves: {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}.
+
+    Args:
+        final: The alpha of every head.
+        forms: The parametrization of each attention type that learns its alpha.
+    """
+    found = {}
+    for (attn_type, layer, head), alpha in final.items():
+        distance, bound = min((alpha - 1.0, 1), (2.0 - alpha, 2))
+        if forms.get(attn_type) == "projected" and distance < AT_BOUND:
+            found[f"{attn_type}.{layer}.{head}"] = f"at {bound}"
+        elif forms.get(attn_type) == "sigmoid" and distance < TAIL:
+            found[f"{attn_type}.{layer}.{head}"] = "sigmoid tail"
+    return found
+
+
+def alpha_sentence(
+    initial: Mapping[HeadId, float],
+    final: Mapping[HeadId, float],
+    forms: Mapping[str, str],
+    *,
+    step: int,
+    target: str | None = None,
+) -> str | None:
+    """Describes how final alphas relate to their initial values, which are at a bound, and what density was the target.
+
+    Args:
+        initial, final: The alpha of every head; only heads with both count.
+        forms: As in `alpha_marks`.
+        step: Training steps between the two.
+        target: The density target of training, as text.
+
+    Returns:
+        A sentence; None if no initial alpha is known.
+    """
+    known = {place: final[place] for place in initial if place in final}
+    if not known:
+        return None
+    starts = {initial[place] for place in known}
+    correlation = (initial_correlation(initial, final) or {})["all"]
+    span = f"between {format_alpha(min(known.values()))} and {format_alpha(max(known.values()))}"
+    if len(known) < FEWEST:
+        text = f"After {step:,} steps alphas lie {span}"
+    elif len(starts) == 1:
+        text = f"All alphas started at {format_alpha(next(iter(starts)))}; after {step:,} steps they lie {span}"
+    elif correlation is None:
+        text = f"After {step:,} steps alphas show nothing of their random initialization"
+    else:
+        shown = format_number(correlation, exact=(0.0, 1.0))
+        meaning = next(words for least, words in MEANINGS if correlation >= least)
+        text = f"After {step:,} steps alphas correlate {shown} with their random initialization: {meaning}"
+    marks = list(alpha_marks(known, forms).values())
+    told = [f"{marks.count(mark)} of {len(known)} heads {words}" for mark, words in MARKS.items() if mark in marks]
+    asked = "the loss alone decided about sparsity" if target is None else f"training asked for a density of {target}"
+    return "; ".join([text, *told, asked]) + "."
+
+
+def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, Any] | None:
+    """Returns dL/dalpha of every head over the last quarter of training.
+
+    Args:
+        metrics: The lines of metrics.jsonl.
+        upto: The step of the weights; -1: the last one.
+
+    Returns:
+        {"steps", attention type: layers x heads x [mean, standard deviation over steps]}; None if it was not recorded.
+    """
+    entries = [entry for entry in metrics if entry["kind"] == "alpha_gradients" and (upto < 0 or entry["step"] <= upto)]
+    entries = [entry for entry in entries if entry["step"] > 0.75 * entries[-1]["step"]]
+    if not entries:
+        return None
+    steps = [entry["steps"] for entry in entries]
+    total = sum(steps)
+    found: dict[str, Any] = {"steps": total}
+    for attn_type in [key for key, value in entries[0].items() if isinstance(value, list) and not key.endswith("_std")]:
+        found[attn_type] = []
+        for layer, heads in enumerate(entries[0][attn_type]):
+            found[attn_type].append([])
+            for head in range(len(heads)):
+                means = [entry[attn_type][layer][head] for entry in entries]
+                spreads = [entry[f"{attn_type}_std"][layer][head] for entry in entries]
+                mean = sum(map(operator.mul, steps, means)) / total
+                square = sum(n * (m * m + s * s) for n, m, s in zip(steps, means, spreads, strict=True)) / total
+                found[attn_type][layer].append([mean, math.sqrt(max(square - mean * mean, 0.0))])
+    return found
 
 
 def _correlation(initial: list[float], final: list[float]) -> float | None:

@@ -32,8 +32,9 @@ COMPONENTS = (
     "heads.js",
     "inspector.js",
     "charts.js",
+    "paths.js",
 )
-SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "paths.js", "layers.js", "compare.js", "summary.js", "app.js")
+SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "layers.js", "compare.js", "summary.js", "app.js")
 
 LENGTHS_STYLES = ("page.css", "tables.css", "charts.css", "lengths.css")
 LENGTHS_SCRIPTS = (

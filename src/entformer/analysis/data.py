@@ -20,11 +20,11 @@ from entformer.analysis.alignment import (
     collect_alignment,
     precision_recall,
 )
-from entformer.analysis.alphas import initial_alphas, initial_correlation
+from entformer.analysis.alphas import initial_alphas
 from entformer.analysis.budget import allocate_budget
 from entformer.analysis.collect import collect
 from entformer.analysis.gold import Gold
-from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
+from entformer.analysis.history import learned_alphas_of, metrics_of, settings_of, validation_scores
 from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES
 from entformer.analysis.roles import ROLES, find_roles, positional_heads, rank_heads
 from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
@@ -71,6 +71,9 @@ def report_data(
         "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
         "alpha_steps", "alpha_paths": {attention type: layers x heads x steps},
         "alpha_correlation": {"all" or attention type: of final with initial alphas} or null,
+        "alpha_marks": {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}, "alpha_sentence": what was learned, or null,
+        "alpha_gradients": {"steps", attention type: layers x heads x [mean, standard deviation over steps]} of the last quarter
+            of training, or null,
         "positional_heads": [`PositionalHeads` per offset],
         "heads": [`HeadRow.to_dict`], "layers": [`LayerRow.to_dict`], "roles": [the best heads of each role],
         "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
@@ -123,7 +126,7 @@ def _report_run(
     metrics = metrics_of(run.folder.metrics)
     initial = initial_alphas(metrics)
     table = replace(table, heads=tuple(row.with_values(alpha_initial=initial.get(row.id)) for row in table))
-    steps, paths = alpha_paths(metrics, loaded.step)
+    alphas = {row.id: row.alpha for row in table if row.alpha is not None}
     markers = (
         WordMarker(loaded.subwords, languages[0], tokenized=run.tokenized),
         WordMarker(loaded.subwords, languages[1], tokenized=run.tokenized),
@@ -144,9 +147,7 @@ def _report_run(
             "name": run.data_name,
         },
         "step": loaded.step,
-        "alpha_steps": steps,
-        "alpha_paths": paths,
-        "alpha_correlation": initial_correlation(initial, {row.id: row.alpha for row in table if row.alpha is not None}),
+        **learned_alphas_of(run.folder, loaded.model.config, alphas, loaded.step),
         "positional_heads": [asdict(own) for own in positional_heads(table)],
         "heads": [_head(row, views) for row in table],
         "layers": [layer.to_dict() for layer in table.layers],

@@ -1,13 +1,23 @@
 """Reads the training history of a run directory: settings, scores with signatures, the path of every alpha."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from entformer.analysis.alphas import (
+    HeadId,
+    alpha_marks,
+    alpha_sentence,
+    initial_alphas,
+    initial_correlation,
+    recent_gradients,
+)
 from entformer.checkpoint import RunFolder
 from entformer.files import read_json
+from entformer.models.config import Seq2SeqConfig
 
 AVERAGED = "averaged"  # what best.json names while the averaged weights are the best ones
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
@@ -24,6 +34,35 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [pair for key, inner in value.items() for pair in _flat(inner, f"{name}.{key}" if name else str(key))]
     return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value)]
+
+
+def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[HeadId, float], step: int) -> dict[str, Any]:
+    """Returns how the alphas of a run were learned, for `report` and `explore`.
+
+    Args:
+        folder: The run.
+        config: The configuration of its model.
+        final: The alpha of every head.
+        step: The step of these weights.
+
+    Returns:
+        The keys of `report_data` that begin with "alpha_".
+    """
+    metrics = metrics_of(folder.metrics)
+    steps, paths = alpha_paths(metrics, step)
+    initial = initial_alphas(metrics)
+    forms = {kind: own.alpha_parametrization for kind, own in config.kinds.items() if own.learned}
+    asked = "training.density_target"  # or one for each attention type, training.density_target.encoder
+    targets = [(name.removeprefix(asked), value) for name, value in settings_of(folder).items() if name.startswith(asked)]
+    target = " and ".join(f"{value}{kind.replace('.', ' in ')}" for kind, value in targets if value)
+    return {
+        "alpha_steps": steps,
+        "alpha_paths": paths,
+        "alpha_correlation": initial_correlation(initial, final),
+        "alpha_marks": alpha_marks(final, forms),
+        "alpha_gradients": recent_gradients(metrics, step),
+        "alpha_sentence": alpha_sentence(initial, final, forms, step=step, target=target or None),
+    }
 
 
 def metrics_of(path: Path) -> list[dict[str, Any]]:

@@ -246,8 +246,8 @@ def _sample_lines(references: Sequence[str], translations: Sequence[str]) -> lis
 
 def _show_heads(console: Console, evaluated: Sequence[Evaluation], sentences: int) -> None:
     """Shows the learned alpha and the density of every head, and the density of both models."""
-    from entformer.analysis.alphas import correlation_text, initial_alphas, initial_correlation
-    from entformer.analysis.history import metrics_of
+    from entformer.analysis.alphas import initial_alphas
+    from entformer.analysis.history import learned_alphas_of, metrics_of
     from entformer.text.numbers import format_alpha, format_percent
 
     learned = evaluated[-1]
@@ -265,8 +265,9 @@ def _show_heads(console: Console, evaluated: Sequence[Evaluation], sentences: in
         grid.add_row("" if layer else f"  {ATTENTION_TYPES[attn_type]}", str(layer), *cells)
     console.print(grid)
     final = {(key.kind, key.layer, key.head): alpha for key, alpha in learned.alphas.items()}
-    if (correlation := (initial_correlation(initial, final) or {}).get("all")) is not None:
-        console.print(f"  {correlation_text(correlation, learned.model.steps)}")
+    alphas = learned_alphas_of(learned.model.folder, learned.model.recipe.model, final, learned.model.steps)
+    if alphas["alpha_sentence"] is not None:
+        console.print(f"  {alphas['alpha_sentence']}")
     console.print("\n[bold]Density[/bold]: percentage of keys with nonzero weight (mean number of keys per query)")
     table = _table("  attention", *(one.model.title for one in evaluated))
     for attn_type, title in ATTENTION_TYPES.items():

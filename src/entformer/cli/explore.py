@@ -60,6 +60,7 @@ def explore(
         app = create_app(
             loaded,
             name=run.resolve().name,
+            folder=run,
             max_tokens=max_tokens,
             timeout=timeout,
             hosts=allowed,

@@ -284,6 +284,7 @@ def _main_numbers(run: dict[str, Any]) -> dict[str, Any]:
         "scores": run["scores"],
         "kinds": kinds,
         "alpha_correlation": run["alpha_correlation"],
+        "alpha_sentence": run["alpha_sentence"],
         "positional_heads": run["positional_heads"],
         "roles": {ranking["role"]: ranking["heads"][0] for ranking in run["roles"]},
         "alignment": {name: alignment[name] for name in AVERAGES if name in alignment} or None,
@@ -296,7 +297,6 @@ def _layer_mean(run: dict[str, Any], kind: str, name: str) -> float | None:
 
 
 def _print(data: dict[str, Any], files: "ReportFiles") -> None:
-    from entformer.analysis.alphas import correlation_text
     from entformer.analysis.roles import positional_text
     from entformer.text.numbers import format_alpha, format_number, format_percent
 
@@ -312,8 +312,8 @@ def _print(data: dict[str, Any], files: "ReportFiles") -> None:
             shown = [f"{format_number(value, 3)} (base: {base})" for base, value in bases.items() if value is not None]
             diversity = f"  diversity {', '.join(shown)}" if shown else ""
             print(f"  {kind:<8} {own['normalizer']:<10}{alpha}  density {format_percent(own['density'], 1)}{diversity}{null}")
-        if (correlation := (facts["alpha_correlation"] or {}).get("all")) is not None:
-            print(f"  {correlation_text(correlation, run['step'])}")
+        if facts["alpha_sentence"] is not None:
+            print(f"  {facts['alpha_sentence']}")
         for own in facts["positional_heads"]:
             counted = positional_text(len(own["heads"]), own["median_confidence"])
             print(f"  positional heads, offset {own['offset']:>2}: {counted}")

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from entformer import __version__
-from entformer.checkpoint import LoadedRun, load_run
+from entformer.analysis.history import learned_alphas_of
+from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.errors import ArgumentError
 from entformer.explore.engine import Engine
 from entformer.explore.messages import (
@@ -60,6 +61,7 @@ def create_app(
     waiting: int = 100,
     hosts: Sequence[str] = LOOPBACK,
     examples: Sequence[str] = (),
+    folder: Path | str | None = None,
 ) -> FastAPI:
     """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
@@ -74,6 +76,7 @@ def create_app(
         hosts: Allowed values of the Host header, without port. ["*"] allows any: needed where others reach the app by its
             name, and unsafe for one that only this machine should use.
         examples: Example sentences on the page.
+        folder: The directory of a loaded run, to show how its alphas were learned; ignored if `run` is a directory.
     """
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise ArgumentError(f"max_tokens={max_tokens} must be between 1 and {MOST_TOKENS}.")
@@ -86,7 +89,9 @@ def create_app(
     if name is None:
         name = "this model" if isinstance(run, LoadedRun) else Path(run).resolve().name
     loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
-    engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples)
+    folder = folder if isinstance(run, LoadedRun) else run
+    learned = {} if folder is None else _learned(loaded, Path(folder))
+    engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, learned=learned)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 
@@ -130,6 +135,16 @@ def create_app(
         return await answer(request, lambda deadline: engine.attention(body, deadline))
 
     return app
+
+
+def _learned(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
+    final = {
+        (attn_type, layer, head): alpha
+        for attn_type, layers in loaded.model.alphas().items()
+        for layer, heads in enumerate(layers.tolist())
+        for head, alpha in enumerate(heads)
+    }
+    return learned_alphas_of(RunFolder(folder), loaded.model.config, final, loaded.step)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -9,7 +9,7 @@ A lock admits one thread at a time, and alphas are overridden only while it is h
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,14 +63,16 @@ ALTERNATIVES = 5  # tokens shown for each step
 class Engine:
     """A loaded run that handles requests from any thread."""
 
-    def __init__(self, run: LoadedRun, *, name: str, max_tokens: int, seconds: float, examples: Sequence[str]) -> None:
+    def __init__(
+        self, run: LoadedRun, *, name: str, max_tokens: int, seconds: float, examples: Sequence[str], learned: Mapping[str, Any]
+    ) -> None:
         self._run = run
         self._model: Seq2Seq = run.model.eval()
         self._lock = threading.Lock()
         self._max_length = MaxLength()
         self._max_tokens = max_tokens
         self._alphas = {key: alpha for key, alpha, _ in self._heads()}
-        self.facts = self._describe(name, seconds, examples)
+        self.facts = self._describe(name, seconds, examples, learned)
 
     def _heads(self) -> Iterator[tuple[str, float | None, bool]]:
         for attn_type, layer, attention in self._model.attention_layers():
@@ -78,7 +80,7 @@ class Engine:
             alphas = [None] * attention.num_heads if own is None else own.tolist()
             yield from ((f"{attn_type}.{layer}.{head}", alpha, takes_alpha(attention)) for head, alpha in enumerate(alphas))
 
-    def _describe(self, name: str, seconds: float, examples: Sequence[str]) -> ModelFacts:
+    def _describe(self, name: str, seconds: float, examples: Sequence[str], learned: Mapping[str, Any]) -> ModelFacts:
         run, model = self._run, self._model
         heads = []
         for key, alpha, adjustable in self._heads():
@@ -107,6 +109,7 @@ class Engine:
                 seconds=seconds,
             ),
             examples=list(examples),
+            **{key: value for key, value in learned.items() if key in ModelFacts.model_fields},
         )
 
     # ---- requests --------------------------------------------------------------------------------------------------------

@@ -199,6 +199,10 @@ class ModelFacts(BaseModel):
     measures: MeasureLists = Field(description="The measures that `/api/attention` returns.")
     limits: Limits
     examples: list[str] = Field(description="Example sentences.")
+    alpha_steps: list[int] | None = Field(None, description="The training steps of `alpha_paths`; null if none were written.")
+    alpha_paths: dict[str, list[list[list[float]]]] | None = Field(None, description="Attention type -> layers, heads, steps.")
+    alpha_marks: dict[str, str] = Field({}, description="Heads at a bound of alpha, or in the tail of the sigmoid.")
+    alpha_sentence: str | None = Field(None, description="What was learned, and what is still the random initialization.")
 
 
 class Health(BaseModel):

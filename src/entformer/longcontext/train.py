@@ -29,6 +29,7 @@ from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, m
 from entformer.models.attention_settings import attention_penalty
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
+from entformer.nn.alpha import learned_alphas, project_alphas
 from entformer.nn.normalizers import get_normalizer
 
 __all__ = ["ExperimentResult", "RunSpec", "build", "select_device", "train_and_evaluate"]
@@ -151,9 +152,13 @@ class _Trainer:
     def __init__(self, recipe: TaskConfig, spec: RunSpec, task: Task, model: nn.Module, run: ExperimentResult) -> None:
         self.recipe, self.task, self.model, self.run = recipe, task, model, run
         self.generator = torch.Generator().manual_seed(spec.seed + 1)
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=recipe.weight_decay, fused=True
-        )
+        alphas = [owner.parameter for owner in learned_alphas(model)]
+        own = set(alphas)
+        groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if one not in own]}]
+        if alphas:  # decay would pull them to a bound, or to the middle
+            groups.append({"params": alphas, "weight_decay": 0.0})
+        decay = recipe.weight_decay
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
         self.step = 0
         self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first steps have been timed
         self.seconds = 0.0
@@ -185,6 +190,7 @@ class _Trainer:
         value = float(loss.detach())
         if math.isfinite(value):
             self.optimizer.step()
+            project_alphas(self.model, self.optimizer)
         else:
             self.run.diverged = True
         self.step += 1
@@ -265,6 +271,8 @@ class _Trainer:
             raise DataError(f"{path} cannot be read ({err}); remove it to restart this run.") from err
         if recipe != asdict(replace(self.recipe, eval_lengths=(), sequences=1)):
             raise DataError(f"{path} was saved with other settings; choose another --out, or remove it.")
+        if len(held["optimizer"]["param_groups"]) != len(self.optimizer.param_groups):
+            raise DataError(f"{path} is of a version in which alphas had weight decay; remove it to restart this run.")
         self.model.load_state_dict(held["model"])
         self.optimizer.load_state_dict(held["optimizer"])
         self.generator.set_state(held["data"].cpu())

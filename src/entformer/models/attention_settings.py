@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from entformer.models.config import AttentionConfig
-from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.alpha import LearnedAlpha, learned_alphas
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan
 from entformer.nn.scaling import make_scaling
@@ -35,6 +35,7 @@ def build_attention(
         alpha=config.alpha if shared_alpha is None else shared_alpha,
         alpha_tied="layer" if config.alpha_tied == "layer" else "head",
         alpha_init=config.alpha_init,
+        alpha_parametrization=config.alpha_parametrization,
         output_norm=config.output_norm,
         output_norm_per_head=config.output_norm_per_head,
         scaling=None if name is None else make_scaling(name, width, heads, **config.scaling_options),
@@ -54,7 +55,7 @@ def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
     "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": the parameters of learned alphas.
     """
-    alphas = {id(owner.parameter) for owner in model.modules() if isinstance(owner, LearnedAlpha)}
+    alphas = {id(owner.parameter) for owner in learned_alphas(model)}
     groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
     for name, parameter in model.named_parameters():
         matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name

@@ -34,6 +34,9 @@ class AttentionConfig(Config):
     """What shares one learned alpha: nothing (one per head); the heads of a layer; all layers of this attention type; the same
     layer and head of all attention types with this setting; all heads of the model with this setting."""
     alpha_init: float | Literal["random"] = "random"
+    alpha_parametrization: Literal["sigmoid", "projected"] = "sigmoid"
+    """How a learned alpha is stored (`nn/alpha.py`). Files without this key are of models that had only the sigmoid; recipes
+    default to "projected"."""
     output_norm: Literal["none", "rms", "gated", "init"] | None = None
     """The norm after the heads (`nn/rela.py`). None: "gated" for "rela", "relu2", "gelu" and "leaky_relu", else "none"."""
     output_norm_per_head: bool = False
@@ -69,8 +72,12 @@ class AttentionConfig(Config):
             raise ArgumentError(f'normalizer "{self.normalizer}" has no alpha to set; remove alpha, or choose "entmax"')
         if isinstance(self.alpha, float) and not 1.0 <= self.alpha < float("inf"):
             raise ArgumentError(f"alpha {self.alpha:g} must be at least 1; 1 is softmax, 2 sparsemax")
-        if isinstance(self.alpha_init, float) and not 1.0 < self.alpha_init < 2.0:
-            raise ArgumentError(f"alpha_init {self.alpha_init:g} must lie strictly between 1 and 2")
+        if isinstance(self.alpha_init, float):
+            if not 1.0 <= self.alpha_init <= 2.0:
+                raise ArgumentError(f"alpha_init {self.alpha_init:g} must lie between 1 and 2")
+            if self.alpha_init in (1.0, 2.0) and self.alpha_parametrization == "sigmoid":
+                advice = "or choose alpha_parametrization: projected"
+                raise ArgumentError(f"alpha_init {self.alpha_init:g} must lie strictly between 1 and 2, {advice}")
         if self.backend == "sdpa" and self.normalizer != "softmax":
             raise ArgumentError('backend "sdpa" computes softmax only')
 
@@ -83,7 +90,7 @@ class AttentionConfig(Config):
         now = dict(values)
         norm, per_head, k = (now.pop(former, None) for former in ("rela_norm", "rela_per_head", "top_k"))
         needs_norm = get_normalizer(name).needs_output_norm
-        if values.keys() == _BEFORE_OUTPUT_NORM and not needs_norm:
+        if values.keys() - {"alpha_parametrization"} == _BEFORE_OUTPUT_NORM and not needs_norm:
             norm = per_head = None  # the file holds the defaults, which nothing read
         if norm is not None:
             now["output_norm"] = resolve_output_norm(name, needs_norm, now.get("output_norm"), norm)
@@ -159,9 +166,10 @@ class Seq2SeqConfig(Config):
         if get_normalizer(self.encoder.normalizer).causal_only:
             raise ArgumentError(f'normalizer "{self.encoder.normalizer}" is causal; choose another for the encoder')
         for tied in ("across_kinds", "model"):
-            starts = {kind.alpha_init for kind in self.kinds.values() if kind.learned and kind.alpha_tied == tied}
-            if len(starts) > 1:
-                raise ArgumentError(f'alphas tied "{tied}" are the same parameters, so their alpha_init must be the same')
+            sharing = [kind for kind in self.kinds.values() if kind.learned and kind.alpha_tied == tied]
+            for name in ("alpha_init", "alpha_parametrization"):
+                if len({getattr(kind, name) for kind in sharing}) > 1:
+                    raise ArgumentError(f'alphas tied "{tied}" are the same parameters, so their {name} must be the same')
 
     @property
     def kinds(self) -> dict[str, AttentionConfig]:

@@ -41,7 +41,8 @@ class CausalLM(nn.Module):
         self.output_weight = None if config.tied_output else nn.Parameter(torch.empty(config.vocab_size, config.width))
         self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
         shared = chosen.learned and chosen.alpha_tied in ("kind", "model")  # there is one kind of attention
-        self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=chosen.alpha_init) if shared else None
+        start, form = chosen.alpha_init, chosen.alpha_parametrization
+        self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=start, parametrization=form) if shared else None
         self.layers = nn.ModuleList(CausalLayer(self._attention(), config.hidden) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=EPS)
         self._init_weights()

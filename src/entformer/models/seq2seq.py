@@ -107,7 +107,9 @@ class Seq2Seq(nn.Module):
             return None
         if name not in self.kind_alphas:
             one = chosen.alpha_tied != "across_kinds"  # for all heads
-            self.kind_alphas[name] = LearnedAlpha(self.config.heads, tied=one, init=chosen.alpha_init)
+            form = chosen.alpha_parametrization
+            made = LearnedAlpha(self.config.heads, tied=one, init=chosen.alpha_init, parametrization=form)
+            self.kind_alphas[name] = made
         return cast(LearnedAlpha, self.kind_alphas[name])
 
     def _init_weights(self) -> None:

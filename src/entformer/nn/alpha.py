@@ -8,6 +8,7 @@ The projected form reaches both bounds and leaves them again; it relies on a gra
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from entformer.errors import ArgumentError
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.execution_mode import traced_as_leaf
 
-__all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "project_alphas"]
+__all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "learned_alphas", "project_alphas"]
 
 PARAMETRIZATIONS = ("sigmoid", "projected")
 
@@ -30,9 +31,12 @@ class LearnedAlpha(nn.Module):
         tied: one alpha for all heads; the parameter then has shape (1,).
         init: "random" draws low + (high - low) * sigmoid(z) with standard normal z, as in the paper; a number sets it.
         low, high: bounds of alpha. The sigmoid never quite reaches them.
-        parametrization: "sigmoid" or "projected". With "projected", call `project_alphas` after every optimizer step; the
-            trainer of this package does. Until then, values outside the bounds are clamped in forward, with unchanged gradient.
+        parametrization: "projected" or "sigmoid". With "projected", call `project_alphas` after every optimizer step; the
+            trainer of this package does, and `optimizer.register_step_post_hook` can do it in any other. Without it, values
+            outside the bounds are clamped in forward, with unchanged gradient, and may take long to come back.
         generator: for a reproducible random initialization.
+
+    A state dict of the sigmoid form loads into the projected one; the alphas stay the same.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class LearnedAlpha(nn.Module):
         init: str | float = "random",
         low: float = 1.0,
         high: float = 2.0,
-        parametrization: str = "sigmoid",
+        parametrization: str = "projected",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -100,6 +104,13 @@ class LearnedAlpha(nn.Module):
         inside = stored.detach().clamp(self.low, self.high)
         return (stored + (inside - stored.detach())).expand(self.num_heads)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "pre_alpha")
+        if self.parametrization == "projected" and stored is not None and prefix + "value" not in state_dict:
+            del state_dict[prefix + "pre_alpha"]  # `load_state_dict` works on a copy
+            state_dict[prefix + "value"] = self.low + (self.high - self.low) * torch.sigmoid(stored)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     @property
     def alpha(self) -> Tensor:
         """The current alphas, (num_heads,)."""
@@ -113,6 +124,11 @@ class LearnedAlpha(nn.Module):
         )
 
 
+def learned_alphas(module: nn.Module) -> Iterator[LearnedAlpha]:
+    """Returns every `LearnedAlpha` inside `module`, shared ones once."""
+    return (owner for owner in module.modules() if isinstance(owner, LearnedAlpha))
+
+
 @torch.no_grad()
 def project_alphas(module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Clamps every projected alpha in `module` to its bounds. Call it after each optimizer step.
@@ -122,8 +138,8 @@ def project_alphas(module: nn.Module, optimizer: torch.optim.Optimizer | None = 
         optimizer: if given, momentum that pushes an alpha at a bound outward is set to zero. Otherwise the alpha would stay at
             the bound until old momentum has decayed, although its gradient points inward.
     """
-    for owner in module.modules():
-        if not isinstance(owner, LearnedAlpha) or owner.parametrization != "projected":
+    for owner in learned_alphas(module):
+        if owner.parametrization != "projected":
             continue
         value = owner.parameter
         value.clamp_(owner.low, owner.high)
@@ -143,7 +159,7 @@ class AlphaChooser(LearnedAlpha):
     """
 
     def __init__(self, head_count: int) -> None:
-        super().__init__(head_count)
+        super().__init__(head_count, parametrization="sigmoid")
 
 
 class EntmaxAlpha(nn.Module):

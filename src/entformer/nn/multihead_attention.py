@@ -40,7 +40,7 @@ class MultiheadAttention(TorchAttention):
     """torch.nn.MultiheadAttention whose heads may be sparse, each with its own learned alpha.
 
     The positional arguments, `forward` and the state_dict keys are torch's, and so are the outputs with `normalizer="softmax"`.
-    Other normalizers may own more parameters (`alpha.pre_alpha`, `norm.*`, `scaling.*`). A state dict of torch's module loads
+    Other normalizers may own more parameters (`alpha.*`, `norm.*`, `scaling.*`). A state dict of torch's module loads
     strictly all the same: these keep their values if nothing else is missing. `from_torch` copies one module, `convert`
     replaces every torch.nn.MultiheadAttention inside a model.
 
@@ -50,7 +50,8 @@ class MultiheadAttention(TorchAttention):
         alpha: "learned" or a number >= 1, for "entmax" and "asentmax". None: learned for "entmax", 1.5 for "asentmax".
             A `LearnedAlpha` is shared with other layers: the module that created it registers it, this one does not.
         alpha_tied: learn one alpha per "head", or one for the "layer".
-        alpha_init: "random", or the alpha to start from, strictly between 1 and 2.
+        alpha_init: "random", or the alpha to start from, between 1 and 2.
+        alpha_parametrization: "projected", which needs `project_alphas` after every optimizer step, or the published "sigmoid".
         normalizer_options: of the normalizers that have some, such as {"k": 4} for "topk".
         output_norm: "none", "rms", "gated" or "init" (`nn/rela.py`); None: "gated" for "rela" and its kind, else none.
         output_norm_per_head: for each head alone. `rela_norm` and `rela_per_head` are the former names of the two.
@@ -84,6 +85,7 @@ class MultiheadAttention(TorchAttention):
         alpha: float | str | LearnedAlpha | None = None,
         alpha_tied: str = "head",
         alpha_init: float | str = "random",
+        alpha_parametrization: str = "projected",
         normalizer_options: Mapping[str, Any] | None = None,
         output_norm: str | None = None,
         output_norm_per_head: bool = False,
@@ -122,7 +124,8 @@ class MultiheadAttention(TorchAttention):
         if isinstance(alpha, LearnedAlpha):
             self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
         else:
-            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init)
+            form = alpha_parametrization
+            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init, parametrization=form)
         chosen = resolve_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
         self.norm = make_output_norm(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
         self.normalizer_fn = make_normalizer_fn(traits, num_heads, normalizer_options)

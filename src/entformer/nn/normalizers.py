@@ -218,6 +218,7 @@ def alpha_of(
     *,
     tied: bool = False,
     init: float | str = "random",
+    parametrization: str = "projected",
 ) -> LearnedAlpha | float | None:
     """Returns the alpha of an attention layer: the requested one ("learned", a number, a shared one), else the normalizer's."""
     if requested is None:
@@ -229,7 +230,7 @@ def alpha_of(
             raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")
         return requested
     if requested == "learned":
-        return LearnedAlpha(heads, tied=tied, init=init)
+        return LearnedAlpha(heads, tied=tied, init=init, parametrization=parametrization)
     if isinstance(requested, str):
         raise ArgumentError(f'alpha={requested!r} is not known; give "learned" or a number of at least 1.')
     if requested is not None and not 1.0 <= requested < float("inf"):

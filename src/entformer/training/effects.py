@@ -87,7 +87,7 @@ def _model(recipe: Any) -> Iterator[Ineffective]:
             causes: tuple[Place, ...] = tuple(
                 ("model", where, key) for where in (kind, "attention") for key in ("normalizer", "alpha")
             )
-            for key in ("alpha_tied", "alpha_init"):
+            for key in ("alpha_tied", "alpha_init", "alpha_parametrization"):
                 yield Ineffective(("model", kind, key), causes, f"{shown} learns no alpha; leave it out, or set alpha: learned")
     if recipe.model.output != "entmax":
         reason = f"the output is {recipe.model.output}; leave it out, or set output: entmax"
@@ -99,7 +99,15 @@ def _training(recipe: Any) -> Iterator[Ineffective]:
         causes: tuple[Place, ...] = tuple(
             ("model", where, key) for where in ("attention", *KINDS) for key in ("normalizer", "alpha")
         )
-        yield Ineffective(("training", "alpha_lr_factor"), causes, "no attention learns its alpha; leave it out")
+        for key in ("alpha_lr_factor", "alpha_start_step", "alpha_seed", "density_target"):
+            yield Ineffective(("training", key), causes, "no attention learns its alpha; leave it out")
+    if recipe.training.density_target is None or not any(getattr(recipe.model, kind).learned for kind in KINDS):
+        reason = "there is no density_target; leave it out, or set density_target"
+        keys = ("density_start_step", "max_loss_increase", "reference_run")
+        yield from _each(keys, reason, ("density_target",), section="training")
+    elif recipe.training.max_loss_increase is None:
+        reason = "max_loss_increase is not set; leave it out, or set max_loss_increase"
+        yield from _each(("reference_run",), reason, ("max_loss_increase",), section="training")
     if recipe.training.average == "none":
         reason = "average is none; leave it out, or set average: last"
         yield from _each(("average_count",), reason, ("average",), section="training")

@@ -17,6 +17,7 @@ from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.training.console import Reporter, time_text
+from entformer.training.density_target import DensityTarget, measure, reference_loss, sample_of
 from entformer.training.finish import compared_with, finish
 from entformer.training.metrics import Metrics
 from entformer.training.prefetch import BatchPrefetcher
@@ -58,7 +59,16 @@ class Trainer:
             rank=ranks.rank,
             world_size=ranks.size,
         )
-        self.updater = Updater(model, optimizer, self.config, ranks, reporter.say)
+        self.sample = sample_of(prepared.store("train"), ranks.device)
+        goal, start = self.config.density_target, self.config.density_start_step
+        learns = any(kind.learned for kind in recipe.model.kinds.values())  # otherwise the target has no effect
+        self.density = DensityTarget(model, self.sample, goal, start) if goal is not None and learns else None
+        self.updater = Updater(model, optimizer, self.config, ranks, reporter.say, self.density)
+        self.updater.alpha_gradients.load(progress.alpha_gradients)
+        if self.density is not None:
+            self.density.load(progress.density)
+        if self.config.reference_run is not None:  # errors are reported before the first step
+            reference_loss(self.config.reference_run, self.config.steps)
         self.last_validation: Validation | None = None
         self._saved_step = progress.step if resumed else -1
         self._resumed = resumed
@@ -155,6 +165,7 @@ class Trainer:
         if self.metrics is not None:
             self.metrics.write("train", progress.step, **numbers)
             self._write_alphas()
+        self._write_alpha_statistics()
         left = time_text((total - progress.step) * self._seconds_here / max(self._steps_here, 1))
         short = f"loss {numbers['loss']:.3f}  accuracy {numbers['accuracy']:.3f}  {speed:,.0f} tokens/s  {left} left"
         more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
@@ -171,6 +182,19 @@ class Trainer:
             alphas = self.model.alphas()
             rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in alphas[kind].tolist()] for kind in learned}
             self.metrics.write("alphas", self.progress.step, **rounded)
+
+    def _write_alpha_statistics(self) -> None:
+        """Writes the mean gradient of each alpha since the last line, the density of each head, and the price of density."""
+        gradients = self.updater.alpha_gradients.reset()
+        if self.metrics is None or not gradients:
+            return
+        self.metrics.write("alpha_gradients", self.progress.step, **gradients)
+        found: dict[str, list[list[float]]] = {}
+        for (kind, _), values in measure(self.model, self.sample).density.items():
+            found.setdefault(kind, []).append([round(value, 5) for value in values.tolist()])
+        self.metrics.write("densities", self.progress.step, **found)
+        if self.density is not None:
+            self.metrics.write("density_target", self.progress.step, **self.density.numbers())
 
     # ---- validation and saving -------------------------------------------------------------------------------------------
 
@@ -193,6 +217,11 @@ class Trainer:
         progress.validated = progress.step
         if self.metrics is not None:
             self.metrics.write("valid", progress.step, **vars(found))
+            if progress.step % self.config.log_every:
+                self._write_alphas()
+        if self.density is not None:
+            reference = None if self.config.reference_run is None else reference_loss(self.config.reference_run, progress.step)
+            self.density.validated(found.loss, self.config.max_loss_increase, reference)
         self.reporter.say(f"validation at step {progress.step}: {describe(found)}{'  (best so far)' if is_best else ''}")
         return True
 
@@ -212,6 +241,8 @@ class Trainer:
         """A checkpoint of now; older ones that are no longer wanted go."""
         progress = self.progress
         progress.interval = [*self._sums.tolist(), self._norms, self._updates]
+        progress.alpha_gradients = self.updater.alpha_gradients.state()
+        progress.density = {} if self.density is None else self.density.state()
         random_states = random_tensors(self.ranks)  # every process takes part
         self._saved_step, self._saved_at = progress.step, time.perf_counter()
         if not self.ranks.first:

@@ -3,6 +3,10 @@
     {"kind": "train", "step", "epoch", "loss", "nll", "accuracy", "lr", "grad_norm", "target_tokens", "tokens_per_second",
      "seconds"}                        means of the interval; target_tokens and seconds since the run began
     {"kind": "alphas", "step", "encoder": [[alpha of each head] per layer], "decoder", "cross"}
+    {"kind": "alpha_gradients", "step", "steps", "encoder": [[mean of dL/dalpha over the steps of the interval]], "encoder_std"
+     (its standard deviation over these steps), ...}
+    {"kind": "densities", "step", "encoder": [[density of each head on a sample of the training data]], ...}
+    {"kind": "density_target", "step", "density", "target", "multiplier", "price"}; per attention type: "density_encoder", ...
     {"kind": "valid", "step", "loss", "nll", "perplexity", "accuracy", "bleu", "signature", "chrf", "seconds"}
     {"kind": "averaged", ...}          as valid, of the averaged weights
 

@@ -32,10 +32,10 @@ def make_optimizer(model: Seq2Seq, config: TrainingConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Sets the learning rate of every group."""
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, *, alphas: bool = True) -> None:
+    """Sets the learning rate of every group; without `alphas`, that of the alphas is 0."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["lr_factor"]
+        group["lr"] = rate * group["lr_factor"] if alphas or group["name"] != "alpha" else 0.0
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.text.tokenizer import SMALLEST
 from entformer.training.effects import BUILTIN, KINDS, Place, without_effect
 
+PARAMETRIZATION = "projected"  # of learned alphas, unless a recipe says otherwise
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
 TEXT = "a prefix (data/train for data/train.en and data/train.de), a .tsv file, SOURCE,TARGET, or a list of two files"
 
@@ -102,6 +103,10 @@ class DataConfig(Section):
         return self
 
 
+Share = Annotated[float, Field(gt=0, lt=1)]
+DensityGoal = Share | Annotated[dict[Literal["encoder", "decoder", "cross"], Share], Field(min_length=1)]
+
+
 class TrainingConfig(Section):
     """Training settings. The defaults are the paper's: 8192 tokens, 20k warmup steps, inverse square root decay."""
 
@@ -118,6 +123,18 @@ class TrainingConfig(Section):
     eps: float = Field(default=1e-9, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, for matrices only.")
     alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
+    alpha_start_step: int = Field(default=0, ge=0, description="First steps, during which the alphas are not trained.")
+    alpha_seed: int | None = Field(default=None, ge=0, description="Seed of the random alphas; null: drawn with the weights.")
+    density_target: DensityGoal | None = Field(
+        default=None, description="Density to reach: of all heads, or of each attention type."
+    )
+    density_start_step: int = Field(default=0, ge=0, description="First steps, during which density_target has no effect.")
+    max_loss_increase: float | None = Field(
+        default=None, gt=0, description="How much validation loss density_target may cost: 0.01 is 1% above the reference."
+    )
+    reference_run: Path | None = Field(
+        default=None, description="The run whose losses max_loss_increase refers to; null: the lowest loss of this run so far."
+    )
     clip: float | None = Field(default=1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         default="float32",
@@ -179,6 +196,22 @@ class DecodingConfig(Section):
         return None if self.length_penalty == "none" else self.length_penalty_alpha
 
 
+def _learns_alpha(attention: dict[str, Any]) -> bool:
+    try:
+        return AttentionConfig.from_dict(attention).learned
+    except ValueError:  # reported when the whole recipe is checked
+        return False
+
+
+def as_written(values: Any) -> Any:
+    """Returns the recipe of a run directory, with the former default of keys that earlier versions did not write."""
+    model = values.get("model") if isinstance(values, dict) else None
+    if not isinstance(model, dict):
+        return values
+    old = {kind: {"alpha_parametrization": "sigmoid", **own} for kind in KINDS if isinstance(own := model.get(kind), dict)}
+    return {**values, "model": {**model, **old}}
+
+
 def expand_model(given: Any) -> Any:
     """Replaces `preset` and `attention` by the fields of Seq2SeqConfig.
 
@@ -203,6 +236,8 @@ def expand_model(given: Any) -> Any:
             full[kind] = {**everywhere, **(own or {})}
         if isinstance(full[kind], dict):
             full[kind] = AttentionConfig.upgrade(full[kind])
+            if _learns_alpha(full[kind]):
+                full[kind] = {"alpha_parametrization": PARAMETRIZATION, **full[kind]}
     if everywhere and all(isinstance(given.get(kind), dict) and "normalizer" in given[kind] for kind in KINDS):
         raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; remove it")
     return full
@@ -214,7 +249,7 @@ class Recipe(Section):
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     data: DataConfig
     model: Annotated[Seq2SeqConfig, BeforeValidator(expand_model)] = Field(
-        default_factory=lambda: Seq2SeqConfig(vocab_size=UNKNOWN_VOCABULARY)
+        default_factory=lambda: Seq2SeqConfig.from_dict(expand_model({}))
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
@@ -245,6 +280,14 @@ class Recipe(Section):
         if name.startswith("."):
             raise ValueError("a name must not begin with a dot")
         return name
+
+    @model_validator(mode="after")
+    def _density_can_be_reached(self) -> Self:
+        goal = self.training.density_target
+        fixed = [kind for kind in goal if not getattr(self.model, kind).learned] if isinstance(goal, dict) else []
+        if fixed:
+            raise ValueError(f"training.density_target names {fixed[0]}, which learns no alpha; remove it there")
+        return self
 
     def model_for(self, vocab_size: int) -> Seq2SeqConfig:
         """Returns the model configuration for a vocabulary size."""

@@ -19,7 +19,7 @@ from entformer.data.prep_folder import stored
 from entformer.data.texts import find_texts, is_pair, refuse_swapped
 from entformer.errors import ArgumentError, EntformerError
 from entformer.training.effects import KINDS, Ineffective, Place, ineffective, sentence
-from entformer.training.recipe import Recipe
+from entformer.training.recipe import Recipe, as_written
 
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
 _PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
@@ -80,11 +80,12 @@ def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts
         _resolve_paths(own, file.parent)
         values, places = _merge(values, own), places | own_places
     values.setdefault("name", name)
+    # The recipe of a run lists every value; recipes of earlier versions also list values without effect.
+    written_out = path.name == "recipe.yaml" and (path.parent / "checkpoints").is_dir()
+    values = as_written(values) if written_out else values
     for setting in settings:
         _apply(values, places, setting)
     shown = str(recipe)
-    # The recipe of a run lists every value; recipes of earlier versions also list values without effect.
-    written_out = path.name == "recipe.yaml" and (path.parent / "checkpoints").is_dir()
     loaded = build(values, places, shown, written_out=written_out)
     if check_texts and (missing := _missing_texts(loaded, places, shown)):
         raise RecipeError(missing)
@@ -114,7 +115,7 @@ def _merge(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
 def saved_recipe(path: Path) -> Recipe | None:
     """Returns the recipe of a run directory; None if it is missing, damaged or of another version."""
     try:
-        return Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Recipe.model_validate(as_written(yaml.safe_load(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError):
         return None
 

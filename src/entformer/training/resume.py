@@ -4,6 +4,7 @@ Settings in `ALLOWED_ON_RESUME` may change: more steps, logging, the location of
 no recipe would describe the run.
 """
 
+import dataclasses
 from typing import Any
 
 import yaml
@@ -41,6 +42,16 @@ ALLOWED_ON_RESUME = {
     "decoding.length_penalty",
     "decoding.length_penalty_alpha",
 }
+
+
+def as_begun(folder: RunFolder, recipe: Recipe) -> Recipe:
+    """Returns the recipe, with the sigmoid form of alpha if the run began when there was no other: a run keeps its form."""
+    saved = saved_recipe(folder.recipe)
+    if saved is None or "alpha_parametrization" in folder.recipe.read_text(encoding="utf-8"):
+        return recipe
+    kinds = recipe.model.kinds.items()
+    forms: dict[str, Any] = {kind: dataclasses.replace(own, alpha_parametrization="sigmoid") for kind, own in kinds}
+    return recipe.model_copy(update={"model": dataclasses.replace(recipe.model, **forms)})
 
 
 def changes(folder: RunFolder, recipe: Recipe) -> list[str]:

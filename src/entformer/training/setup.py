@@ -17,6 +17,7 @@ from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError
 from entformer.files import write_json, write_text
 from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.alpha import learned_alphas
 from entformer.training.console import Reporter
 from entformer.training.corpora import open_prepared
 from entformer.training.loop import Trainer
@@ -26,7 +27,7 @@ from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe, refuse_ineffective, to_yaml
-from entformer.training.resume import changes, same_data
+from entformer.training.resume import as_begun, changes, same_data
 from entformer.training.state import Progress, load_progress
 from entformer.training.summary import RunSummary
 
@@ -104,6 +105,7 @@ def _set_up(
     new_data: bool,
 ) -> Trainer:
     """Checks what can be checked before the first step, builds the trainer, and loads the last checkpoint."""
+    recipe = as_begun(folder, recipe)
     changed = changes(folder, recipe)
     prepared = _data(recipe, folder, ranks, reporter, new_data)
     same = same_data(folder, prepared, allow_new=new_data)
@@ -112,6 +114,10 @@ def _set_up(
     torch.manual_seed(config.seed)
     random.seed(config.seed)
     model = Seq2Seq(recipe.model_for(prepared.subwords.size)).to(ranks.device)
+    if config.alpha_seed is not None:
+        generator = torch.Generator(ranks.device).manual_seed(config.alpha_seed)
+        for alpha in learned_alphas(model):
+            alpha.reset_parameters(generator)
     ranks.same_weights(model)
     torch.manual_seed(config.seed + ranks.rank)  # each process has its own dropout
     optimizer = make_optimizer(model, config)

@@ -38,6 +38,10 @@ class Progress:
     """Spent on updates."""
     interval: list[float] = field(default_factory=lambda: [0.0] * 6)
     """Since the last line of the log: loss, nll, correct, tokens, sum of gradient norms, updates."""
+    alpha_gradients: list[float] = field(default_factory=list)
+    """Since the last line of the log: `AlphaGradients.state`."""
+    density: dict[str, Any] = field(default_factory=dict)
+    """`DensityTarget.state`, where there is a density to reach."""
     validated: int = -1
     """The step of the last validation."""
     best: list[tuple[int, float]] = field(default_factory=list)
@@ -137,6 +141,8 @@ class _State(BaseModel):
     target_tokens: NonNegativeInt
     seconds: float
     interval: Annotated[list[float], Field(min_length=6, max_length=6)]
+    alpha_gradients: list[float] = []
+    density: dict[str, Any] = {}
     validated: int
     best: list[tuple[int, float]]
     worse: NonNegativeInt

@@ -14,6 +14,9 @@ from torch import Tensor
 from entformer.data.batch import Batch
 from entformer.errors import RunFailed
 from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.alpha import project_alphas
+from entformer.training.alpha_gradients import AlphaGradients
+from entformer.training.density_target import DensityTarget
 from entformer.training.optim import clip, set_rate
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
@@ -34,17 +37,26 @@ class Updater:
     """Runs optimizer steps."""
 
     def __init__(
-        self, model: Seq2Seq, optimizer: torch.optim.Optimizer, config: TrainingConfig, ranks: Ranks, say: Callable[[str], None]
+        self,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+        ranks: Ranks,
+        say: Callable[[str], None],
+        density: DensityTarget | None = None,
     ) -> None:
         self.model, self.optimizer, self.config, self.ranks, self.say = model, optimizer, config, ranks, say
         self.narrow = precision_here(config.precision, ranks.device) == "bfloat16"
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.density = density
+        self.alpha_gradients = AlphaGradients(model)
         self._told_split = False
 
     def update(self, batches: Sequence[Batch], *, tokens: float, step: int, rate: float) -> Updated:
         """Train on `batches`; `tokens` is the number of their target tokens over all processes."""
         sums = self._gradients(list(batches), tokens)
         self.ranks.sum_gradients(self.parameters, sums)
+        self.alpha_gradients.add()
         norm = clip(self.parameters, self.config.clip)
         # The one place where the device is waited for.
         loss_sum, grad_norm = torch.stack([sums[0], norm.to(sums.dtype)]).tolist()
@@ -56,8 +68,11 @@ class Updater:
                 f"(learning rate {rate:.3g}; training examples {shown}). The last checkpoint is intact; lower training.lr, "
                 "lengthen training.warmup or set training.clip."
             )
-        set_rate(self.optimizer, rate)
+        if self.density is not None:  # after clipping, so that it does not shorten the step of the weights
+            self.density.update(step)
+        set_rate(self.optimizer, rate, alphas=step > self.config.alpha_start_step)
         self.optimizer.step()
+        project_alphas(self.model, self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
         return Updated(sums, grad_norm)
 

@@ -1,6 +1,8 @@
 """What the explorer answers: the model's translations and weights, with alphas tried out, and a sentence for what is wrong."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -259,3 +261,17 @@ def test_the_door_in_python() -> None:
 
     assert entformer.explore.create_app is create_app
     assert httpx.URL(BASE).host == "127.0.0.1"
+
+
+def test_a_run_folder_tells_how_alphas_were_learned(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run()
+    alphas = {kind: values.tolist() for kind, values in run.model.alphas().items()}
+    start = {kind: [[min(alpha + 0.1, 2.0) for alpha in layer] for layer in layers] for kind, layers in alphas.items()}
+    lines = [{"kind": "alphas", "step": step, **values} for step, values in ((0, start), (run.step, alphas))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text("training: {density_target: 0.5}\n", encoding="utf-8")
+    facts = Client(create_app(run, folder=tmp_path)).get("/api/model").json()
+    assert facts["alpha_steps"] == [0, run.step]
+    assert facts["alpha_paths"]["cross"][0][0] == [start["cross"][0][0], alphas["cross"][0][0]]
+    assert facts["alpha_sentence"].endswith("training asked for a density of 0.5.")
+    assert Client(create_app(run)).get("/api/model").json()["alpha_sentence"] is None

@@ -15,7 +15,7 @@ from entformer.errors import ArgumentError
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.training.recipe_file import builtin_recipes, load_recipe
-from entformer.training.resume import changes
+from entformer.training.resume import as_begun, changes
 
 TINY = [f"model.{key}={value}" for key, value in {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "hidden": 16}.items()]
 TINY += ["model.heads=4"]
@@ -154,8 +154,8 @@ def without_new_keys(resolved: dict[str, Any]) -> dict[str, Any]:
 def test_a_run_of_before_goes_on(tmp_path: Path, name: str) -> None:
     recipe = load_recipe(name)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(without_new_keys(recipe.resolved())), encoding="utf-8")
-    assert changes(RunFolder(tmp_path), recipe) == []
+    assert changes(RunFolder(tmp_path), as_begun(RunFolder(tmp_path), recipe)) == []
     unsaid = load_recipe(name, ["model.attention.output_norm=null"])  # it is gated for ReLA and none for entmax, said or not
-    assert changes(RunFolder(tmp_path), unsaid) == []
+    assert changes(RunFolder(tmp_path), as_begun(RunFolder(tmp_path), unsaid)) == []
     with pytest.raises(ArgumentError, match=r"model\.cross\.output_norm"):
         changes(RunFolder(tmp_path), load_recipe(name, ["model.cross.output_norm=init"]))

@@ -7,7 +7,17 @@ import pytest
 import yaml
 
 from entformer.errors import ArgumentError
-from entformer.training.recipe_file import RecipeError, build, builtin_recipes, differences, load_recipe, parse, to_yaml
+from entformer.training.recipe import Recipe
+from entformer.training.recipe_file import (
+    RecipeError,
+    build,
+    builtin_recipes,
+    differences,
+    load_recipe,
+    parse,
+    saved_recipe,
+    to_yaml,
+)
 
 GOOD = """\
 name: trial
@@ -154,7 +164,8 @@ def test_recipes_of_one_corpus_differ_in_their_attention_only() -> None:
     for corpus in ("multi30k", "wmt14-en-de"):
         first, second = (load_recipe(f"{corpus}-{name}").resolved() for name in ("softmax", "entmax"))
         changed = differences(first, second)
-        del changed["training.alpha_lr_factor"]  # without effect for softmax, so not written out there
+        # Settings of learned alphas have no effect with softmax, so they are not written out there.
+        changed = {key: values for key, values in changed.items() if not key.startswith("training.alpha_")}
         assert all(key == "name" or key.split(".")[1] in ("encoder", "decoder", "cross") for key in changed), changed
 
 
@@ -218,3 +229,25 @@ def test_the_old_name_of_the_length_penalty_exponent_still_loads(tmp_path: Path)
     path.write_text(GOOD + "decoding: {alpha: 0.6}\n", encoding="utf-8")
     assert load_recipe(path).decoding.length_penalty_alpha == 0.6
     assert "alpha is the old name" in recipe_error(tmp_path, GOOD + "decoding: {alpha: 0.6, length_penalty_alpha: 0.7}\n")
+
+
+def test_recipes_learn_projected_alphas_and_run_folders_keep_what_they_were_written_with(tmp_path: Path) -> None:
+    assert load_recipe("demo").model.cross.alpha_parametrization == "projected"
+    assert load_recipe("wmt14-en-de-entmax").model.cross.alpha_parametrization == "sigmoid"  # as published
+    mixed = load_recipe("demo", ["model.cross.normalizer=softmax", "model.encoder.alpha_parametrization=sigmoid"]).model
+    assert (mixed.encoder.alpha_parametrization, mixed.decoder.alpha_parametrization) == ("sigmoid", "projected")
+    assert Recipe.model_validate({"data": {"corpus": "builtin"}}).model.encoder.alpha_parametrization == "projected"
+
+    written = load_recipe("demo").resolved()
+    for kind in ("encoder", "decoder", "cross"):  # as versions wrote it that knew no other form
+        del written["model"][kind]["alpha_parametrization"]
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(written), encoding="utf-8")
+    (tmp_path / "checkpoints").mkdir()
+    saved = saved_recipe(path)
+    assert saved is not None
+    assert saved.model.encoder.alpha_parametrization == "sigmoid"
+    assert load_recipe(path).model.encoder.alpha_parametrization == "sigmoid"
+    assert differences(saved.resolved(), load_recipe("demo").resolved()).keys() == {
+        f"model.{kind}.alpha_parametrization" for kind in ("encoder", "decoder", "cross")
+    }

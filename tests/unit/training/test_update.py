@@ -24,13 +24,15 @@ def batch_of(*which: int) -> Batch:
     return collate(TokenStore.from_examples(EXAMPLES), np.array(which))
 
 
-def make(dropout: float = 0.0, **training: object) -> tuple[Seq2Seq, Updater, list[str]]:
+def make(
+    dropout: float = 0.0, model: dict[str, object] | None = None, **training: object
+) -> tuple[Seq2Seq, Updater, list[str]]:
     torch.manual_seed(3)
     sizes = {"vocab_size": 12, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidden": 16}
-    model = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, "dropout": dropout})).train()
+    made = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, "dropout": dropout, **(model or {})})).train()
     config = TrainingConfig.model_validate(training)
     said: list[str] = []
-    return model, Updater(model, make_optimizer(model, config), config, Ranks("cpu"), said.append), said
+    return made, Updater(made, make_optimizer(made, config), config, Ranks("cpu"), said.append), said
 
 
 def gradients(model: Seq2Seq) -> dict[str, torch.Tensor]:
@@ -133,6 +135,35 @@ def test_alphas_have_their_own_rate_and_never_decay() -> None:
         assert torch.equal(alphas, before[kind])
     assert groups["alpha"]["lr"] == 0.0
     assert groups["decay"]["lr"] == 0.1
+
+
+PROJECTED: dict[str, object] = {kind: {"alpha_parametrization": "projected"} for kind in ("encoder", "decoder", "cross")}
+
+
+def test_projected_alphas_never_decay_and_stay_within_their_bounds() -> None:
+    _, updater, _ = make(model=PROJECTED, alpha_lr_factor=10.0, weight_decay=0.5)
+    groups = {group["name"]: group for group in updater.optimizer.param_groups}
+    assert len(groups["alpha"]["params"]) == 3
+    assert groups["alpha"]["weight_decay"] == 0.0
+    for step in range(1, 6):
+        updater.update([batch_of(0, 1)], tokens=8, step=step, rate=0.1)
+    values = torch.cat([parameter.detach() for parameter in groups["alpha"]["params"]])
+    assert ((values >= 1.0) & (values <= 2.0)).all()  # the parameters themselves, not what forward makes of them
+    assert ((values == 1.0) | (values == 2.0)).any()
+    updater.update([batch_of(0, 1)], tokens=8, step=6, rate=0.0)
+    assert torch.equal(torch.cat([parameter.detach() for parameter in groups["alpha"]["params"]]), values)  # no decay
+
+
+@pytest.mark.parametrize("kinds", [{}, PROJECTED])
+def test_alphas_wait_for_their_start_step(kinds: dict[str, object]) -> None:
+    model, updater, _ = make(model=kinds, alpha_start_step=2)
+    before, weight = model.alphas()["cross"].clone(), model.source_embedding.detach().clone()
+    for step in (1, 2):
+        updater.update([batch_of(0, 1)], tokens=8, step=step, rate=0.1)
+        assert torch.equal(model.alphas()["cross"], before)
+    assert not torch.equal(model.source_embedding, weight)
+    updater.update([batch_of(0, 1)], tokens=8, step=3, rate=0.1)
+    assert not torch.equal(model.alphas()["cross"], before)
 
 
 def test_optimizer_state_has_a_name_for_every_tensor() -> None:

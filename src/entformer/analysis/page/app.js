@@ -5,7 +5,7 @@
 
   const { el } = Dom;
   const at = (id) => document.getElementById(id);
-  const put = (id, node) => at(id).replaceChildren(...(node ? [node] : []));
+  const put = (id, ...nodes) => at(id).replaceChildren(...nodes.filter(Boolean));
   const report = JSON.parse(at("entformer-data").textContent);
   const runs = report.runs.map((one) => ({ ...one, measures: report.measures }));
   const alphas = new Map(); // "run index/key" -> alpha
@@ -121,7 +121,7 @@
   }
 
   function showPaths() {
-    put("start", AlphaPaths.start(run()));
+    put("start", AlphaPaths.start(run()), AlphaPaths.small(run(), (key) => open(key, true)));
     paths.show(run(), state.key);
   }
 

@@ -12,7 +12,6 @@ const AlphaPaths = (() => {
     const heads = run.heads.filter((head) => !Numbers.missing(head.alpha_initial) && !Numbers.missing(head.alpha));
     if (!heads.length) return null;
     const correlation = (run.alpha_correlation || {}).all;
-    const after = Numbers.missing(run.step) ? "After training" : `After ${Numbers.count(run.step)} steps`;
     const all = heads.flatMap((head) => [head.alpha_initial, head.alpha]);
     const range = [Math.min(1, ...all), Math.max(2, ...all)];
     const chart = Charts.frame({
@@ -46,15 +45,63 @@ const AlphaPaths = (() => {
       "div",
       { class: "start" },
       el("h3", {}, "Before and after training"),
-      el(
-        "p",
-        { class: "lead", id: "alpha-correlation" },
-        Numbers.missing(correlation)
-          ? `${after}: α before and after training.`
-          : `${after} final α correlates ${Numbers.fixed(correlation, 2, [0, 1])} with its random initial value. Near 1, α shows where a ` +
-              "head started rather than what it learned.",
-      ),
+      el("p", { class: "lead", id: "alpha-correlation" }, run.alpha_sentence || "α before and after training."),
       el("div", { class: "from-to" }, chart.svg, el("div", { class: "legend" }, attnTypes)),
+    );
+  }
+
+  // The trajectory of alpha of every head in a small plot; null if training recorded no alphas. Heads at a bound or in the tail
+  // of the sigmoid are marked. onOpen(key): a plot was chosen.
+  function small(run, onOpen) {
+    if (!run.alpha_steps || !run.alpha_paths) return null;
+    const [width, height, edge] = [76, 40, 5];
+    const [first, last] = [run.alpha_steps[0], run.alpha_steps[run.alpha_steps.length - 1]];
+    const x = (step) => edge + ((width - 2 * edge) * (step - first)) / Math.max(last - first, 1);
+    const y = (alpha) => height - edge - (height - 2 * edge) * Math.min(Math.max(alpha - 1, 0), 1);
+    const plot = (attnType, layer, head, path) => {
+      const key = `${attnType}.${layer}.${head}`;
+      const mark = (run.alpha_marks || {})[key];
+      const gradients = ((run.alpha_gradients || {})[attnType] || [])[layer];
+      const [from, to] = [path[0], path[path.length - 1]].map(Numbers.alpha);
+      const parts = [`${key}: α ${from} → ${to}`];
+      if (mark) parts.push(mark === "sigmoid tail" ? "in the tail of the sigmoid" : `${mark}, a bound`);
+      if (gradients) {
+        const [mean, std] = gradients[head].map((value) => value.toExponential(1));
+        parts.push(`dL/dα ${mean} ± ${std} over the last ${Numbers.count(run.alpha_gradients.steps)} steps`);
+      }
+      const label = parts.join("; ");
+      const image = svg(
+        "svg",
+        { viewBox: `0 0 ${width} ${height}`, width, height, class: `small-path${mark ? " marked" : ""}`, "data-key": key },
+        svg("title", {}, label),
+        svg("path", { d: Charts.path(path.map((alpha, index) => [x(run.alpha_steps[index]), y(alpha)])), class: "alpha-path" }),
+        svg("circle", { cx: x(first), cy: y(path[0]), r: 2.5, class: "from" }),
+        svg("circle", { cx: x(last), cy: y(path[path.length - 1]), r: 2.5, class: "to" }),
+      );
+      return el("button", { type: "button", class: "bare", "aria-label": label, onclick: () => onOpen(key) }, image);
+    };
+    const note =
+      "α of every head from its initial value (○) to now (●), with 1 at the bottom and 2 at the top. " +
+      "Orange frame: at a bound, or in the tail of the sigmoid.";
+    const attnTypes = Data.ATTENTION_TYPES.filter((attnType) => (run.alpha_paths[attnType] || []).some((layer) => layer.length));
+    return el(
+      "div",
+      { class: "small-paths" },
+      el("p", { class: "note" }, note),
+      el(
+        "div",
+        { class: "small-grid" },
+        attnTypes.map((attnType) =>
+          el(
+            "figure",
+            {},
+            el("figcaption", {}, Data.ATTENTION_TITLES[attnType]),
+            run.alpha_paths[attnType].map((heads, layer) =>
+              el("div", { class: "small-row" }, heads.map((path, head) => plot(attnType, layer, head, path))),
+            ),
+          ),
+        ),
+      ),
     );
   }
 
@@ -195,5 +242,5 @@ const AlphaPaths = (() => {
     return { element, show, choose };
   }
 
-  return { create, start };
+  return { create, small, start };
 })();

@@ -366,7 +366,7 @@
       showError(error);
       return;
     }
-    Facts.show(model, type);
+    Facts.show(model, type, (key) => open(key, true));
     recall();
     listen();
     at("text").value = state.text;

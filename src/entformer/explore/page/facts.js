@@ -14,8 +14,8 @@ const Facts = (() => {
     }
   }
 
-  // onExample(text): an example sentence was chosen.
-  function show(model, onExample) {
+  // onExample(text): an example sentence was chosen; onHead(key): a head was.
+  function show(model, onExample, onHead) {
     const [from, to] = model.languages.map(languageName);
     const normalizers = new Set(Object.values(model.normalizers));
     at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
@@ -30,6 +30,10 @@ const Facts = (() => {
         button(text, () => onExample(text), { class: "quiet example", lang: model.languages[0] }),
       ),
     );
+    const small = AlphaPaths.small(model, onHead);
+    at("alpha-sentence").textContent = model.alpha_sentence || "";
+    at("small-paths").replaceChildren(...(small ? [small] : []));
+    at("learned").hidden = !small && !model.alpha_sentence;
     const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
     at("beam").replaceChildren(...numbers(model.limits.beam));
     at("n-best").replaceChildren(...numbers(model.limits.n_best));

@@ -1,0 +1,248 @@
+"""The density target: raises alphas until attention has the requested density.
+
+    density    of a row: keys with nonzero weight / keys it may attend to; of a head: the mean over rows; then over heads
+    objective  loss + price * sum over heads of density_h          the price acts on the alphas only
+    surrogate  d density_h / d alpha_h = (density_h(high) - density_h(alpha)) / (high - alpha)          at the current scores
+    ascent     multiplier *= exp(RATE * (ahead - target))         ahead = density + HORIZON * (density - density before)
+               price = multiplier * exp(DAMPING * (density - target))
+
+Density is a count: its derivative is zero almost everywhere, and near alpha = 1 even over an interval. The slope of the chord
+to alpha = `high` (sparsemax) is taken instead; it is measured, by counting, on a sample of the training data. The multiplier
+ascends by factors, which needs no scale of the loss, and stays positive; where density is below the target the price fades.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from entformer.checkpoint.folder import RunFolder
+from entformer.data.batch import Batch
+from entformer.data.batching import collate
+from entformer.data.store import TokenStore
+from entformer.decoding.attention_record import attention_hooks
+from entformer.errors import DataError
+from entformer.kernels.attention.api import attention
+from entformer.models.seq2seq import Seq2Seq
+from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.multihead_attention import MultiheadAttention
+
+SAMPLE = 128  # pairs
+MEASURE_EVERY = 10  # steps
+RATE = 3.0
+DAMPING = 5.0
+HORIZON = 10  # measurements; alphas react slowly; without extrapolation the multiplier would overshoot
+FIRST, LEAST, MOST = 1e-4, 1e-7, 1e2  # of the multiplier
+SHORTEST_CHORD = 0.1  # of alpha; closer to `high` the chord reaches down
+
+Densities = dict[tuple[str, int], Tensor]  # (kind, layer) -> (heads,)
+
+
+@dataclass(frozen=True)
+class HeadDensities:
+    """The density of every head on a batch, and the slope of its chord."""
+
+    density: Densities
+    slope: Densities
+
+
+def sample_of(store: TokenStore, device: torch.device) -> Batch:
+    """Returns pairs of a store, the same at every call. A batch of training would not do: its pairs have the same length."""
+    count = min(SAMPLE, len(store))
+    return collate(store, np.random.default_rng(0).choice(len(store), count, replace=False)).to(device)
+
+
+@torch.no_grad()
+def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensities:
+    """Measures the density of all heads on a batch, without dropout; with `slopes`, also the slopes of learned alphas."""
+    found = HeadDensities({}, {})
+
+    def look(kind: str, layer: int, module: MultiheadAttention, seen: AttentionTrace) -> None:
+        queries = batch.source_lengths if kind == "encoder" else batch.target_lengths
+        keys = batch.target_lengths if kind == "decoder" else batch.source_lengths
+        size = seen.stats.support_size  # (B, H, Lq)
+        positions = torch.arange(size.shape[2], device=size.device)
+        visible = keys.to(size.device)[:, None].expand(-1, size.shape[2])
+        if seen.causal:
+            visible = visible.minimum(positions + 1)
+        share = (positions < queries.to(size.device)[:, None]) / visible.clamp_min(1).double()  # (B, Lq), 0 for padding
+        rows = float(queries.sum())
+
+        def mean(sizes: Tensor) -> Tensor:
+            return (sizes * share[:, None]).sum((0, 2)) / rows
+
+        found.density[kind, layer] = own = mean(size)
+        if slopes and isinstance(module.alpha, LearnedAlpha):
+            alpha, high = module.alpha().detach(), module.alpha.high
+            other = torch.where(high - alpha > SHORTEST_CHORD, high, alpha - SHORTEST_CHORD)
+            value = seen.key.new_zeros(*seen.key.shape[:3], 1)
+            again: Any = attention(
+                seen.query,
+                seen.key,
+                value,
+                seen.masks.one_mask(),
+                alpha=other,
+                is_causal=seen.causal,
+                causal_offset=seen.offset,
+                key_mask=seen.masks.keys,
+                alibi_slopes=module.slopes,
+                return_stats=True,
+            )
+            found.slope[kind, layer] = (mean(again.stats.support_size) - own) / (other - alpha).double()
+
+    was_training = model.training
+    model.eval()
+    try:
+        with attention_hooks(model, look):
+            memory = model.encode(batch.source, batch.source_mask)
+            model.decode(batch.target[:, :-1], memory, batch.source_mask)
+    finally:
+        model.train(was_training)
+    return found
+
+
+@dataclass
+class Multiplier:
+    """Dual ascent on one density: computes its price from measured densities and validation losses."""
+
+    target: float
+    value: float = FIRST
+    density: float | None = None
+    """As last measured."""
+    held: bool = False
+    """The last validation loss was too high, so the multiplier does not rise."""
+
+    def ascend(self, density: float) -> None:
+        """Updates the multiplier with a new measurement."""
+        trend = 0.0 if self.density is None else density - self.density
+        ahead = min(max(density + HORIZON * trend, 0.0), 1.0)
+        self.density = density
+        if ahead < self.target or not self.held:
+            self.value = min(max(self.value * math.exp(RATE * (ahead - self.target)), LEAST), MOST)
+
+    def bound_loss(self, too_high: bool) -> None:
+        """Halves the multiplier at a validation whose loss is too high, and holds it until one is not."""
+        self.held = too_high
+        if too_high:
+            self.value = max(self.value / 2, LEAST)
+
+    @property
+    def price(self) -> float:
+        return 0.0 if self.density is None else self.value * math.exp(DAMPING * (self.density - self.target))
+
+
+@dataclass
+class DensityTarget:
+    """The constraint of a run: one multiplier for all heads, or one for each attention type that has a target."""
+
+    model: Seq2Seq
+    sample: Batch
+    """The batch on which densities are measured."""
+    target: float | Mapping[Any, float]
+    start_step: int = 0
+    """First steps, without a price."""
+    multipliers: dict[str, Multiplier] = field(init=False)
+    slope: Densities = field(init=False, default_factory=dict)
+    least_loss: float = math.inf
+    """The lowest validation loss so far."""
+
+    def __post_init__(self) -> None:
+        targets = self.target if isinstance(self.target, Mapping) else {"all": self.target}
+        self.multipliers = {kind: Multiplier(target) for kind, target in targets.items()}
+        self._layers = [
+            (kind, layer, module.alpha)
+            for kind, layer, module in self.model.attention_layers()
+            if isinstance(module.alpha, LearnedAlpha) and (kind in targets or "all" in targets)
+        ]
+
+    def _multiplier(self, kind: str) -> Multiplier:
+        return self.multipliers["all" if "all" in self.multipliers else kind]
+
+    def update(self, step: int) -> None:
+        """Adds the price to the gradients of the alphas in `step`, from 1 on; measures every `MEASURE_EVERY` steps."""
+        if step <= self.start_step:
+            return
+        if (step - self.start_step - 1) % MEASURE_EVERY == 0 or not self.slope:
+            self._measure()
+        for kind, layer, alpha in self._layers:
+            add_to_gradient(alpha, self._multiplier(kind).price * self.slope[kind, layer])
+
+    def _measure(self) -> None:
+        found = measure(self.model, self.sample, slopes=True)
+        self.slope = found.slope
+        for group, multiplier in self.multipliers.items():
+            own = [found.density[kind, layer] for kind, layer, _ in self._layers if group in ("all", kind)]
+            multiplier.ascend(float(torch.cat(own).mean()))
+
+    def validated(self, loss: float, increase: float | None, reference: float | None) -> None:
+        """Compares a validation loss with the bound: `increase` above `reference`, or else above the lowest loss of the run."""
+        self.least_loss = min(self.least_loss, loss)
+        if increase is not None:
+            bound = (1.0 + increase) * (self.least_loss if reference is None else reference)
+            for multiplier in self.multipliers.values():
+                multiplier.bound_loss(loss > bound)
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns the numbers for the log."""
+        return {
+            f"{name}_{group}" if group != "all" else name: value
+            for group, one in self.multipliers.items()
+            for name, value in (
+                ("density", one.density),
+                ("target", one.target),
+                ("multiplier", one.value),
+                ("price", one.price),
+            )
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint."""
+        return {
+            "multipliers": {name: [one.value, one.density, float(one.held)] for name, one in self.multipliers.items()},
+            "slope": [[kind, layer, values.tolist()] for (kind, layer), values in self.slope.items()],
+            "least_loss": None if math.isinf(self.least_loss) else self.least_loss,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restores a result of `state`."""
+        for name, (value, density, held) in state.get("multipliers", {}).items():
+            if name in self.multipliers:
+                one = self.multipliers[name]
+                one.value, one.density, one.held = value, density, bool(held)
+        rows: Iterable[Any] = state.get("slope", ())
+        self.slope = {(kind, layer): torch.tensor(values, dtype=torch.float64) for kind, layer, values in rows}
+        least = state.get("least_loss")
+        self.least_loss = math.inf if least is None else least
+
+
+@torch.no_grad()
+def add_to_gradient(alpha: LearnedAlpha, slope: Tensor) -> None:
+    """Adds d objective / d alpha, (heads,), to the gradient of the parameter of `alpha`."""
+    parameter = alpha.parameter
+    slope = slope.to(parameter.device).sum(0, keepdim=True) if alpha.tied else slope.to(parameter.device)
+    if alpha.parametrization == "sigmoid":
+        share = torch.sigmoid(parameter.double())
+        slope = slope * (alpha.high - alpha.low) * share * (1.0 - share)
+    added = slope.to(parameter.dtype)
+    parameter.grad = added if parameter.grad is None else parameter.grad + added
+
+
+def reference_loss(run: Path, step: int) -> float:
+    """Returns the validation loss of another run at this step, or at its last validation before.
+
+    Raises:
+        DataError: The run was not validated by then.
+    """
+    file = RunFolder(run).metrics
+    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    losses = [entry["loss"] for entry in entries if entry["kind"] == "valid" and entry["step"] <= step]
+    if not losses:
+        raise DataError(f"training.reference_run: {run} has no validation up to step {step} to compare the loss with.")
+    return float(losses[-1])
