@@ -133,4 +133,4 @@ def test_threads_share_one_module_while_lengths_grow(request: pytest.FixtureRequ
         for _ in range(CALLS // THREADS):
             encodings._tables.clear()
             outputs = list(pool.map(functools.partial(call, layer("rotary")), inputs))
-            torch.testing.assert_close(outputs, expected)  # products may round otherwise in another thread
+            torch.testing.assert_close(outputs, expected)

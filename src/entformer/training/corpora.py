@@ -95,7 +95,7 @@ def _prepare(
 
 
 def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> ParallelCorpus | None:
-    """Finds the text of the recipe, writing to `work` if need be; None if the recipe names a prepared directory only."""
+    """Locates the text of the recipe, writing to `work` if need be; None if the recipe names a prepared directory only."""
     if data.corpus == "builtin":
         return _with_tokenized(builtin_text(work, train=data.size), data)
     if data.corpus is not None:
