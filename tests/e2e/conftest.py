@@ -11,9 +11,9 @@ TIMEOUT = 90_000  # milliseconds; generous, so that slow machines pass
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Opens the browser for this directory: while playwright's event loop runs, other tests cannot start one."""
+    """Opens the browser for one file of tests: while playwright's event loop runs, other tests cannot start one."""
     path = next((path for name in NAMES if (path := shutil.which(name))), None)
     if path is None:
         reason = "chromium is not installed; run scripts/install_browser.sh, which make test does"
