@@ -6,7 +6,8 @@
     ef.hf.calibrate(model, texts, density=0.3)          # sparse, as close to the original as possible, without training
 
 names.py, heads.py (alphas and scales) -> function.py (attention) -> configs.py, coverage.py, inputs.py (which modules) ->
-convert.py, store.py (sparsify, densify, load) -> calibrate.py, callbacks.py, sampling.py.
+convert.py, store.py (sparsify, densify, load) -> texts.py, capture.py, calibration.py (without training), measure.py,
+callbacks.py (training), sampling.py.
 """
 
 import importlib
@@ -19,10 +20,17 @@ from entformer.errors import MissingExtra
 OLDEST = (5, 15)  # of transformers
 
 _HOME_OF = {
+    "AlphaSchedule": "entformer.hf.callbacks",
+    "Calibration": "entformer.hf.calibration",
+    "EntmaxLogitsProcessor": "entformer.hf.sampling",
     "SparseHeads": "entformer.hf.heads",
+    "SparsityCallback": "entformer.hf.callbacks",
     "UnsupportedModel": "entformer.hf.coverage",
     "alphas": "entformer.hf.convert",
+    "calibrate": "entformer.hf.calibration",
     "densify": "entformer.hf.convert",
+    "densities": "entformer.hf.measure",
+    "density": "entformer.hf.measure",
     "load": "entformer.hf.store",
     "parameter_groups": "entformer.hf.convert",
     "register": "entformer.hf.configs",
@@ -56,6 +64,10 @@ def __dir__() -> list[str]:
 _check_installed()
 
 if TYPE_CHECKING:
+    from entformer.hf.calibration import Calibration as Calibration
+    from entformer.hf.calibration import calibrate as calibrate
+    from entformer.hf.callbacks import AlphaSchedule as AlphaSchedule
+    from entformer.hf.callbacks import SparsityCallback as SparsityCallback
     from entformer.hf.configs import register as register
     from entformer.hf.convert import alphas as alphas
     from entformer.hf.convert import densify as densify
@@ -63,5 +75,8 @@ if TYPE_CHECKING:
     from entformer.hf.convert import scales as scales
     from entformer.hf.convert import sparsify as sparsify
     from entformer.hf.coverage import UnsupportedModel as UnsupportedModel
+    from entformer.hf.measure import densities as densities
+    from entformer.hf.measure import density as density
     from entformer.hf.heads import SparseHeads as SparseHeads
+    from entformer.hf.sampling import EntmaxLogitsProcessor as EntmaxLogitsProcessor
     from entformer.hf.store import load as load

@@ -88,7 +88,7 @@ def sparsify(
         heads.set(alpha=initial)
     write_settings(model, normalizer, alpha, wanted)
     if alpha == "calibrated":
-        from entformer.hf.calibrate import calibrate
+        from entformer.hf.calibration import calibrate
 
         calibrate(model, **calibration)
     return model

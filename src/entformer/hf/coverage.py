@@ -92,7 +92,7 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     seen: dict[int, AttentionModule] = {}
     counts: dict[str, int] = {}
 
-    def listener(module: nn.Module, call: Call, keywords: dict[str, Any]) -> None:
+    def listener(module: nn.Module, call: Call, _: Tensor, keywords: dict[str, Any]) -> None:
         if id(module) in seen:
             seen[id(module)].calls += 1
             return

@@ -10,7 +10,7 @@ The interface passes whatever keywords a model has. Those that change the result
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from transformers.utils import output_capturing
 
 from entformer.errors import ArgumentError
 from entformer.hf.names import DENSE, HEADS, SETTINGS
-from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.attention.api import Attention, RowStats, Support, attention
 from entformer.kernels.entmax.api import entmax
 
 IGNORED = frozenset(
@@ -61,20 +61,41 @@ class Call:
 
     @property
     def visible(self) -> Tensor:
-        """How many keys each query may attend to, (B, 1 or H, Lq)."""
-        batch, _, queries, _ = self.query.shape
-        keys = self.key.shape[2]
-        allowed = (
-            torch.ones(1, 1, queries, keys, dtype=torch.bool, device=self.query.device) if self.mask is None else self.mask
-        )
-        if self.causal:
-            allowed = allowed & allowed.new_ones(queries, keys).tril()
-        return allowed.sum(-1).expand(batch, -1, queries)
+        """How many keys each query may attend to, broadcasts to (B, H, Lq)."""
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        if self.mask is None:
+            places = torch.arange(1, queries + 1, device=self.query.device)
+            return (places.clamp_max(keys) if self.causal else torch.full_like(places, keys))[None, None]
+        allowed = self.mask.expand(*self.mask.shape[:2], queries, keys)
+        return (allowed.tril() if self.causal else allowed).sum(-1)
 
-    def attend(self, **options: Any) -> Attention | Tensor:
-        """Returns (B, H, Lq, Dv), or what `attention` returns with `options`."""
-        if self.softcap is not None and not options:
+    @torch.no_grad()
+    def support_size(self, alpha: Tensor | None = None) -> Tensor:
+        """Returns how many keys have nonzero weight, (B, H, Lq), also for another alpha (H,)."""
+        narrow = self.value[..., :1]  # the output is not needed
+        found = replace(self, value=narrow, dropout=0.0, **({} if alpha is None else {"alpha": alpha})).traced(support=False)
+        if found.stats is None:
+            raise ArgumentError("attention returned no statistics.")
+        return found.stats.support_size
+
+    def attend(self) -> Tensor:
+        """Returns the output, (B, H, Lq, Dv)."""
+        if self.softcap is not None:
             return self._dense_output()
+        output: Any = self._attention()
+        found: Tensor = output
+        return found
+
+    def traced(self, *, support: bool = True) -> Attention:
+        """Returns the output with the statistics of each row and the exact support; those of a sink are not included."""
+        if self.softcap is not None or self.sinks is not None:
+            weights = self.weights().detach()
+            return dense_trace(weights, self._dense_output())
+        found: Any = self._attention(return_stats=True, return_support=support)
+        traced: Attention = found
+        return traced
+
+    def _attention(self, **options: Any) -> Attention | Tensor:
         query, key, value, mask, offset = self.query, self.key, self.value, self.mask, 0
         if self.sinks is not None:
             query, key, value, mask, offset = self._with_sink_key()
@@ -147,19 +168,35 @@ class Call:
         return weights @ self.value.repeat_interleave(weights.shape[1] // self.value.shape[1], 1)
 
 
+def dense_trace(weights: Tensor, output: Tensor) -> Attention:
+    """Returns what `attention` returns with statistics and support, from dense weights (B, H, Lq, Lk)."""
+    flat = weights.reshape(-1, weights.shape[-1])
+    row, col = flat.nonzero(as_tuple=True)
+    size = (weights > 0).sum(-1)
+    crow = F.pad(size.flatten().cumsum(0), (1, 0))
+    entropy = torch.special.entr(weights).sum(-1)
+    support = Support(crow, col.to(torch.int32), flat[row, col])
+    return Attention(output, RowStats(size.to(torch.int32), entropy, torch.full_like(entropy, torch.nan)), support)
+
+
 def _times(tensor: Tensor, per_head: Tensor) -> Tensor:
     """Multiplies heads (axis 1) by numbers, rounding once."""
     dtype = torch.promote_types(tensor.dtype, per_head.dtype)
     return (tensor.to(dtype) * per_head.to(dtype)[:, None, None]).to(tensor.dtype)
 
 
-Listener = Callable[[nn.Module, Call, dict[str, Any]], None]
+Listener = Callable[[nn.Module, Call, Tensor, dict[str, Any]], None]
 _listener: ContextVar[Listener | None] = ContextVar("entformer_hf_listener", default=None)
+
+
+def set_listener(listener: Listener | None) -> None:
+    """Sets the listener of this thread until the next call, where a context cannot be entered and left in one function."""
+    _listener.set(listener)
 
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Calls `listener(module, call, keywords)` before every attention call in this context."""
+    """Calls `listener(module, call, output, keywords)` after every attention call in this context; output: (B, H, Lq, Dv)."""
     token = _listener.set(listener)
     try:
         yield
@@ -225,11 +262,9 @@ def forward(
         scale=scale,
         dropout=dropout,
     )
-    if not torch.compiler.is_compiling() and (listener := _listener.get()) is not None:
-        listener(module, call, {**keywords, "is_causal": declared})
     output = call.attend()
-    if not isinstance(output, Tensor):
-        raise ArgumentError("attention returned no tensor.")
+    if not torch.compiler.is_compiling() and (listener := _listener.get()) is not None:
+        listener(module, call, output, {**keywords, "is_causal": declared})
     wanted = bool(keywords.get("output_attentions")) or _attentions_requested()
     return output.transpose(1, 2).contiguous(), call.weights().to(query.dtype) if wanted else None
 
