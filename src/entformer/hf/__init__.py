@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from entformer.hf.convert import scales as scales
     from entformer.hf.convert import sparsify as sparsify
     from entformer.hf.coverage import UnsupportedModel as UnsupportedModel
+    from entformer.hf.heads import SparseHeads as SparseHeads
     from entformer.hf.measure import densities as densities
     from entformer.hf.measure import density as density
-    from entformer.hf.heads import SparseHeads as SparseHeads
     from entformer.hf.sampling import EntmaxLogitsProcessor as EntmaxLogitsProcessor
     from entformer.hf.store import load as load

@@ -1,6 +1,6 @@
 """Fine-tuning with transformers' Trainer: keeps alphas in their bounds, logs them, anneals them, and targets a density.
 
-    Trainer(model=model, ..., callbacks=[SparsityCallback(density=0.2, max_loss_increase=0.02)])
+Trainer(model=model, ..., callbacks=[SparsityCallback(density=0.2, max_loss_increase=0.02)])
 """
 
 import math
@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from entformer.errors import ArgumentError
-from entformer.hf.measure import DensityMeter
 from entformer.hf.function import set_listener
 from entformer.hf.heads import SparseHeads, sparse_heads
+from entformer.hf.measure import DensityMeter
 from entformer.nn.alpha import project_alphas
 from entformer.nn.density_price import Multiplier, add_to_gradient
 
@@ -132,7 +132,9 @@ class SparsityCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             if heads.learned:
                 add_to_gradient(heads.alpha_minus_1, self.multiplier.price * slope)
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any) -> None:
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+    ) -> None:
         """Clamps alphas to their bounds."""
         project_alphas(model, getattr(optimizer, "optimizer", optimizer))
 

@@ -29,13 +29,17 @@ IGNORED = frozenset(
         "deterministic",
         "encoder_attention_mask",  # already in attention_mask
         "encoder_hidden_states",
+        "labels",
+        "logits_to_keep",
         "max_length_k",  # with cu_seq_lens_k, which is used
         "max_length_q",
+        "num_items_in_batch",  # of the Trainer, for the loss
         "output_attentions",
         "output_hidden_states",
         "output_router_logits",
         "past_key_values",  # key and value hold it
         "return_dict",
+        "return_loss",
         "sliding_window",  # the mask function applies it
         "use_cache",
     )

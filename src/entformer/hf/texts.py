@@ -66,7 +66,9 @@ def model_inputs(
             tokenizer = tokenizer_of(inner, tokenizer)
         if pairs:
             if not isinstance(text, tuple) or len(text) != 2:
-                raise ArgumentError("an encoder-decoder model needs pairs (source, target), or its keyword arguments as a dict.")
+                raise ArgumentError(
+                    "an encoder-decoder model needs pairs (source, target), or its keyword arguments as a dict."
+                )
             source, target = (_ids(side, tokenizer, length) for side in text)
             start = getattr(config, "decoder_start_token_id", None)
             entry = {"input_ids": source, "decoder_input_ids": ([] if start is None else [int(start)]) + target[:-1]}
