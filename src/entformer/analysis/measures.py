@@ -41,6 +41,8 @@ class Measure:
     needs: Text = "any"
     self_attention: bool = False
     """Defined for self-attention only."""
+    tokens: bool = False
+    """Needs the ids of the tokens, `LayerRows.tokens`."""
     causal: bool = True
     """Defined for causal attention."""
     format: Literal["alpha", "percent", "number"] = "percent"
@@ -53,6 +55,7 @@ class Measure:
     def applies(self, rows: LayerRows, marks: Marks | None, *, statements: bool = False) -> bool:
         """Returns whether the measure is defined for this layer and text."""
         known = (self.needs == "any" or marks is not None) and (self.needs == "statements") == statements
+        known = known and (not self.tokens or rows.tokens is not None)
         return known and (self.causal or not rows.causal) and not (self.self_attention and rows.attn_type == "cross")
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,6 +184,27 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         compute=lambda rows, _: positional.last_key_weight(rows),
         over=StreamingMedians,
         causal=False,
+    ),
+    Measure(
+        name="induction",
+        title="Induction",
+        label="Induction",
+        text="Weight on the keys that followed earlier occurrences of the query's token: mean over queries whose token occurred "
+        "before, median over texts. High for heads that continue repeated text.",
+        compute=lambda rows, _: positional.repeated_token_weight(rows, 1),
+        over=StreamingMedians,
+        self_attention=True,
+        tokens=True,
+    ),
+    Measure(
+        name="duplicate",
+        title="Duplicate",
+        label="On the same token",
+        text="Weight on other occurrences of the query's token: mean over queries whose token occurred before, median over texts.",
+        compute=lambda rows, _: positional.repeated_token_weight(rows, 0),
+        over=StreamingMedians,
+        self_attention=True,
+        tokens=True,
     ),
     Measure(
         name="merging",

@@ -53,7 +53,7 @@ class Calibration:
     density: float
     """Nonzero weights over allowed pairs, all heads together, on the calibration text."""
     divergence: float
-    """The estimate of the mean KL divergence of the model's predictions in nats, from the damage; too low by a factor of 1 to 3."""
+    """An estimate of the KL divergence of predictions from those of the dense model, in nats; too low by a factor of 1 to 3."""
     dense_heads: int
     """How many heads keep softmax."""
     heads: int
@@ -119,8 +119,8 @@ def calibrate(
         if cost == "fisher" and not all(own.fisher is not None for own in captured.values()):
             raise ArgumentError('cost="fisher" needs a model with logits; use cost="output".')
         grids = {}
-        for number, (name, own) in enumerate(captured.items()):
-            grids[name] = measure_candidates(own)
+        for number, (name, seen) in enumerate(captured.items()):
+            grids[name] = measure_candidates(seen)
             if progress is not None:
                 progress("fitting heads", number + 1, len(captured))
         chosen = allocate(grids, target, max_divergence=max_divergence, cost=cost)
@@ -163,7 +163,8 @@ def measure_candidates(captured: Captured, candidates: Sequence[tuple[float, flo
 
 def _entropy(weights: Tensor) -> Tensor:
     """Returns the entropies of rows, summed over the rows of each head, (H,)."""
-    return torch.special.entr(weights.clamp_min(TINY)).sum((1, 2))
+    entropies: Tensor = torch.special.entr(weights.clamp_min(TINY)).sum((1, 2))
+    return entropies
 
 
 def allocate(

@@ -77,7 +77,8 @@ class Call:
     def support_size(self, alpha: Tensor | None = None) -> Tensor:
         """Returns how many keys have nonzero weight, (B, H, Lq), also for another alpha (H,)."""
         narrow = self.value[..., :1]  # the output is not needed
-        found = replace(self, value=narrow, dropout=0.0, **({} if alpha is None else {"alpha": alpha})).traced(support=False)
+        one = replace(self, value=narrow, dropout=0.0, alpha=self.alpha if alpha is None else alpha)
+        found = one.traced(support=False)
         if found.stats is None:
             raise ArgumentError("attention returned no statistics.")
         return found.stats.support_size

@@ -32,7 +32,7 @@ class DensityMeter:
             yield
 
     @torch.no_grad()
-    def listen(self, module: nn.Module, call: Call, _: Tensor, __: dict[str, Any]) -> None:
+    def listen(self, module: nn.Module, call: Call, output: Tensor, keywords: dict[str, Any]) -> None:
         """Counts one call of an attention module."""
         owned = module._modules.get(HEADS)
         heads = None if owned is None else active_heads(owned)
