@@ -189,8 +189,8 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         name="induction",
         title="Induction",
         label="Induction",
-        text="Weight on the keys that followed earlier occurrences of the query's token: mean over queries whose token occurred "
-        "before, median over texts. High for heads that continue repeated text.",
+        text="Weight on the keys that followed earlier occurrences of the query's token: mean over queries whose token "
+        "occurred before, median over texts. High for heads that continue repeated text.",
         compute=lambda rows, _: positional.repeated_token_weight(rows, 1),
         over=StreamingMedians,
         self_attention=True,
@@ -200,7 +200,8 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         name="duplicate",
         title="Duplicate",
         label="On the same token",
-        text="Weight on other occurrences of the query's token: mean over queries whose token occurred before, median over texts.",
+        text="Weight on other occurrences of the query's token: mean over queries whose token occurred before, median over "
+        "texts.",
         compute=lambda rows, _: positional.repeated_token_weight(rows, 0),
         over=StreamingMedians,
         self_attention=True,

@@ -34,9 +34,9 @@ AVERAGES = {
 
 def report(
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(metavar="RUN", help="Run directories of `entformer train` to compare, or of `entformer longctx`."),
-    ],
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -58,6 +58,16 @@ def report(
         ),
     ] = None,
     gold_first: Annotated[int, typer.Option(min=0, max=1, help="Index of the first word in --gold.")] = 0,
+    hf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|MODULE", help="Instead of runs, a Hugging Face model: a saved directory, or package.module:function."
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text for --hf; pairs separated by tabs for an encoder-decoder.")
+    ] = None,
+    length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf.")] = 512,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page; a .json file is written next to it.")] = Path(
         "report.html"
     ),
@@ -78,8 +88,22 @@ def report(
         raise ArgumentError(
             f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
         )
+    if (hf is None) == (not runs):
+        raise ArgumentError("give run directories, or --hf with a Hugging Face model.")
+    if (hf is None) != (text is None):
+        raise ArgumentError("--hf and --text are given together: a model and the text to analyze it on.")
     page = writable_file(out)
     figures = writable_directory(figures or page.parent / "figures")
+    if hf is not None and text is not None:
+        from entformer.cli.hugging_face import report_data_of
+
+        notes = Console(stderr=True, highlight=False, soft_wrap=True)
+        with progress_bar(notes) as show:
+            limits = {"length": length, "texts": sentences, "examples": examples}
+            content = report_data_of(hf, text, title=title, threads=threads, progress=show, **limits)
+            _finish(content, page, figures, as_json=as_json, show=show)
+        return
+    runs = runs or []
     sweeps = [path for path in runs if any(path.glob("results.jsonl")) or any(path.glob("*/results.jsonl"))]
     if sweeps:
         if others := [path for path in runs if path not in sweeps]:
@@ -92,7 +116,6 @@ def report(
     import torch
 
     from entformer.analysis.data import report_data
-    from entformer.analysis.html_report import write_report
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -113,8 +136,15 @@ def report(
     ]
     with progress_bar(notes) as show:
         content = report_data(prepared, examples=examples, title=title, progress=show)
-        show("drawing the figures")
-        files = write_report(content, page, figures)
+        _finish(content, page, figures, as_json=as_json, show=show)
+
+
+def _finish(content: dict[str, Any], page: Path, figures: Path, *, as_json: bool, show: Any) -> None:
+    """Writes the files and prints the summary."""
+    from entformer.analysis.html_report import write_report
+
+    show("drawing the figures")
+    files = write_report(content, page, figures)
     if as_json:
         summary = {**_as_dict(files), "runs": [_main_numbers(run) for run in content["runs"]]}
         print(json.dumps(summary, indent=1, ensure_ascii=False))

@@ -136,7 +136,6 @@ class SparsityCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
     ) -> None:
         """Clamps alphas to their bounds."""
-        optimizer = others.get("optimizer")
         project_alphas(model, getattr(optimizer, "optimizer", optimizer))
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:

@@ -42,7 +42,7 @@ def load(path: str | Path, *, model_class: type[nn.Module] | None = None, **opti
             f"{folder}/config.json has no {SETTINGS!r} settings: it is not a converted model. Load it with transformers, "
             "then call entformer.hf.sparsify(model)."
         )
-    chosen = model_class or _class_of(config, folder)
+    chosen = model_class or class_of(config, folder)
     model, report = _with_heads(chosen, settings, folder).from_pretrained(folder, output_loading_info=True, **options)
     if missing := sorted(key for key in report["missing_keys"] if f".{HEADS}." in f".{key}"):
         raise DataError(f"{folder} has no {missing[0]} (and {len(missing) - 1} more): the weights were saved without alphas.")
@@ -86,7 +86,8 @@ def attach_saved(model: nn.Module, settings: dict[str, Any], source: Path | str)
             module.__dict__[DENSE] = True
 
 
-def _class_of(config: dict[str, Any], folder: Path) -> type[nn.Module]:
+def class_of(config: dict[str, Any], folder: Path) -> type[nn.Module]:
+    """Returns the class that a saved configuration names."""
     names = config.get("architectures") or []
     found = getattr(transformers, names[0], None) if names else None
     if found is None:
