@@ -20,22 +20,23 @@ labels = torch.arange(256) % 2
 ids[labels == 1, torch.randint(16, (128,))] = 5
 data = [{"input_ids": row.tolist(), "labels": int(label)} for row, label in zip(ids, labels, strict=True)]
 
-ef.hf.sparsify(model)  # computes what it computed before, and has an alpha and a score scale per head
+ef.hf.sparsify(model, init=1.3)  # an alpha and a score scale per head; init=1, the default, would be softmax
 callback = ef.hf.SparsityCallback(density=0.3, measure_every=5)  # logs alphas, and raises them until 70% of the weights are 0
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = t.TrainingArguments(
         folder,
-        max_steps=40,
+        max_steps=48,
         per_device_train_batch_size=32,
-        learning_rate=5e-3,
         logging_steps=10,
         save_strategy="no",
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = t.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
+    optimizer = torch.optim.AdamW(ef.hf.parameter_groups(model, lr=5e-3, alpha_lr=5e-2))  # alphas may move faster
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    trainer = t.Trainer(model, arguments, train_dataset=data, callbacks=[callback], optimizers=(optimizer, schedule))
     trainer.train()
     model.save_pretrained(f"{folder}/sparse")  # alphas and scales are among the weights
     again = ef.hf.load(f"{folder}/sparse")
