@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
+
+from entformer.analysis.assemble import assemble
 
 
 def open_page(browser: Browser, path: Path, width: int = 1280, **options: object) -> Iterator[Page]:
@@ -18,6 +21,13 @@ def open_page(browser: Browser, path: Path, width: int = 1280, **options: object
     yield page
     assert errors == []
     context.close()
+
+
+def open_report(browser: Browser, directory: Path, data: dict[str, Any], **options: Any) -> Iterator[Page]:
+    """Yields the page of this data."""
+    path = directory / "report.html"
+    path.write_text(assemble(data), encoding="utf-8")
+    yield from open_page(browser, path, **options)
 
 
 def choose_head(page: Page, key: str) -> None:

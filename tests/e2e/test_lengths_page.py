@@ -1,6 +1,5 @@
 """The report of long-context sweeps in a real browser: values under the pointer, switches, measures, themes, small screens."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +90,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lengths") / "report.html"
     path.write_text(assemble_lengths(DATA), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    yield from open_page(browser, report)
 
 
 def shown(page: Page) -> dict[str, float]:

@@ -21,6 +21,7 @@ from entformer.analysis.words import WordMarker
 from entformer.data.batch import Batch
 from entformer.decoding.attention_record import rows_per_head
 from entformer.decoding.records import SparseRows
+from entformer.kernels.attention import reference
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
@@ -72,10 +73,7 @@ def view_sentence(
                 scores[f"{attn_type}.{layer}.{head}"] = own
         queries, keys = sizes[0 if attn_type == "encoder" else 1], sizes[1 if attn_type == "decoder" else 0]
         rows = layer_rows(attn_type, layer, trace, np.array([queries]), np.array([keys]))
-        for name, values in measure_sentence(rows, marks.get(attn_type)).items():
-            for head, value in enumerate(values):
-                if value is not None:
-                    measures.setdefault(f"{attn_type}.{layer}.{head}", {})[name] = value
+        measures.update(measure_sentence(rows, marks.get(attn_type)))
 
     run_with_trace(model, batch.to(model.source_embedding.device), hook)
     pieces = tuple(subwords.pieces(source)), tuple(subwords.pieces(target))
@@ -84,22 +82,19 @@ def view_sentence(
 
 def attention_scores(module: MultiheadAttention, trace: AttentionTrace) -> NDArray[np.float32]:
     """Computes the normalizer's input for a batch of one, (H, Lq, Lk); -inf where masked."""
-    query, key = trace.query[0].float(), trace.key[0].float()  # (H, L, D)
-    scores = query @ key.transpose(-1, -2) / math.sqrt(max(query.shape[-1], 1))
-    distance = torch.arange(query.shape[1], device=query.device)[:, None] + trace.offset
-    distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): query position - key position
-    if module.slopes is not None:
-        scores = scores - module.slopes.float()[:, None, None] * distance.abs()
-    if trace.masks.bias is not None:
-        scores = scores + trace.masks.bias[0].float()
-    hidden = torch.zeros_like(scores, dtype=torch.bool)
-    if trace.causal:
-        hidden |= distance < 0
-    if trace.masks.pairs is not None:
-        hidden |= ~trace.masks.pairs[0]
-    if trace.masks.keys is not None:
-        hidden |= ~trace.masks.keys[0]
-    found: NDArray[np.float32] = scores.masked_fill(hidden, -math.inf).cpu().numpy()
+    scores, _ = reference.scores(
+        trace.query,
+        trace.key,
+        attn_mask=trace.masks.pairs,
+        key_mask=trace.masks.keys,
+        bias=trace.masks.bias,
+        alibi_slopes=None if module.slopes is None else module.slopes[None],
+        scale=1.0 / math.sqrt(max(trace.query.shape[-1], 1)),
+        is_causal=trace.causal,
+        causal_offset=trace.offset,
+        dtype=torch.float32,
+    )
+    found: NDArray[np.float32] = scores[0].cpu().numpy()
     return found
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import entformer
 from entformer.analysis.collect import Collector, collect, layer_rows, run_with_trace
 from entformer.analysis.density import density, entropy
 from entformer.analysis.positional import positional_confidence
@@ -159,10 +158,6 @@ def test_only_the_kinds_asked_for_are_watched(model: Seq2Seq, store: TokenStore)
     batch = next(batches(store))
     run_with_trace(model, batch, watch, attn_types=("cross",))
     assert seen == [("cross", 0), ("cross", 1)]
-
-
-def test_the_public_name() -> None:
-    assert entformer.analysis.collect is collect
 
 
 def test_attention_of_a_half_precision_model(subwords: SubwordTokenizer, store: TokenStore) -> None:

@@ -31,7 +31,7 @@ const Charts = (() => {
     const yForm = options.yForm || String;
     const xTicks = options.xTicks || ticks(...xs);
     const yTicks = options.yTicks || ticks(...ys, 4);
-    const plot = svg("g", {});
+    const plot = svg("g");
     const image = svg(
       "svg",
       { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label },
@@ -80,7 +80,7 @@ const Charts = (() => {
             height: Math.max(chart.y(0) - high, 0),
             fill: color,
           },
-          svg("title", {}, `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${Numbers.percent(count / total)}`),
+          svg("title", `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${Numbers.percent(count / total)}`),
         ),
       );
     });
@@ -125,12 +125,10 @@ const Charts = (() => {
   // The color, dash and shape of each run.
   function runLegend(runs) {
     return el(
-      "div",
-      { class: "legend runs" },
+      "div.legend.runs",
       runs.map((run, index) =>
         el(
           "span",
-          {},
           svg(
             "svg",
             { viewBox: "0 0 34 12", width: 34, height: 12, "aria-hidden": "true" },
@@ -152,7 +150,7 @@ const Charts = (() => {
   }
 
   const figure = (title, text, ...content) =>
-    el("figure", { class: "chart-block" }, el("figcaption", {}, el("h3", {}, title), el("p", {}, text)), content);
+    el("figure.chart-block", el("figcaption", el("h3", title), el("p", text)), content);
 
   return { frame, histogram, counts, path, shape, ticks, percent, integers, runLegend, figure };
 })();

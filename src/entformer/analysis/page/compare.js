@@ -30,10 +30,9 @@ const Compare = (() => {
     const attnTypes = Data.allAttnTypes(runs);
     if (runs.length === 1) {
       return el(
-        "div",
-        { class: "chart-row" },
+        "div.chart-row",
         attnTypes.map((attnType) =>
-          el("div", {}, el("h4", {}, Data.ATTENTION_TITLES[attnType]), draw(runs[0], Data.headsOf(runs[0], attnType), attnType, 0)),
+          el("div", el("h4", Data.ATTENTION_TITLES[attnType]), draw(runs[0], Data.headsOf(runs[0], attnType), attnType, 0)),
         ),
       );
     }
@@ -41,13 +40,12 @@ const Compare = (() => {
       "div",
       { class: "matrix", style: { "--runs": runs.length } },
       attnTypes.map((attnType) => [
-        el("h4", { class: "type-name" }, Data.ATTENTION_TITLES[attnType]),
+        el("h4.type-name", Data.ATTENTION_TITLES[attnType]),
         runs.map((run, index) =>
           el(
-            "div",
-            { class: "one" },
+            "div.one",
             el("p", { class: "run-name", style: { color: Colors.run(index) } }, run.name),
-            draw(run, Data.headsOf(run, attnType), attnType, index) || el("p", { class: "note" }, "–"),
+            draw(run, Data.headsOf(run, attnType), attnType, index) || el("p.note", "–"),
           ),
         ),
       ]),
@@ -157,7 +155,7 @@ const Compare = (() => {
             svg(
               "circle",
               { class: "dot", cx: chart.x(head.layer), cy: chart.y(head.density), r: 4, fill: color },
-              svg("title", {}, `${Data.keyOf(head)}: ${Numbers.percent(head.density)}`),
+              svg("title", `${Data.keyOf(head)}: ${Numbers.percent(head.density)}`),
             ),
           ),
         );
@@ -204,7 +202,7 @@ const Compare = (() => {
           const node = Charts.shape(index, chart.x(head[offset]), chart.y(index), Colors.run(index));
           node.setAttribute("class", head === best ? "dot best" : "dot");
           node.addEventListener("click", () => onOpen(index, Data.keyOf(head)));
-          node.append(svg("title", {}, `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`));
+          node.append(svg("title", `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`));
           chart.plot.append(node);
         }
         if (best) {
@@ -225,8 +223,7 @@ const Compare = (() => {
       });
       return el(
         "div",
-        {},
-        el("h4", {}, `On ${name}`),
+        el("h4", `On ${name}`),
         chart.svg,
         runs.map((run, index) => counted(run, number, runs.length > 1 && Colors.run(index))),
       );
@@ -236,7 +233,7 @@ const Compare = (() => {
       "Each mark is a self-attention head: the median weight it puts on a fixed offset. " +
         "The head with the highest confidence of each run is named. Heads of 40% or more are counted.",
       Charts.runLegend(runs),
-      el("div", { class: "chart-row" }, panels),
+      el("div.chart-row", panels),
     );
   }
 
@@ -256,18 +253,16 @@ const Compare = (() => {
       "The best previous-token head",
       "In the encoder of each run, on the sentence chosen above. Blank is exactly 0.",
       el(
-        "div",
-        { class: "best-heads" },
+        "div.best-heads",
         found.map(({ run, index, head, rows }) =>
           Heads.card(
             rows,
             () => onOpen(index, Data.keyOf(head)),
             el("span", { class: "run-name", style: { color: Colors.run(index) } }, run.name),
             el(
-              "span",
-              { class: "facts" },
+              "span.facts",
               Heads.chip(Data.alphaOf(run, head), false),
-              el("span", {}, `${Data.keyOf(head)} · ${Numbers.percent(head[PREVIOUS])}`),
+              el("span", `${Data.keyOf(head)} · ${Numbers.percent(head[PREVIOUS])}`),
             ),
           ),
         ),
@@ -277,8 +272,8 @@ const Compare = (() => {
 
   // onOpen(run index, key).
   function create({ onOpen }) {
-    const element = el("div", { class: "compare" });
-    const onSentence = el("div", {});
+    const element = el("div.compare");
+    const onSentence = el("div");
 
     function show(runs, sentenceId) {
       element.replaceChildren(
