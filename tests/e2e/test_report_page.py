@@ -85,7 +85,7 @@ def test_cells_of_zero_small_and_masked_weights_look_different(page: Page) -> No
     assert box is not None
     texts = set()
     for step in range(6, int(box["width"]) - 60, 25):
-        page.mouse.move(box["x"] + step + 60, box["y"] + box["height"] / 2)
+        page.mouse.move(box["x"] + step + 60, box["y"] + 0.75 * box["height"])
         if page.locator(".tip").is_visible():
             texts.add(page.locator(".tip").inner_text().split(": ")[1])
     assert "exactly 0" in texts
