@@ -21,7 +21,6 @@ from entformer.analysis.words import WordMarker
 from entformer.data.batch import Batch
 from entformer.decoding.attention_record import rows_per_head
 from entformer.decoding.records import SparseRows
-from entformer.kernels.attention import reference
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
@@ -82,19 +81,22 @@ def view_sentence(
 
 def attention_scores(module: MultiheadAttention, trace: AttentionTrace) -> NDArray[np.float32]:
     """Computes the normalizer's input for a batch of one, (H, Lq, Lk); -inf where masked."""
-    scores, _ = reference.scores(
-        trace.query,
-        trace.key,
-        attn_mask=trace.masks.pairs,
-        key_mask=trace.masks.keys,
-        bias=trace.masks.bias,
-        alibi_slopes=None if module.slopes is None else module.slopes[None],
-        scale=1.0 / math.sqrt(max(trace.query.shape[-1], 1)),
-        is_causal=trace.causal,
-        causal_offset=trace.offset,
-        dtype=torch.float32,
-    )
-    found: NDArray[np.float32] = scores[0].cpu().numpy()
+    query, key = trace.query[0].float(), trace.key[0].float()  # (H, L, D)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(max(query.shape[-1], 1))
+    distance = torch.arange(query.shape[1], device=query.device)[:, None] + trace.offset
+    distance = distance - torch.arange(key.shape[1], device=query.device)  # (Lq, Lk): query position - key position
+    if module.slopes is not None:
+        scores = scores - module.slopes.float()[:, None, None] * distance.abs()
+    if trace.masks.bias is not None:
+        scores = scores + trace.masks.bias[0].float()
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if trace.causal:
+        hidden |= distance < 0
+    if trace.masks.pairs is not None:
+        hidden |= ~trace.masks.pairs[0]
+    if trace.masks.keys is not None:
+        hidden |= ~trace.masks.keys[0]
+    found: NDArray[np.float32] = scores.masked_fill(hidden, -math.inf).cpu().numpy()
     return found
 
 
