@@ -50,9 +50,6 @@ def series(number: int, method: str, positions: str) -> dict[str, Any]:
         "positions": positions,
         "about": f"about {method}",
         "seeds": [0, 1],
-        "parameters": 1000,
-        "updates": 10,
-        "seconds": 1.5,
         "diverged": 0,
         "points": points,
         "learned": learned if scaled else [],
@@ -76,8 +73,6 @@ def sweep(task: str) -> dict[str, Any]:
 
 
 DATA = {
-    "version": 1,
-    "kind": "longctx",
     "title": "Length generalization: copy, <sort>",
     "created": "2026-11-16T00:00:00+00:00",
     "entformer": "0.1.0",

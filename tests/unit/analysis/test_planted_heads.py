@@ -151,13 +151,6 @@ def test_the_null_rate_of_a_layer_counts_rows_without_weight() -> None:
     assert whole.null_rate == 0.0
 
 
-def test_the_density_histogram_has_a_head_and_a_sentence_for_one_count() -> None:
-    table = measured(BROAD, SELF)
-    assert [sum(row.density_histogram) for row in table] == [SENTENCES, SENTENCES]
-    assert table.heads[0].density_histogram[-1] == SENTENCES
-    assert table.heads[1].density_histogram[2] == SENTENCES  # 1 of 10 keys
-
-
 def test_a_contrast_without_its_questions_is_refused() -> None:
     rows = LayerRows.from_dense("encoder", 0, np.broadcast_to(SELF, (SENTENCES, 1, TOKENS, TOKENS)))
     with pytest.raises(ArgumentError, match="add the questions themselves first"):

@@ -52,6 +52,18 @@ const Compare = (() => {
     );
   }
 
+  // A histogram for each attention type and shown run, on one scale; the mean of the values is marked.
+  function histograms(runs, shown, { values, counts, label, ...options }) {
+    const all = shown.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => counts(Data.headsOf(run, attnType))));
+    const top = Math.min(1, tallest(all));
+    return matrix(shown, (run, heads, attnType) => {
+      const mark = Data.mean(values(heads));
+      if (mark === null) return null;
+      const text = `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: ${label(heads)} ${options.markForm(mark)}`;
+      return Charts.histogram(counts(heads), { ...options, top, mark, color: Colors.run(runs.indexOf(run)), label: text });
+    });
+  }
+
   // A fixed alpha is the same in all heads; a learned one has a path or differs between heads.
   const learnsAlpha = (run) => {
     const own = new Set(run.heads.map((head) => head.alpha).filter((alpha) => !Numbers.missing(alpha)));
@@ -68,59 +80,35 @@ const Compare = (() => {
   function alphas(runs) {
     const learning = runs.filter(learnsAlpha);
     if (!learning.length) return null;
-    const values = (run, attnType) =>
-      Data.headsOf(run, attnType)
-        .map((head) => head.alpha)
-        .filter((alpha) => !Numbers.missing(alpha));
-    const all = learning.flatMap((run) => run.heads.map((head) => head.alpha ?? 1));
+    const values = (heads) => heads.map((head) => head.alpha).filter((alpha) => !Numbers.missing(alpha));
+    const x = [1, Math.max(2, ...learning.flatMap((run) => values(run.heads)))];
     const only = runs.length > 1 && learning.length === 1 ? ` Only ${learning[0].name} learns it.` : "";
-    const range = [1, Math.max(2, ...all)];
-    const top = Math.min(
-      1,
-      tallest(learning.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => Charts.counts(values(run, attnType), range, BINS)))),
-    );
     return Charts.figure(
       "Learned α",
       `The fraction of heads at each α: 1 is softmax, 2 is sparsemax.${only}${learning.map(fromStart).join("")}`,
-      matrix(learning, (run, heads, attnType) => {
-        const own = values(run, attnType);
-        return (
-          own.length &&
-          Charts.histogram(Charts.counts(own, range, BINS), {
-            x: range,
-            top,
-            color: Colors.run(runs.indexOf(run)),
-            xForm: (value) => value.toFixed(1),
-            markForm: Numbers.alpha,
-            mark: Data.mean(own),
-            label: `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: ${own.length} heads, mean alpha ${Numbers.alpha(Data.mean(own))}`,
-          })
-        );
+      histograms(runs, learning, {
+        values,
+        counts: (heads) => Charts.counts(values(heads), x, BINS),
+        label: (heads) => `${values(heads).length} heads, mean alpha`,
+        x,
+        xForm: (value) => value.toFixed(1),
+        markForm: Numbers.alpha,
       }),
     );
   }
 
   function densities(runs) {
-    const top = Math.min(1, tallest(runs.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => summed(Data.headsOf(run, attnType))))));
     return Charts.figure(
       "How dense attention is",
       "The fraction of heads and sentences at each density: visible keys with nonzero weight, averaged over the queries of the " +
         "sentence. Softmax is one bar at 100%.",
-      matrix(runs, (run, heads, attnType, index) => {
-        const counts = summed(heads);
-        const mean = Data.mean(heads.map((head) => head.density));
-        return (
-          counts.length &&
-          Charts.histogram(counts, {
-            x: [0, 1],
-            top,
-            color: Colors.run(index),
-            xForm: Charts.percent,
-            markForm: Numbers.percent,
-            mark: mean,
-            label: `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: mean density ${Numbers.percent(mean)}`,
-          })
-        );
+      histograms(runs, runs, {
+        values: (heads) => heads.map((head) => head.density),
+        counts: summed,
+        label: () => "mean density",
+        x: [0, 1],
+        xForm: Charts.percent,
+        markForm: Numbers.percent,
       }),
     );
   }
@@ -199,11 +187,9 @@ const Compare = (() => {
           svg("line", { class: "rule", x1: chart.x(0), x2: chart.x(1), y1: chart.y(index), y2: chart.y(index) }),
         );
         for (const head of heads) {
-          const node = Charts.shape(index, chart.x(head[offset]), chart.y(index), Colors.run(index));
-          node.setAttribute("class", head === best ? "dot best" : "dot");
-          node.addEventListener("click", () => onOpen(index, Data.keyOf(head)));
-          node.append(svg("title", `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`));
-          chart.plot.append(node);
+          const open = { class: head === best ? "dot best" : "dot", onclick: () => onOpen(index, Data.keyOf(head)) };
+          const title = `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`;
+          chart.plot.append(Charts.shape(index, chart.x(head[offset]), chart.y(index), Colors.run(index), open, title));
         }
         if (best) {
           const near = best[offset] > 0.5;

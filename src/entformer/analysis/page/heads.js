@@ -48,7 +48,7 @@ const Heads = (() => {
 
   // onOpen(key): a head was chosen.
   function create({ onOpen }) {
-    const element = el("div.panels");
+    const element = el("div.columns");
     let content = null;
     let buttons = new Map();
 

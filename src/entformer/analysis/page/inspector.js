@@ -57,11 +57,12 @@ const Inspector = (() => {
       }),
       "name rows by the token predicted",
     );
+    const [small, large] = [el("i.swatch"), el("i.swatch")];
     const legend = el(
-      "div.legend",
+      "div.flow.legend",
       el("span.without", el("i.swatch.zero"), el("span", "exactly 0")),
-      el("span", el("i.swatch.small"), "small"),
-      el("span", el("i.swatch.large"), el("span.largest", "1")),
+      el("span", small, "small"),
+      el("span", large, el("span.largest", "1")),
       el("span.future", el("i.swatch"), "not visible"),
     );
     const figure = el("div.figure");
@@ -88,14 +89,14 @@ const Inspector = (() => {
       note,
     );
     const measures = el("dl.measures");
-    const roles = el("div.roles");
+    const roles = el("div.flow.roles");
 
     const element = el(
       "article",
       { class: "inspector", "aria-labelledby": "head-title" },
       el(
         "header",
-        el("div.naming", title, el("p", code, own)),
+        el("div.naming", title, el("p.flow", code, own)),
         el(
           "div.steps",
           button("←", () => step(-1), { class: "quiet", "aria-label": "Previous head" }),
@@ -104,7 +105,7 @@ const Inspector = (() => {
       ),
       el(
         "div.sides",
-        el("div.side.figure-side", el("div.bar-above", switches, rowsAs), figure, legend),
+        el("div.side.figure-side", el("div.flow.bar-above", switches, rowsAs), figure, legend),
         el("div.side", control, tokens.element),
       ),
       el("div.below", el("div", el("h4", scope), measures), withRoles && el("div", el("h4", "Head roles"), roles)),
@@ -195,6 +196,8 @@ const Inspector = (() => {
         figure.replaceChildren(el("p.note", "The weights of this head are not stored for this sentence."));
         return;
       }
+      small.style.background = Colors.weight(0);
+      large.style.background = Colors.weight(1);
       const [swatch, meaning] = legend.querySelector(".without").children;
       swatch.classList.toggle("zero", !rows.cut);
       meaning.textContent = Data.restText(rows);

@@ -29,7 +29,7 @@
   function toggles(legend, names, chosen, drawn) {
     if (names.length < 2) return null;
     return el(
-      "fieldset",
+      "fieldset.flow",
       el("legend", legend),
       names.map((one) => {
         const toggle = (event) => {
@@ -52,7 +52,7 @@
     const buttons = Object.entries(options).map(([value, text]) =>
       button(text, () => choose(value), { "aria-pressed": state[key] === value }),
     );
-    return el("fieldset", { "data-key": key }, el("legend", legend), el("span.choice", buttons));
+    return el("fieldset.flow", { "data-key": key }, el("legend", legend), el("span.choice", buttons));
   }
 
   function showSwitches() {

@@ -29,11 +29,10 @@ const AlphaPaths = (() => {
     chart.plot.append(svg("line", { class: "rule", x1: chart.x(range[0]), x2: chart.x(range[1]), y1: chart.y(range[0]), y2: chart.y(range[1]) }));
     for (const head of heads) {
       const attnType = Data.ATTENTION_TYPES.indexOf(head.attn_type);
-      const node = Charts.shape(attnType, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(attnType));
-      node.setAttribute("class", "dot");
       const [from, to] = [head.alpha_initial, head.alpha].map(Numbers.alpha);
-      node.append(svg("title", `${Data.keyOf(head)}: ${from} → ${to}`));
-      chart.plot.append(node);
+      const [x, y] = [chart.x(head.alpha_initial), chart.y(head.alpha)];
+      const title = `${Data.keyOf(head)}: ${from} → ${to}`;
+      chart.plot.append(Charts.shape(attnType, x, y, Colors.run(attnType), { class: "dot" }, title));
     }
     const attnTypes = Data.attnTypes(run).map((attnType) => {
       const at = Data.ATTENTION_TYPES.indexOf(attnType);
@@ -45,7 +44,7 @@ const AlphaPaths = (() => {
       "div.start",
       el("h3", "Before and after training"),
       el("p", { class: "lead", id: "alpha-correlation" }, run.alpha_sentence || "α before and after training."),
-      el("div.from-to", chart.svg, el("div.legend", attnTypes)),
+      el("div.from-to", chart.svg, el("div.flow.legend", attnTypes)),
     );
   }
 
@@ -135,7 +134,7 @@ const AlphaPaths = (() => {
           slider,
         ),
         el(
-          "div.legend",
+          "div.flow.legend",
           Array.from({ length: layers }, (_, layer) =>
             el("span", el("i", { class: "swatch", style: { background: Colors.layer(layer, layers) } }), `layer ${layer}`),
           ),

@@ -79,7 +79,7 @@ const Roles = (() => {
     return Charts.figure(
       "One head, two sentences",
       `A head of ${run.name} attends to few keys in one sentence and to many in another of similar length.`,
-      el("div.pairs", complete),
+      el("div.columns", complete),
     );
   }
 

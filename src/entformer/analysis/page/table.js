@@ -74,7 +74,7 @@ const HeadTable = (() => {
 
     function cell(column, head) {
       const [key, value] = [Data.keyOf(head), column.value(head)];
-      if (column === HEAD) return button(key, () => onOpen(key), { class: "link" });
+      if (column === HEAD) return button(key, () => onOpen(key), { class: "bare link" });
       if (column.name === "alpha") return Heads.chip(value, false, "");
       if (column !== ROLES)
         return el("td", { class: Numbers.missing(value) ? "missing" : "" }, Numbers.measure(column, value));

@@ -20,7 +20,7 @@ const Changes = (() => {
     const element = el(
       "div.changes",
       el(
-        "div.all-heads",
+        "div.flow.all-heads",
         el("span", "What if"),
         attnType,
         el("span", "were"),
@@ -51,7 +51,7 @@ const Changes = (() => {
       const chips = whole.map(({ name, keys, alpha }) => chip(el("span", name), `α ${Numbers.alpha(alpha)}`, name, keys));
       for (const [key, alpha] of single.slice(0, SHOWN)) {
         const own = Data.alphaOf(run, Data.findHead(run, key));
-        const name = button(el("code", key), () => onOpen(key), { class: "name", title: "Show this head" });
+        const name = button(el("code", key), () => onOpen(key), { class: "bare name", title: "Show this head" });
         chips.push(chip(name, `α ${Numbers.alpha(own)} → ${Numbers.alpha(alpha)}`, key, [key]));
       }
       if (single.length > SHOWN) chips.push(el("span.note", `and ${single.length - SHOWN} more`));
@@ -70,7 +70,7 @@ const Changes = (() => {
     }
 
     function chip(name, text, spoken, keys) {
-      const undo = button("×", () => onRemove(keys), { class: "undo", "aria-label": `Undo the change of ${spoken}` });
+      const undo = button("×", () => onRemove(keys), { class: "bare undo", "aria-label": `Undo the change of ${spoken}` });
       return el("span", { class: "change", "data-keys": keys.join(" ") }, name, ` ${text} `, undo);
     }
 

@@ -30,7 +30,7 @@
     controls: [
       el(
         "div",
-        { class: "presets", role: "group", "aria-label": "Try this head as" },
+        { class: "flow presets", role: "group", "aria-label": "Try this head as" },
         Changes.PRESETS.map(([alpha, name]) =>
           button(`as ${name}`, () => changeAlpha(state.key, alpha), { class: "quiet", "data-alpha": alpha }),
         ),

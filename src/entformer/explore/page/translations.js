@@ -34,7 +34,7 @@ const Translations = (() => {
               ],
               () => onChoose(side, index),
               {
-                class: index ? "candidate" : "candidate best",
+                class: index ? "bare candidate" : "bare candidate best",
                 "aria-pressed": content.side === side && content.index === index,
                 "data-side": side,
                 "data-index": index,
