@@ -109,7 +109,8 @@ def test_the_gradient_does_not_depend_on_the_reserve(
         inputs = (grad_like(out), q, k, v, alphas, None, None, bias, *state, saved, *how, seed, True)
         found.append(ops.attention_backward(*inputs))
     for with_reserve, without in zip(*found, strict=True):
-        torch.testing.assert_close(with_reserve, without, rtol=0.0, atol=2e-6 * without.abs().max().item())
+        if without.numel():  # else it was not requested
+            torch.testing.assert_close(with_reserve, without, rtol=0.0, atol=2e-6 * without.abs().max().item())
 
 
 class Heads(nn.Module):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention import ops, reference
+from entformer.kernels.attention import ops
+from entformer.kernels.attention import reference_ops as reference
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

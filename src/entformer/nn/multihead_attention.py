@@ -293,7 +293,8 @@ class MultiheadAttention(TorchAttention):
             found = output if isinstance(output, Attention) else Attention(output, None, None)
         if self.hook is not None and found.support is not None and found.stats is not None:
             call = (q.detach(), k.detach(), terms.masks, terms.causal, terms.offset)
-            self.hook(AttentionTrace(found.support, found.stats, *call))
+            support = found.support._replace(weight=found.support.weight.detach())
+            self.hook(AttentionTrace(support, found.stats, *call))
         return found
 
     def _alpha(self) -> float | Tensor:
