@@ -1,14 +1,9 @@
 """Builds and loads the C++ kernels of `csrc/`, which register themselves as torch operators.
 
-The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`) and reused by every
-later process. A lock keeps two processes from building at once, a rename makes the result appear whole or not at all, and a
-checksum in its name is verified before loading, so a truncated or stale file is rebuilt instead of crashing the process. A
-library that other users could have written is never loaded: the file and its folders must belong to the user or to root and be
-writable by nobody else. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS` adds compiler flags (for
-sanitizers).
-
-A process forked while another thread builds or loads does so for itself. Run as a module (`python -m entformer.kernels.native`)
-it builds and reports; `make install` does that.
+The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`). A lock keeps two
+processes from building at once, and a checksum in its name is verified before loading, so that a truncated file is rebuilt. A
+library that other users could have written is never loaded. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS`
+adds compiler flags. Run as a module (`python -m entformer.kernels.native`) it builds and reports.
 """
 
 import ctypes
@@ -38,7 +33,6 @@ X86_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
 }
-# gcc 12's own AVX-512 headers trip its uninitialized-use warning, hence the one exception.
 COMMON_FLAGS = [
     "-std=c++17",
     "-O3",
@@ -49,7 +43,7 @@ COMMON_FLAGS = [
     "-Wall",
     "-Wextra",
 ]
-COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]  # gcc 12's own AVX-512 headers trip both
 TARGET_TORCH = "0x020a000000000000"  # the oldest torch whose stable ABI we use: 2.10
 
 _lock = threading.Lock()  # held while building and loading, up to minutes
@@ -79,17 +73,11 @@ def _reset_in_child() -> None:
     _lock, _opening = threading.Lock(), threading.RLock()
 
 
-def _release_in_parent() -> None:
-    _opening.release()
-
-
-def _wait_before_fork() -> None:
-    """The system's loader has locks of its own, which a child cannot release: fork before or after, not meanwhile."""
-    _opening.acquire()
-
-
+# The system's loader has locks of its own, which a child cannot release: fork before or after, not meanwhile.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_before_fork, after_in_parent=_release_in_parent, after_in_child=_reset_in_child)
+    os.register_at_fork(
+        before=lambda: _opening.acquire(), after_in_parent=lambda: _opening.release(), after_in_child=_reset_in_child
+    )
 
 
 def library_path() -> Path | None:
