@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from entformer.cache import cache_root, temporary_root
-from entformer.kernels.build import BuildError, build_folder, compile_library, compiler
+from entformer.kernels.build import BuildError, build_directory, compile_library, compiler
 
 __all__ = ["BuildError", "cache_dir", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
 
@@ -123,10 +123,10 @@ def _build_and_load() -> Path:
         raise BuildError("the C++ kernels are switched off by ENTFORMER_NATIVE=0.")
     if os.name != "posix":
         raise BuildError(f"the C++ kernels are not built on {platform.system()} yet.")
-    folder = _own_folder()
-    found = _cached(folder)
+    directory = _own_directory()
+    found = _cached(directory)
     if found is None or not _try_load(found):
-        found = _build(folder)
+        found = _build(directory)
         if not _try_load(found):
             raise BuildError(f"the library just built at {found} cannot be loaded: {_state.get('load_error')}")
     return found
@@ -157,10 +157,10 @@ def _extra_flags() -> list[str]:
     return os.environ.get("ENTFORMER_CXXFLAGS", "").split()
 
 
-def _cached(folder: Path) -> Path | None:
+def _cached(directory: Path) -> Path | None:
     """The library for these sources if it is there whole. The file name carries the checksum of its bytes."""
     try:
-        for path in sorted(folder.glob(f"kernels-{_key()}-*.so")):
+        for path in sorted(directory.glob(f"kernels-{_key()}-*.so")):
             if not _only_ours(path):
                 continue
             if path.stem.rsplit("-", 1)[1] == hashlib.sha256(path.read_bytes()).hexdigest()[:20]:
@@ -173,20 +173,20 @@ def _cached(folder: Path) -> Path | None:
 # ---- who else may write -------------------------------------------------------------------------------------------------
 
 
-def _own_folder() -> Path:
-    """The cache folder, free of what others could have put there; if the default one is not, one of our own."""
+def _own_directory() -> Path:
+    """The cache directory, free of what others could have put there; if the default one is not, one of our own."""
     explicit = bool(os.environ.get("ENTFORMER_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    folder = Path(os.path.realpath(cache_dir()))
-    problem = _writable_by_others(folder, tighten=not explicit)
+    directory = Path(os.path.realpath(cache_dir()))
+    problem = _writable_by_others(directory, tighten=not explicit)
     if problem is not None and not explicit:
-        folder = Path(os.path.realpath(temporary_root()))
-        problem = _writable_by_others(folder, tighten=False)
+        directory = Path(os.path.realpath(temporary_root()))
+        problem = _writable_by_others(directory, tighten=False)
     if problem is not None:
         raise BuildError(
-            f"{problem}, so a library in the kernel cache {folder} could be another user's; point ENTFORMER_CACHE at a folder "
-            "that only you can write."
+            f"{problem}, so a library in the kernel cache {directory} could be another user's; point ENTFORMER_CACHE at a "
+            "directory that only you can write."
         )
-    return folder
+    return directory
 
 
 def _trusted_users() -> set[int]:
@@ -200,25 +200,25 @@ def _only_ours(path: Path) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_uid in _trusted_users() and not info.st_mode & 0o022
 
 
-def _writable_by_others(folder: Path, *, tighten: bool) -> str | None:
-    """Why others could put a file into `folder` or exchange one above it; None if they cannot.
+def _writable_by_others(directory: Path, *, tighten: bool) -> str | None:
+    """Why others could put a file into `directory` or exchange one above it; None if they cannot.
 
-    A folder above may be writable by all if it is sticky (/tmp), or by a group that is the user's alone. `tighten`: take the
-    others' right to write away from a folder of ours instead.
+    A directory above may be writable by all if it is sticky (/tmp), or by a group that is the user's alone. `tighten`: take the
+    others' right to write away from a directory of ours instead.
     """
-    for place in (folder, *folder.parents):
+    for place in (directory, *directory.parents):
         try:
             info = place.stat()
         except FileNotFoundError:
             continue  # made by us, for us alone
         except OSError:
-            return None  # a file in the way, or no right to look: making the folder says so
+            return None  # a file in the way, or no right to look: making the directory says so
         if info.st_uid not in _trusted_users():
             return f"{place} belongs to another user (number {info.st_uid})"
         others = info.st_mode & 0o022
-        if place == folder and others and tighten and info.st_uid == os.geteuid():
+        if place == directory and others and tighten and info.st_uid == os.geteuid():
             place.chmod(stat.S_IMODE(info.st_mode) & ~0o022)
-        elif others and place == folder:
+        elif others and place == directory:
             return f"{place} can be written by others (chmod go-w would end that)"
         elif others and not info.st_mode & stat.S_ISVTX and not _private_group(others, info.st_gid):
             return f"{place} can be written by others"
@@ -233,32 +233,32 @@ def _private_group(others: int, group: int) -> bool:
 # ---- building -----------------------------------------------------------------------------------------------------------
 
 
-def _build(folder: Path) -> Path:
+def _build(directory: Path) -> Path:
     cxx = compiler()
     if cxx is None:
         raise BuildError("no C++ compiler was found; install g++ or clang++ (or set CXX) to get the fast kernels.")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = _writable_by_others(folder, tighten=True)  # folders above may have been made just now
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = _writable_by_others(directory, tighten=True)  # directories above may have been made just now
         if problem is not None:
-            raise BuildError(f"{problem}; point ENTFORMER_CACHE at a folder that only you can write.")
-        with build_folder(folder) as scratch:
-            found = _cached(folder)  # another process may have built it while we waited
+            raise BuildError(f"{problem}; point ENTFORMER_CACHE at a directory that only you can write.")
+        with build_directory(directory) as scratch:
+            found = _cached(directory)  # another process may have built it while we waited
             if found is not None and _try_load(found):
                 return found
             built = compile_library(cxx, _sources(), _link_flags(), scratch)
             built.chmod(0o755)
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
-            final = folder / f"kernels-{_key()}-{checksum}.so"
+            final = directory / f"kernels-{_key()}-{checksum}.so"
             os.replace(built, final)
-            for stale in folder.glob(f"kernels-{_key()}-*.so"):
+            for stale in directory.glob(f"kernels-{_key()}-*.so"):
                 if stale != final:
                     stale.unlink(missing_ok=True)
         return final
     except OSError as problem:
         raise BuildError(
-            f"the kernel cache {folder} cannot be written ({problem.strerror or problem}); "
-            "free some space or point ENTFORMER_CACHE at a writable folder."
+            f"the kernel cache {directory} cannot be written ({problem.strerror or problem}); "
+            "free some space or point ENTFORMER_CACHE at a writable directory."
         ) from problem
 
 

@@ -45,7 +45,7 @@ def test_a_child_forked_during_a_build_works(cache: Path, tmp_path: Path) -> Non
 def test_a_child_does_not_keep_the_lock_of_a_build(tmp_path: Path) -> None:
     gate, at_gate = os.pipe()
     answer, from_child = os.pipe()
-    with build.build_folder(tmp_path):
+    with build.build_directory(tmp_path):
         (held,) = build._held
         child = os.fork()
         if child == 0:  # it lives on after the build, as a worker does
@@ -160,7 +160,7 @@ def private(cache: Path) -> Path:
     """A library in a cache that only this user can write."""
     assert native.load() is None
     (library,) = cache.glob("*.so")
-    assert (native._own_folder(), native._cached(cache)) == (cache, library)
+    assert (native._own_directory(), native._cached(cache)) == (cache, library)
     return library
 
 
@@ -177,27 +177,27 @@ def test_a_link_is_not_loaded(private: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_files_and_folders_of_another_user_are_not_used(private: Path) -> None:
+def test_files_and_directories_of_another_user_are_not_used(private: Path) -> None:
     os.chown(private, 12345, -1)
     assert native._cached(private.parent) is None
     os.chown(private.parent, 12345, -1)
     with pytest.raises(native.BuildError, match=r"cache belongs to another user \(number 12345\).*point ENTFORMER_CACHE"):
-        native._own_folder()
+        native._own_directory()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
-def test_a_folder_that_others_can_write_is_refused_with_the_remedy(private: Path, mode: int) -> None:
+def test_a_directory_that_others_can_write_is_refused_with_the_remedy(private: Path, mode: int) -> None:
     private.parent.chmod(mode)
     with pytest.raises(native.BuildError, match=r"can be written by others \(chmod go-w would end that\).*ENTFORMER_CACHE"):
-        native._own_folder()
+        native._own_directory()
 
 
-def test_folders_above_count_too_unless_they_are_sticky(private: Path, tmp_path: Path) -> None:
+def test_directories_above_count_too_unless_they_are_sticky(private: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(native.BuildError, match=f"{tmp_path} can be written by others"):
-        native._own_folder()
+        native._own_directory()
     tmp_path.chmod(0o1777)
-    assert native._own_folder() == private.parent
+    assert native._own_directory() == private.parent
 
 
 # ---- where the cache is -------------------------------------------------------------------------------------------------
@@ -225,17 +225,17 @@ def test_variables_name_the_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache_module.cache_root() == home / "mine"
 
 
-def test_the_default_folder_is_closed_to_others(home: Path) -> None:
+def test_the_default_directory_is_closed_to_others(home: Path) -> None:
     directory = home / ".cache" / "entformer"
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    assert native._own_folder() == directory
+    assert native._own_directory() == directory
     assert directory.stat().st_mode & 0o777 == 0o755
 
 
-def test_where_the_home_is_not_safe_a_folder_of_the_user_is_taken(home: Path) -> None:
+def test_where_the_home_is_not_safe_a_directory_of_the_user_is_taken(home: Path) -> None:
     home.chmod(0o777)
-    assert native._own_folder() == home.parent / "temporary" / f"entformer-{os.getuid()}"
+    assert native._own_directory() == home.parent / "temporary" / f"entformer-{os.getuid()}"
 
 
 def test_without_home_and_user_entry_there_is_still_a_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
