@@ -65,14 +65,28 @@ def _float_root(u: list[float], e: float) -> float:
 
 
 def _exact_root(u: list[mpmath.mpf], e: mpmath.mpf) -> mpmath.mpf:
-    def excess(lam: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.fsum(_parts(v - lam, e)[0] for v in u) - 1
+    def total(lam: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+        p, w, _ = zip(*(_parts(v - lam, e) for v in u), strict=True)
+        return mpmath.fsum(p), mpmath.fsum(w)
 
     guess = mpmath.mpf(_float_root([float(v) for v in u], float(e)))
     width = mpmath.mpf(10) ** -13 * (1 + guess)
-    while excess(guess - width) < 0 or excess(guess + width) > 0:  # the float root was worse than thought
-        width *= 8
-    return mpmath.findroot(excess, (guess - width, guess + width), solver="anderson", tol=mpmath.mpf(10) ** -90)
+    low, high = guess - width, guess + width
+    while total(low)[0] < 1 or total(high)[0] > 1:  # the float root was worse than thought
+        low, high, width = low - width, high + width, 8 * width
+    lam = guess
+    for _ in range(200):
+        value, slope = total(lam)
+        low, high = (lam, high) if value > 1 else (low, lam)
+        if abs(value - 1) < mpmath.mpf(10) ** -50 or high - low < mpmath.mpf(10) ** -48:
+            break
+        lam += (value - 1) / slope
+        if not low < lam < high:
+            lam = (low + high) / 2
+    nudge = mpmath.mpf(10) ** -40
+    if not total(lam - nudge)[0] > 1 > total(lam + nudge)[0]:
+        raise AssertionError("the oracle did not find the root")
+    return lam
 
 
 def _parts(x: mpmath.mpf, e: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:

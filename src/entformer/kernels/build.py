@@ -1,8 +1,8 @@
 """Compiles C++ sources to a shared library.
 
-At most as many compilers run at once as this process may use cores. When a build is interrupted (Ctrl-C, SIGTERM, any error) they
-are ended and the build directory is removed. A lock in the cache directory keeps two processes from building at once; it is given
-back explicitly and closed in forked children, so that no child can hold it.
+At most as many compilers run at once as this process may use cores. When a build is interrupted (Ctrl-C, SIGTERM, any error)
+they are ended and the build directory is removed. A lock in the cache directory keeps two processes from building at once; it
+is given back explicitly and closed in forked children, so that no child can hold it.
 """
 
 import contextlib
