@@ -23,6 +23,7 @@ NAN = math.nan
 ALPHAS = [1.0, 1.01, 1.25, 1.5, 2.0, 2.5]
 HOW: list[dict[str, Any]] = [*({"alpha": a} for a in ALPHAS), {"normalizer": "rela"}]
 EVERY_WAY = pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
+MASKS = ["padding", "boolean", "causal"]
 # Of well-conditioned problems with logits of size 1, as in test_attention_edges.py.
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 # Few queries, a dense block, a sparse one, several blocks over keys beyond the cache.
@@ -72,8 +73,10 @@ def assert_close(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("kind", ["padding", "boolean", "causal"])
-@pytest.mark.parametrize(("shape", "garbage"), [("few", INF), ("dense", -INF), ("sparse", 3e38), ("long", NAN)])
+@pytest.mark.parametrize(
+    ("shape", "garbage", "kind"),
+    [*((*at, kind) for at in zip(SHAPES, (INF, -INF, NAN), strict=False) for kind in MASKS), ("long", 3e38, "causal")],
+)
 def test_what_a_masked_key_or_value_holds_does_not_matter(
     shape: str, garbage: float, kind: str, how: dict[str, Any], isa: str
 ) -> None:
@@ -88,7 +91,7 @@ def test_what_a_masked_key_or_value_holds_does_not_matter(
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("kind", ["padding", "boolean", "causal", "float"])
+@pytest.mark.parametrize("kind", [*MASKS, "float"])
 def test_nor_does_it_in_the_reference_and_the_dense_path(kind: str, how: dict[str, Any]) -> None:
     q, k, v = problem(9, 20, 1.0)
     masked = torch.arange(20) >= 9

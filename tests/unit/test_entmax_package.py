@@ -49,6 +49,12 @@ def labels(count: int, *shape: int) -> Tensor:
     return torch.randint(count, shape, generator=torch.Generator().manual_seed(1))
 
 
+def value_and_gradient(function: Any, x: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    x = x.requires_grad_()
+    out = function(x, *arguments, **options)
+    return out.detach(), torch.autograd.grad(out, x, rows(*out.shape, seed=1))[0]
+
+
 # ---- the same surface ----------------------------------------------------------------------------------------------------
 
 
@@ -72,13 +78,8 @@ def test_signature(name: str) -> None:
 @pytest.mark.parametrize(("name", "arguments"), MAPPINGS)
 @pytest.mark.parametrize(("shape", "dim"), [((40, 9), -1), ((9, 40), 0), ((3, 17, 5), 1)])
 def test_same_weights_and_gradients(name: str, arguments: dict[str, Any], shape: tuple[int, ...], dim: int) -> None:
-    results = []
-    for home in (ef, package):
-        x = rows(*shape).requires_grad_()
-        weights = getattr(home, name)(x, dim=dim, **arguments)
-        (grad,) = torch.autograd.grad(weights, x, rows(*shape, seed=1))
-        results.append((weights.detach(), grad))
-    torch.testing.assert_close(*results, rtol=TIGHT, atol=TIGHT)
+    ours, theirs = (value_and_gradient(getattr(home, name), rows(*shape), dim=dim, **arguments) for home in (ef, package))
+    torch.testing.assert_close(ours, theirs, rtol=TIGHT, atol=TIGHT)
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0, 3.0])
@@ -93,13 +94,9 @@ def test_same_alpha_gradients(alpha: float) -> None:
 
 @pytest.mark.parametrize(("name", "arguments"), LOSSES)
 def test_same_losses_and_gradients(name: str, arguments: dict[str, Any]) -> None:
-    results = []
-    for home in (ef, package):
-        x = rows(30, 7).requires_grad_()
-        losses = getattr(home, name)(x, labels(7, 30), **arguments)
-        (grad,) = torch.autograd.grad(losses, x, rows(30, seed=1))
-        results.append((losses.detach(), grad))
-    torch.testing.assert_close(*results, rtol=TIGHT, atol=TIGHT)
+    target = labels(7, 30)
+    ours, theirs = (value_and_gradient(getattr(home, name), rows(30, 7), target, **arguments) for home in (ef, package))
+    torch.testing.assert_close(ours, theirs, rtol=TIGHT, atol=TIGHT)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("Loss")])
@@ -206,16 +203,10 @@ FUNCTIONS: list[tuple[str, str, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(("module", "name", "arguments"), FUNCTIONS, ids=[f"{n}-{i}" for i, (_, n, _) in enumerate(FUNCTIONS)])
 def test_apply_of_the_function_classes(module: str, name: str, arguments: tuple[Any, ...]) -> None:
-    found = []
-    for home in ("entmax", "entformer.compat"):
-        function = getattr(importlib.import_module(f"{home}.{module}"), name)
-        x = rows(4, 6).requires_grad_()
-        target = (torch.tensor([0, 3, 5, 2]),) if module == "losses" else ()
-        out = function.apply(x, *target, *arguments)
-        weight = torch.linspace(0.5, 2.0, out.numel(), dtype=torch.float64).reshape(out.shape)
-        found.append((out.detach(), torch.autograd.grad((out * weight).sum(), x)[0]))
-    for theirs, ours in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
+    target = (torch.tensor([0, 3, 5, 2]),) if module == "losses" else ()
+    homes = (importlib.import_module(f"{home}.{module}") for home in ("entformer.compat", "entmax"))
+    ours, theirs = (value_and_gradient(getattr(home, name).apply, rows(4, 6), *target, *arguments) for home in homes)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
 
 
 def test_signatures_of_apply_begin_as_those_of_forward() -> None:

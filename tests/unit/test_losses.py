@@ -288,18 +288,7 @@ def test_modules_have_every_option(module: type[nn.Module]) -> None:
     assert module(reduction="none")(x.movedim(-1, 1), target).shape == (5, 3)
 
 
-def test_normmax_module() -> None:
-    x, target = scores(5, 4), torch.tensor([0, 3, -100, 1, 2])
-    losses = normmax_bisect_loss(x, target, 1.5)
-    torch.testing.assert_close(NormmaxBisectLoss(1.5)(x, target), losses.sum() / 4)
-    assert NormmaxBisectLoss().alpha == 2
-    alpha = nn.Parameter(torch.tensor(1.5))
-    NormmaxBisectLoss(alpha)(x, target).backward()
-    assert alpha.grad is not None
-    assert alpha.grad != 0.0
-
-
-@pytest.mark.parametrize("module", [EntmaxLoss, EntmaxBisectLoss])
+@pytest.mark.parametrize("module", [EntmaxLoss, EntmaxBisectLoss, NormmaxBisectLoss])
 def test_alpha_of_a_module_is_learned_or_moved(module: Callable[[Any], nn.Module]) -> None:
     x, target = scores(5, 4), classes(4, 5)
     learned = module(nn.Parameter(torch.tensor(1.2)))

@@ -88,9 +88,7 @@ def library_path() -> Path | None:
 
 def isa() -> str:
     """The instruction set in use: "avx512", "avx2" or "portable"."""
-    function = _c_library().entformer_isa
-    function.restype = ctypes.c_char_p
-    return str(function().decode())
+    return _text("entformer_isa")
 
 
 def set_isa(name: str) -> bool:
@@ -100,9 +98,7 @@ def set_isa(name: str) -> bool:
 
 def dispatch_table() -> list[tuple[str, str, str]]:
     """Returns which path the kernels take when, as (choice, path, condition); the first condition that holds wins."""
-    function = _c_library().entformer_dispatch_table
-    function.restype = ctypes.c_char_p
-    lines = function().decode().splitlines()
+    lines = _text("entformer_dispatch_table").splitlines()
     return [(choice, path, condition) for choice, path, condition in (line.split("\t") for line in lines)]
 
 
@@ -118,6 +114,12 @@ def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(str(library_path()))
 
 
+def _text(name: str) -> str:
+    function = _c_library()[name]
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
 def _build_and_load() -> Path:
     if os.environ.get("ENTFORMER_NATIVE") == "0":
         raise BuildError("the C++ kernels are switched off by ENTFORMER_NATIVE=0.")
@@ -125,21 +127,20 @@ def _build_and_load() -> Path:
         raise BuildError(f"the C++ kernels are not built on {platform.system()} yet.")
     directory = _own_directory()
     found = _cached(directory)
-    if found is None or not _try_load(found):
+    if found is None or _load_error(found):
         found = _build(directory)
-        if not _try_load(found):
-            raise BuildError(f"the library just built at {found} cannot be loaded: {_state.get('load_error')}")
+        if problem := _load_error(found):
+            raise BuildError(f"the library just built at {found} cannot be loaded: {problem}")
     return found
 
 
-def _try_load(path: Path) -> bool:
+def _load_error(path: Path) -> OSError | None:
     try:
         with _opening:
             torch.ops.load_library(str(path))
     except OSError as problem:
-        _state["load_error"] = str(problem)
-        return False
-    return True
+        return problem
+    return None
 
 
 def _key() -> str:
@@ -244,7 +245,7 @@ def _build(directory: Path) -> Path:
             raise BuildError(f"{problem}; point ENTFORMER_CACHE at a directory that only you can write.")
         with build_directory(directory) as scratch:
             found = _cached(directory)  # another process may have built it while we waited
-            if found is not None and _try_load(found):
+            if found is not None and _load_error(found) is None:
                 return found
             built = compile_library(cxx, _sources(), _link_flags(), scratch)
             built.chmod(0o755)
