@@ -10,7 +10,7 @@ kernels with torch.library and has `unsupported(...)`: what it lacks for the giv
 import importlib
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -19,7 +19,7 @@ from entformer.kernels import native
 from entformer.kernels.checks import traced_by_jit
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
-IMPLS: tuple[str, ...] = ("auto", "reference", "cpu", "triton")
+IMPLS: tuple[str, ...] = get_args(Impl)
 
 _already_said: set[str] = set()
 
