@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ImplUnavailable
-from entformer.kernels.attention import ops
+from entformer.kernels.attention import ops, reference
 from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.registry import Impl
 
@@ -50,6 +50,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ...]:
+    """Arguments of `ops.attention`; tensors require gradients."""
     q, k, v, alpha = leaves(dtype)
     masks: tuple[Tensor | None, ...] = (None, None, None)
     if how == "masked":
@@ -62,6 +63,17 @@ def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ..
     return (q, k, v, row_alpha, *masks, normalizer, 0.35, how == "masked", 3, dropout_p, torch.tensor(7), how == "masked")
 
 
+def other_arguments(forward: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Arguments of `ops.attention_backward` and `ops.attention_support`, for the result of these arguments."""
+    out, row_max, threshold, support_size, _entropy, reserve = ops.attention(*forward)
+    tensors, how, seed = forward[:7], forward[7:12], forward[12]
+    state = (row_max, threshold, support_size, reserve)
+    crow = torch.nn.functional.pad(support_size.flatten().cumsum(0), (1, 0))
+    q, k, _, row_alpha, *masks = tensors
+    backward = (grad_like(out), *tensors, *state, *how, seed, how[0] != "relu")
+    return backward, (q, k, row_alpha, *masks, row_max, threshold, crow, *how[:4])
+
+
 @pytest.mark.parametrize(
     ("how", "rela", "dtype"),
     [("plain", False, torch.float32), ("masked", False, torch.bfloat16), ("masked", True, torch.float32)],
@@ -69,15 +81,27 @@ def forward_arguments(how: str, dtype: torch.dtype, rela: bool) -> tuple[Any, ..
 def test_opcheck(how: str, rela: bool, dtype: torch.dtype) -> None:
     arguments = forward_arguments(how, dtype, rela)
     torch.library.opcheck(ops.attention, arguments)
-    plain = tuple(t.detach() if isinstance(t, Tensor) else t for t in arguments)
-    out, row_max, threshold, support_size, _entropy, reserve = ops.attention(*plain)
-    tensors, how_much, seed = plain[:7], plain[7:12], plain[12]
-    state = (row_max, threshold, support_size, reserve)
     # Differentiating a gradient is refused, so its operator is checked on tensors that need none.
-    torch.library.opcheck(ops.attention_backward, (grad_like(out), *tensors, *state, *how_much, seed, not rela))
-    crow = torch.nn.functional.pad(support_size.flatten().cumsum(0), (1, 0))
-    q, k, _, row_alpha, *masks = tensors
-    torch.library.opcheck(ops.attention_support, (q, k, row_alpha, *masks, row_max, threshold, crow, *how_much[:4]))
+    backward, support = other_arguments(tuple(t.detach() if isinstance(t, Tensor) else t for t in arguments))
+    torch.library.opcheck(ops.attention_backward, backward)
+    torch.library.opcheck(ops.attention_support, support)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("rela", [False, True])
+@torch.no_grad()
+def test_operators_without_kernels(how: str, rela: bool) -> None:
+    """Saved programs fall back to the dense ones: the same shapes, dtypes and numbers."""
+    arguments = forward_arguments(how, torch.float32, rela)
+    backward, support = other_arguments(arguments)
+    right, found = ops.attention(*arguments)[:5], reference.forward(*arguments)
+    assert [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in right]
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close((found[0], *found[3:]), (right[0], *right[3:]), **close)
+    if not rela:  # which has no threshold
+        torch.testing.assert_close(found[1] + found[2], right[1] + right[2], **close)
+    torch.testing.assert_close(reference.backward(*backward), ops.attention_backward(*backward), **close)
+    torch.testing.assert_close(reference.support(*support), ops.attention_support(*support), **close)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +221,6 @@ def test_checkpointing_draws_the_same_dropout() -> None:
     grad = grad_like(out)
     for ours, right in zip(torch.autograd.grad(recomputed, again, grad), torch.autograd.grad(out, plain, grad), strict=True):
         assert torch.equal(ours, right)
-
-
-def test_a_copied_module_is_on_its_own() -> None:
-    module = Heads()
-    twin = copy.deepcopy(module)
-    inputs = heads_input()
-    module(*inputs).sum().backward()
-    assert torch.equal(twin(*inputs), module(*inputs))
-    assert twin.raw_alpha.grad is None
 
 
 def test_gradients_accumulate() -> None:

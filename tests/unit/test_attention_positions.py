@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dense import sdpa_attention
 from entformer.nn.hooks import AttentionTrace
-from entformer.nn.masks import Masks, ScoreTerms
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.nn.positions import alibi_slopes
@@ -31,18 +28,6 @@ def layer(**options: Any) -> MultiheadAttention:
 
 
 # ---- positions -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("positions", ["none", "rotary", "alibi", "nape"])
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_token_by_token_equals_all_at_once(name: str, positions: str) -> None:
-    module, x = layer(normalizer=name, positions=positions), random(BATCH, LENGTH, EMBED)
-    with torch.no_grad():
-        expected, _ = module(x, x, x, need_weights=False, is_causal=True)
-        cache, pieces = KeyValueCache(), []
-        for piece in x.split([1, 4, 1, 3], 1):
-            pieces.append(module(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)[0])
-    torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
 
 
 def test_alibi_is_the_bias_it_says() -> None:
@@ -124,8 +109,6 @@ def test_a_shared_alpha_belongs_to_its_owner() -> None:
     twin: Any = copy.deepcopy(model)
     assert twin["a"].alpha is twin["b"].alpha is twin["alpha"]
     twin["a"].reset_parameters()
-    with pytest.raises(ArgumentError, match="gives 3 values"):
-        layer(alpha=LearnedAlpha(3))
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -142,33 +125,3 @@ def test_sdpa_computes_the_same_softmax(causal: bool, masked: bool) -> None:
         for piece in x.split([4, 1, 4], 1):
             pieces.append(theirs(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)[0])
     torch.testing.assert_close(torch.cat(pieces, 1), ours(x, x, x, is_causal=True)[0], **CLOSE)
-
-
-def test_sdpa_with_an_added_mask() -> None:
-    q = random(BATCH, HEADS, LENGTH, 4)
-    bias, keys = random(1, 1, LENGTH, LENGTH, seed=1), torch.arange(LENGTH)[None].expand(BATCH, -1) < 7
-    out = sdpa_attention(q, q, q, ScoreTerms(Masks(None, keys, bias), causal=True))
-    scores = (q @ q.transpose(-1, -2) / 2.0 + bias).masked_fill(~keys[:, None, None], -torch.inf)
-    scores = scores.masked_fill(~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), -torch.inf)
-    torch.testing.assert_close(out, scores.softmax(-1) @ q, **CLOSE)
-
-
-INVALID = {
-    "positions": ({"positions": "absolute"}, "'absolute'.*rotary"),
-    "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
-    "backend": ({"backend": "flash"}, "'flash'"),
-    "sparse sdpa": ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
-    "sdpa with alibi": ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), INVALID.values(), ids=INVALID.keys())
-def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        layer(**options)
-
-
-def test_a_memory_has_no_positions() -> None:
-    module = layer(positions="rotary")
-    with torch.no_grad(), pytest.raises(ArgumentError, match="a memory needs positions='none'"):
-        module(random(1, 1, EMBED), None, None, cache=module.memory_cache(random(1, 3, EMBED)))

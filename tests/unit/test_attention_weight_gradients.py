@@ -95,13 +95,6 @@ def test_without_gradients_weights_come_from_the_exact_support(monkeypatch: pyte
         assert module(x, x, x)[1] is not None
 
 
-def test_weights_are_those_before_dropout() -> None:
-    module = MultiheadAttention(EMBED, HEADS, dropout=0.5, batch_first=True)
-    x = random(BATCH, QUERIES, EMBED)
-    _, weights = module(x, x, x)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(BATCH, QUERIES))
-
-
 def test_vmap_with_weights() -> None:
     """torch's default is need_weights=True; a support has another size for every entry, so weights are computed densely."""
     module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(3, BATCH, QUERIES, EMBED)
@@ -126,16 +119,6 @@ def test_per_sample_gradients_of_supervised_weights() -> None:
         one = torch.func.grad(loss)(state, x[i])
         for name in state:
             torch.testing.assert_close(per_sample[name][i], one[name], **CLOSE)
-
-
-def test_a_row_without_keys_has_zero_weights_and_gradients() -> None:
-    module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(BATCH, QUERIES, EMBED).requires_grad_()
-    _, weights = module(x, x, x, key_padding_mask=torch.tensor([[False] * QUERIES, [True] * QUERIES]))
-    assert weights[1].count_nonzero() == 0
-    weights.square().sum().backward()
-    assert x.grad is not None
-    assert x.grad[1].count_nonzero() == 0
-    assert bool(x.grad.isfinite().all())
 
 
 def test_masks_of_a_bias_are_differentiable_too() -> None:

@@ -7,16 +7,6 @@ from entformer.errors import ArgumentError
 from entformer.nn.layers import Dropout
 
 
-def test_seed_repeats_it() -> None:
-    x, module = torch.randn(5, 13), Dropout(0.3)
-    outs = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        outs.append(module(x))
-    assert torch.equal(outs[0], outs[1])
-    assert not torch.equal(outs[0], outs[2])
-
-
 def test_module_acts_in_training_only() -> None:
     torch.manual_seed(0)
     module, x = Dropout(0.5), torch.ones(100)

@@ -187,23 +187,30 @@ def test_nan_in_an_attended_key_shows_in_its_rows_alone(name: str) -> None:
     assert out[0, 0, first:].isnan().all()
 
 
-@pytest.mark.parametrize("norm", ["none", "rms", "plain", "gated", "init"])
+@pytest.mark.parametrize(
+    ("norm", "per_head"), [("none", False), ("rms", False), ("rms", True), ("gated", False), ("gated", True), ("init", True)]
+)
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_every_normalizer_takes_an_output_norm(name: str, norm: str) -> None:
+def test_every_normalizer_takes_an_output_norm(name: str, norm: str, per_head: bool) -> None:
     """By hand: the output is the norm of the heads, through the output projection."""
     torch.manual_seed(0)
-    module = MultiheadAttention(8, 2, normalizer=name, output_norm=norm, batch_first=True)
+    module = MultiheadAttention(8, 2, normalizer=name, output_norm=norm, output_norm_per_head=per_head, batch_first=True)
     torch.nn.init.normal_(module.out_proj.bias)
     x = random(2, 6, 8).float()
     out, weights = module(x, x, x, average_attn_weights=False)
-    v = (x @ module.state_dict()["in_proj_weight"][16:].T).unflatten(-1, (2, 4)).transpose(1, 2)
-    z = (weights @ v).transpose(1, 2).flatten(2)
     state = module.state_dict()
+    q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (x @ state["in_proj_weight"].T).chunk(3, -1))
+    if name == "rela":
+        torch.testing.assert_close(weights, (q @ k.mT / 2.0).relu())
+    heads = (weights @ v).transpose(1, 2)  # (B, L, H, head size)
+    z = heads.flatten(2)
+    assert ("norm.gain" in state, "norm.gate" in state) == (norm != "none", norm == "gated")
     if norm != "none":
-        gain, rms = state["norm.gain"], (z.square().mean(-1, keepdim=True) + 1e-8).sqrt()
+        gain, bound = state["norm.gain"], (3 / 8) ** 0.5
+        assert gain.abs().max() <= bound if norm == "init" else torch.equal(gain, torch.ones(8))
+        rms = (heads.square().mean(-1 if per_head else (-2, -1), keepdim=True) + 1e-8).sqrt()
         gate = torch.sigmoid(state["norm.gate"] * z) if norm == "gated" else 1.0
-        z = gate * gain * z / rms
-    assert ("norm.gain" in state) == (norm != "none")
+        z = gate * gain * (heads / rms).flatten(2)
     torch.testing.assert_close(out, module.out_proj(z), rtol=1e-4, atol=1e-4)
 
 

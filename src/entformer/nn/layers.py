@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.execution_mode import traced_as_leaf
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.window import WindowedCache, alibi_windows
+from entformer.nn.window import alibi_windows
 
 __all__ = ["CausalLayer", "DecoderLayer", "Dropout", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
 

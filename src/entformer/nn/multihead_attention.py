@@ -11,6 +11,7 @@ entformer, as in scaled_dot_product_attention, True = may attend.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import HeadGroup, KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.dense import attention_weights, dense_attention, sdpa_attention
 from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
@@ -31,7 +32,6 @@ from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_f
 from entformer.nn.positions import Positions, Rotary, get_slopes
 from entformer.nn.rela import make_output_norm, resolve_output_norm
 from entformer.nn.scaling import make_scaling, row_length, scale_queries
-from entformer.nn.window import HeadGroup, WindowedCache, attention_by_group
 
 __all__ = ["MultiheadAttention"]
 
@@ -237,11 +237,12 @@ class MultiheadAttention(TorchAttention):
             offset = terms.offset if is_causal else None
             length = row_length(queries, keys, causal_offset=offset, key_mask=masks.keys, mask=masks.visible(), device=q.device)
             q = scale_queries(q, self.scaling(x, length), terms.slopes if self.positions == "nape" else None)
-        mark: Any = None if cache is None else cache.mark()
-        try:
-            weights = None
+        weights = None
+        with nullcontext() if cache is None else unchanged_on_error(cache):
             if isinstance(cache, WindowedCache) and k is not None and v is not None:
-                out = attention_by_group(q, cache.append(k, v), lambda some, group: self._attend_group(some, group, terms))
+                out = torch.empty_like(q)
+                for group in cache.append(k, v):
+                    out[:, group.heads] = self._attend_group(q[:, group.heads], group, terms)
             else:
                 if isinstance(cache, KeyValueCache):
                     k, v = cache.views() if k is None or v is None else cache.append(k, v)
@@ -254,10 +255,6 @@ class MultiheadAttention(TorchAttention):
                     weights = self._weights(found, q, k, terms, average_attn_weights, extra)
             joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
             result = self.out_proj(joined if self.norm is None else self.norm(joined))
-        except BaseException:
-            if cache is not None:
-                cache.restore(mark)
-            raise
         if not batched:
             return result[0], None if weights is None else weights[0]
         return result if self.batch_first else result.transpose(0, 1), weights
