@@ -153,9 +153,9 @@ class Heads(nn.Module):
         return out.transpose(1, 2).flatten(-2)
 
 
-def heads_input(batch: int = 2, length: int = 7) -> tuple[Tensor, Tensor]:
-    x = torch.randn(batch, length, 16, generator=torch.Generator().manual_seed(length))
-    return x, torch.arange(length) < torch.arange(length - batch + 1, length + 1)[:, None]
+def heads_input(length: int) -> tuple[Tensor, Tensor]:
+    x = torch.randn(2, length, 16, generator=torch.Generator().manual_seed(length))
+    return x, torch.arange(length) < torch.tensor([[length - 1], [length]])
 
 
 def outcome(module: Any, parameters: list[nn.Parameter], *inputs: Tensor) -> list[Tensor]:
@@ -170,7 +170,7 @@ def test_compiled_in_one_graph(backend: str) -> None:
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     parameters = list(module.parameters())
     for length in (7, 12) if backend == "aot_eager" else (7,):  # a second length makes the sizes symbolic
-        inputs = heads_input(length=length)
+        inputs = heads_input(length)
         for ours, right in zip(outcome(compiled, parameters, *inputs), outcome(module, parameters, *inputs), strict=True):
             torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)  # products may be added in another order
 
@@ -184,17 +184,6 @@ def test_compiled_dropout_can_be_repeated() -> None:
         outs.append(compiled(*leaves()))
     assert torch.equal(outs[0], outs[1])
     assert not torch.equal(outs[0], outs[2])
-
-
-def test_exported_with_any_batch_and_length() -> None:
-    module = Heads().eval()
-    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
-    shapes = ({0: batch, 1: length}, {0: batch, 1: length})
-    exported = torch.export.export(module, heads_input(), dynamic_shapes=shapes)
-    targets = {str(node.target) for node in exported.graph.nodes}
-    assert "entformer.attention.default" in targets
-    for inputs in (heads_input(), heads_input(3, 20)):
-        torch.testing.assert_close(exported.module()(*inputs), module(*inputs))
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -263,15 +252,6 @@ def test_any_part_of_the_gradients(wanted: tuple[str, ...]) -> None:
     for name, grad in zip([n for n in NAMES if n in wanted], torch.autograd.grad(out, asked, grad_like(out)), strict=True):
         # Slopes by square root and by power differ in their last bits.
         torch.testing.assert_close(grad, all_grads[name], rtol=1e-5, atol=1e-6)
-
-
-def test_gradient_of_a_sum_arrives_expanded() -> None:
-    """sum() sends one number to every place: a gradient of stride 0."""
-    one, other = leaves(), leaves()
-    by_sum = torch.autograd.grad(run(one).sum(), one)
-    out = run(other)
-    for ours, right in zip(by_sum, torch.autograd.grad(out, other, torch.ones_like(out)), strict=True):
-        assert torch.equal(ours, right)
 
 
 @pytest.mark.parametrize("impl", ["cpu", "reference"])

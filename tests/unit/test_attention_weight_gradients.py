@@ -95,17 +95,6 @@ def test_without_gradients_weights_come_from_the_exact_support(monkeypatch: pyte
         assert module(x, x, x)[1] is not None
 
 
-def test_vmap_with_weights() -> None:
-    """torch's default is need_weights=True; a support has another size for every entry, so weights are computed densely."""
-    module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(3, BATCH, QUERIES, EMBED)
-    with torch.no_grad():
-        out, weights = torch.func.vmap(lambda t: module(t, t, t))(x)
-        for t, one_out, one_weights in zip(x, out, weights, strict=True):
-            expected, expected_weights = module(t, t, t)
-            torch.testing.assert_close(one_out, expected, **CLOSE)
-            torch.testing.assert_close(one_weights, expected_weights, **CLOSE)
-
-
 def test_per_sample_gradients_of_supervised_weights() -> None:
     module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(3, 1, QUERIES, EMBED)
     state = dict(module.named_parameters())

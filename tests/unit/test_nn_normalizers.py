@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.kernels.attention.api import attention
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS, get_normalizer
@@ -113,17 +112,6 @@ def test_alpha_is_used_and_learned(alpha: float | str, tied: str) -> None:
         torch.testing.assert_close(alphas, torch.full((HEADS,), float(alpha)))
 
 
-def test_alpha_of_each_normalizer() -> None:
-    alphas = {name: MultiheadAttention(EMBED, HEADS, normalizer=name).alphas for name in NORMALIZERS}
-    assert alphas.pop("rela") is None
-    learned = alphas.pop("entmax")
-    assert learned is not None
-    assert learned.requires_grad
-    fixed = {name: value.unique().item() for name, value in alphas.items() if value is not None}
-    softmaxes = dict.fromkeys(("softmax", "ssmax", "softmax_temperature"), 1.0)
-    assert fixed == softmaxes | {"entmax15": 1.5, "sparsemax": 2.0, "asentmax": 1.5}
-
-
 # ---- ReLA ----------------------------------------------------------------------------------------------------------------
 
 
@@ -178,14 +166,6 @@ def test_low_precision_and_autocast(name: str) -> None:
     torch.testing.assert_close(out.float(), expected, **close)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(module(x, x, x)[0].float(), expected, **close)
-
-
-def test_normalizers_name_kernels_that_exist() -> None:
-    x = torch.zeros(1, 2, 3)
-    for entry in NORMALIZERS.values():
-        assert (entry.kernel is None) == (entry.make_fn is not None)
-        if entry.kernel is not None:
-            attention(x, x, x, normalizer=entry.kernel)
 
 
 def test_the_documentation_lists_every_normalizer() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.layers import CausalLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 
 WIDTH, HEADS, BATCH, LENGTH = 16, 4, 3, 7
@@ -212,13 +211,6 @@ def test_symbolic_trace_records_the_module() -> None:
     x = random(BATCH, LENGTH, WIDTH)
     torch.testing.assert_close(traced(x), model(x))
     assert {name for name, _ in traced.named_parameters()} == {name for name, _ in model.named_parameters()}
-
-
-def test_symbolic_trace_goes_through_layers() -> None:
-    layer = CausalLayer(MultiheadAttention(WIDTH, HEADS, batch_first=True, positions="nape"), 32)
-    traced = torch.fx.symbolic_trace(layer, concrete_args={"key_mask": None, "cache": None, "mask": None})
-    x = random(BATCH, LENGTH, WIDTH)
-    torch.testing.assert_close(traced(x), layer(x))
 
 
 def test_script_says_what_to_use() -> None:

@@ -1,4 +1,4 @@
-"""torch.func, torch.fx and torch.jit over attention, entmax, dropout and the output loss, as over torch's own functions."""
+"""torch.func, torch.fx and torch.jit over attention, entmax and the output loss, as over torch's own functions."""
 
 import io
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import entformer as ef
 from entformer.models.fused_loss import output_loss
-from entformer.nn.layers import Dropout, EncoderLayer
+from entformer.nn.layers import EncoderLayer
 from entformer.nn.normalizer_functions import TopK
 from entformer.nn.positions import Rotary
 
@@ -97,7 +97,6 @@ def test_functions_are_traced_as_calls() -> None:
         (ef.Entmax15(dim=1), lambda m, x: m(x)),
         (ef.NormmaxBisect(), lambda m, x: m(x)),
         (ef.BudgetBisect(), lambda m, x: m(x)),
-        (Dropout(0.5), lambda m, x: m(x, x)),
         (ef.EntmaxAlpha(3), lambda m, x: m(x[None])),
         (ef.LearnedAlpha(16), lambda m, x: x * m()),
         (TopK(3), lambda m, x: m(x)),

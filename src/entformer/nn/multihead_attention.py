@@ -26,7 +26,7 @@ from entformer.nn.cache import HeadGroup, KeyValueCache, WindowedCache, unchange
 from entformer.nn.dense import attention_weights, dense_attention, sdpa_attention
 from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
-from entformer.nn.interop import TorchAttention, check_inputs, from_nested, to_nested
+from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
 from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_fn
 from entformer.nn.positions import Positions, Rotary, get_slopes
@@ -203,12 +203,9 @@ class MultiheadAttention(TorchAttention):
                 self, *padded, None, need_weights, None, average_attn_weights, is_causal, key_mask=key_mask
             )
             return to_nested(result, query), weights
-        sizes = (self.embed_dim, self.kdim, self.vdim)
-        batched = check_inputs(query, key, value, is_causal, sizes=sizes, positions=self._placed, batch_first=self.batch_first)
+        self._check_inputs(query, key, value, is_causal, self._placed)
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
-        if k is None and cache is None:
-            raise ArgumentError("key and value may be None only with a cache that holds a memory.")
         past = 0 if cache is None else cache.length
         if self.rotary is not None and k is not None:
             q, k = self.rotary(q, past), self.rotary(k, past)
@@ -255,7 +252,7 @@ class MultiheadAttention(TorchAttention):
                     weights = self._weights(found, q, k, terms, average_attn_weights, extra)
             joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
             result = self.out_proj(joined if self.norm is None else self.norm(joined))
-        if not batched:
+        if query.dim() == 2:
             return result[0], None if weights is None else weights[0]
         return result if self.batch_first else result.transpose(0, 1), weights
 
