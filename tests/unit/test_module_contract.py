@@ -1,16 +1,12 @@
-"""What every module must go through: copies, files, meta devices, transforms, precision, export, DDP.
+"""What every module must go through: copies, files, meta devices, transforms, precision, export.
 
-A new one joins by a line in `CASES`; a public module that is in no case fails `test_every_public_module_is_in_a_case`. Run as
-a script, this file is one process of the DDP test.
+A new one joins by a line in `CASES`; a public module that is in no case fails `test_every_public_module_is_in_a_case`.
 """
 
 import copy
 import io
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -257,32 +253,3 @@ def test_exported_with_a_dynamic_length(name: str, kernels: None) -> None:
     program = torch.export.export(module, (random(SHORT),), dynamic_shapes={"x": {1: length}})
     for x in (random(SHORT, 1), random(LONG)):
         assert_same(program.module()(x), module(x))
-
-
-def test_distributed_with_uneven_lengths(tmp_path: Path) -> None:
-    """One pair of processes goes through all cases."""
-    command = [sys.executable, __file__, str(tmp_path / "store")]
-    workers = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in "01"]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
-
-
-def run_distributed(store: str, rank: int) -> None:
-    """Outputs are those of the module alone, gradients the mean over both processes, whichever has seen more."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    for name in CASES:
-        alone, shared = Holder(name), nn.parallel.DistributedDataParallel(Holder(name))
-        for lengths in ((SHORT, LONG), (2 * LONG, SHORT)):
-            x = random(lengths[rank], seed=rank)
-            assert_same(shared(x), alone(x))
-            expected = gradients(alone, x)
-            for gradient in expected.values():
-                torch.distributed.all_reduce(gradient)
-                gradient /= 2
-            assert_same({"module." + key: value for key, value in expected.items()}, gradients(shared, x))
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    run_distributed(sys.argv[1], int(sys.argv[2]))

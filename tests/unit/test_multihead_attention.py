@@ -91,15 +91,17 @@ def test_softmax_equals_torch(options: dict[str, Any], masks: dict[str, Tensor])
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_softmax_gradients_equal_torch(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("average", [False, True])
+def test_softmax_gradients_equal_torch(options: dict[str, Any], average: bool) -> None:
+    """Those of the weights too: attention can be supervised."""
     theirs, ours = pair(**options)
     tensors = inputs(ours.batch_first, ours.kdim, ours.vdim)
     masks = MASKS["both"]
     grads = []
     for module in (theirs, ours):
         leaves = [t.clone().requires_grad_() for t in tensors]
-        out, _ = module(*leaves, need_weights=False, **masks)
-        (out * random(*out.shape, seed=5)).sum().backward()
+        out, weights = module(*leaves, average_attn_weights=average, **masks)
+        ((out * random(*out.shape, seed=5)).sum() + (weights * random(*weights.shape, seed=6)).sum()).backward()
         assert all(p.grad is not None for p in module.parameters())
         grads.append([t.grad for t in leaves] + [p.grad for _, p in sorted(module.named_parameters())])
     for got, expected in zip(grads[1], grads[0], strict=True):
