@@ -28,7 +28,7 @@ from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
 from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
-from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_fn
+from entformer.nn.normalizers import get_normalizer, make_normalizer_fn, resolve_alpha
 from entformer.nn.positions import Positions, Rotary, get_slopes
 from entformer.nn.rela import make_output_norm, resolve_output_norm
 from entformer.nn.scaling import make_scaling, row_length, scale_queries
@@ -121,11 +121,12 @@ class MultiheadAttention(TorchAttention):
         self.hook = self.alpha_override = None
 
         self.alpha: LearnedAlpha | float | None
+        options = {"tied": alpha_tied == "layer", "init": alpha_init, "parametrization": alpha_parametrization}
+        resolved = resolve_alpha(traits, alpha, num_heads, options)
         if isinstance(alpha, LearnedAlpha):
-            self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
+            self.__dict__["alpha"] = resolved  # used, not registered
         else:
-            form = alpha_parametrization
-            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init, parametrization=form)
+            self.alpha = resolved
         chosen = resolve_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
         self.norm = make_output_norm(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
         self.normalizer_fn = make_normalizer_fn(traits, num_heads, normalizer_options)
