@@ -1,4 +1,4 @@
-"""`entformer.entmax`: invalid arguments, masks, shapes of alpha, and the choice of an implementation."""
+"""`entformer.entmax` and its relatives: invalid arguments, masks, shapes of alpha, and the choice of an implementation."""
 
 import math
 import re
@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import entformer as ef
 from entformer.errors import ArgumentError, ImplUnavailable
 from entformer.kernels import native
 from entformer.kernels import registry as choice
@@ -248,3 +249,42 @@ def test_the_reference_is_accurate_in_float32(alpha: float) -> None:
     alphas = torch.full((50,), alpha, dtype=torch.float64)
     right = reference.entmax(x.double(), alphas)
     torch.testing.assert_close(reference.entmax(x, alphas, torch.float32).double(), right, rtol=1e-4, atol=3e-6)
+
+
+# ---- other functions of rows ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1, 1.0, torch.tensor(1), torch.tensor([[1.0], [1.0]])], ids=str)
+def test_normmax_at_one_is_the_argmax(alpha: float | Tensor) -> None:
+    x = torch.tensor([[0.3, 0.0, -2.0, 0.2], [1.0, 1.0, -INF, 0.0]], requires_grad=True)
+    weights = ef.normmax_bisect(x, alpha)
+    assert weights.tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
+    assert (torch.autograd.grad(weights.square().sum(), x)[0] == 0.0).all()
+    loss = ef.normmax_bisect_loss(x[:1], torch.tensor([1]), alpha if isinstance(alpha, int | float) else 1)
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    torch.testing.assert_close(loss, torch.tensor([0.3]))
+    assert grad[0].tolist() == [1.0, -1.0, 0.0, 0.0]
+
+
+def test_integer_tensors_are_parameters() -> None:
+    x = torch.tensor([[0.3, 0.0, -2.0, 0.2], [1.0, 1.0, -1.0, 0.0]])
+    assert torch.equal(ef.normmax_bisect(x, torch.tensor(2)), ef.normmax_bisect(x, 2.0))
+    assert torch.equal(ef.budget_bisect(x, torch.tensor([[1], [2]])), ef.budget_bisect(x, torch.tensor([[1.0], [2.0]])))
+    assert torch.equal(ef.entmax_bisect(x, torch.tensor(2)), ef.entmax_bisect(x, 2.0))
+    assert torch.equal(ef.entmax_loss(x, torch.tensor([0, 1]), torch.tensor(2)), ef.entmax_loss(x, torch.tensor([0, 1]), 2.0))
+    assert torch.equal(ef.sparsemax(x, -1, torch.tensor(2)), ef.sparsemax(x))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2, 2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sparsemax", "entmax15", "sparsemax_bisect", "entmax_bisect", "normmax_bisect", "budget_bisect"),
+        *("entmax", "log_entmax", "entmax_support"),
+    ],
+)
+def test_results_are_contiguous_along_any_dimension(name: str, dim: int) -> None:
+    """As those of softmax, on which callers use `.view`."""
+    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    assert torch.softmax(x, dim).is_contiguous()
+    assert getattr(ef, name)(x, dim=dim).is_contiguous()
