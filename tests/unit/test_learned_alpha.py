@@ -85,15 +85,6 @@ def test_low_precision_parameters_give_float32_alphas(dtype: torch.dtype) -> Non
     assert module.pre_alpha.grad.dtype == dtype
 
 
-def test_reset_and_print() -> None:
-    module = LearnedAlpha(2, init=1.25, parametrization="sigmoid")
-    torch.nn.init.zeros_(module.pre_alpha)
-    module.reset_parameters()
-    torch.testing.assert_close(module(), torch.full((2,), 1.25))
-    assert "num_heads=2" in repr(module)
-    assert "init=1.25" in repr(module)
-
-
 # ---- AlphaChooser and EntmaxAlpha ----------------------------------------------------------------------------------------
 
 
