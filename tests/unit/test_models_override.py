@@ -9,8 +9,9 @@ from entformer.checkpoint import LoadedRun
 from entformer.errors import ArgumentError
 from entformer.models.override import overridden_alphas, takes_alpha
 from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.nn.cache import WindowedCache
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.window import WindowedCache, alibi_windows
+from entformer.nn.window import alibi_windows
 
 MakeRun = Callable[..., LoadedRun]
 SOURCE, TARGET = torch.tensor([[20, 30, 40, 3]]), torch.tensor([[2, 25, 35]])

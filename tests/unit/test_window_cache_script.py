@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from entformer.errors import DataError
-from entformer.kernels.registry import resolve
 from entformer.longcontext.registry import get_task_config
 from entformer.longcontext.results import sweep
 from entformer.longcontext.train import RunSpec
@@ -32,8 +31,6 @@ def test_caches_of_a_trained_run_agree(
     assert found["length"] == 1500
     assert found["scores compared"] == 9
     assert found["largest difference"] < 1e-4
-    if resolve("auto", "cpu") == "cpu":
-        assert found["bit for bit equal"] == 9
     assert found["cache bytes"]["window"] < found["cache bytes"]["full"]
     with pytest.raises(DataError, match="runs/"):
         run(tmp_path, monkeypatch)

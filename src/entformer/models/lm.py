@@ -21,11 +21,10 @@ from entformer.models.attention_settings import build_attention, parameter_group
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.cache import KeyValueCache, unchanged_on_error
+from entformer.nn.cache import KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.layers import EPS, CausalLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.nn.window import WindowedCache
 
 __all__ = ["CausalLM", "LMState"]
 

@@ -18,6 +18,7 @@ from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, loa
 
 NORMALIZERS = arguments.NORMALIZERS
 IMPLEMENTATIONS = load_implementations("attention")
+attention_scores = reference.scores  # for normalizers without a kernel (nn/dense.py)
 
 
 class RowStats(NamedTuple):
