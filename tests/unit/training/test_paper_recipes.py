@@ -51,23 +51,6 @@ def losses_of(recipe: str, *settings: str, steps: int = 6) -> tuple[Seq2Seq, lis
 # ---- ReLA ------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_published_rela_recipe() -> None:
-    recipe = load_recipe("wmt14-en-de-rela")
-    model, training, decoding = recipe.model, recipe.training, recipe.decoding
-    assert (model.encoder_layers, model.decoder_layers, model.heads, model.width, model.hidden) == (6, 6, 8, 512, 2048)
-    assert (model.norm, model.label_smoothing) == ("post", 0.1)
-    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.1, 0.1, 0.1)
-    for kind in model.kinds.values():
-        assert (kind.normalizer, kind.output_norm, kind.output_norm_per_head) == ("rela", "gated", False)
-    assert training.tokens * training.accumulate == 25_000
-    assert (training.warmup, training.steps, training.schedule, training.clip) == (4000, 300_000, "inverse_sqrt", None)
-    assert training.lr == pytest.approx(1.0 / math.sqrt(512 * 4000))  # noam with a factor of 1
-    assert (training.betas, training.eps) == ((0.9, 0.98), 1e-8)
-    assert (training.average, training.average_count) == ("last", 5)
-    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_alpha) == (4, "gnmt", 0.6)
-    assert (recipe.data.vocab_size, recipe.data.max_length) == (32_000, 256)
-
-
 @pytest.mark.parametrize(
     ("activation", "norm"),
     [
@@ -89,13 +72,6 @@ def test_ablations_of_rela_train(activation: str, norm: str) -> None:
     assert all((part is None) == (norm == "none") for part in norms)
     assert all(part is None or part.variant == norm for part in norms)
     assert isinstance(model.encoder_norm, torch.nn.Identity)  # post-norm
-
-
-def test_the_former_name_of_the_norm_is_taken_for_rela_and_refused_elsewhere() -> None:
-    settings = [f"{ATTENTION}output_norm=null", f"{ATTENTION}rela_norm=init"]
-    assert load_recipe("wmt14-en-de-rela", settings).model.cross.output_norm == "init"
-    with pytest.raises(ArgumentError, match='rela_norm="init" has no effect with normalizer="softmax"'):
-        load_recipe("wmt14-en-de-rela", [*settings, f"{ATTENTION}normalizer=softmax"])
 
 
 # ---- baselines -------------------------------------------------------------------------------------------------------------
