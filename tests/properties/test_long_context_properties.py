@@ -83,15 +83,6 @@ def test_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected: tu
 # ---- dispersion ---------------------------------------------------------------------------------------------------
 
 
-@property_settings
-@given(row=rows)
-def test_bounded_scores_bound_softmax_on_both_sides(row: list[float]) -> None:
-    scores, bound = tensor(row), max(abs(score) for score in row)
-    weights = scores.softmax(0)
-    assert (weights >= math.exp(-2 * bound) / len(row) * (1 - 1e-12)).all()
-    assert (weights <= math.exp(2 * bound) / len(row) * (1 + 1e-12)).all()
-
-
 def test_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
     found: dict[int, dict[str, tuple[float, float, float]]] = {}
     for n in (16, 1024, 65536):
@@ -150,14 +141,6 @@ def test_beyond_the_window_an_alibi_head_has_no_weight_and_may_forget(
     torch.testing.assert_close(short, whole.output, rtol=0.0, atol=1e-6)
 
 
-def test_softmax_has_no_window() -> None:
-    q, k, v = (random(1, 1, 60, 4, seed=part) for part in range(3))
-    found: Any = attention(
-        q[:, :, -1:], k, v, alpha=1.0, is_causal=True, causal_offset=59, alibi_slopes=torch.tensor([1.0]), return_support=True
-    )
-    assert len(found.support.col) == 60
-
-
 # ---- paths of influence -------------------------------------------------------------------------------------------------
 
 
@@ -185,15 +168,6 @@ def test_what_no_chain_of_supports_links_has_no_influence() -> None:
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------------
-
-
-def test_per_head_scaling_with_delta_0_and_gamma_1_is_ssmax() -> None:
-    per_head, ssmax = PerHeadScaling(3, delta=0.0), SSMaxScaling(3)
-    with torch.no_grad():
-        per_head.beta.copy_(ssmax.s)
-        per_head.gamma.fill_(1.0)
-    x, length = torch.zeros(2, 5, 8), torch.tensor([[2, 3, 50, 1000, 65536]])
-    torch.testing.assert_close(per_head(x, length), ssmax(x, length))
 
 
 def test_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
