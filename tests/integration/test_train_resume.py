@@ -19,21 +19,13 @@ from entformer.checkpoint.weights import read_tensors
 from entformer.errors import ArgumentError, DataError, RunFailed
 from entformer.models.seq2seq import Seq2Seq
 from entformer.training import train
+from entformer.training.loop import Trainer
+from entformer.training.prefetch import BatchPrefetcher
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "entformer.cli.main", "train", *map(str, arguments), "--threads", "1"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_step(process: subprocess.Popen[str], run: Path, step: int) -> None:
+def wait_for_step(process: subprocess.Popen[bytes], run: Path, step: int) -> None:
     """Until metrics.jsonl has a line of this step or a later one."""
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
@@ -72,12 +64,28 @@ def test_killed_and_resumed_gives_bitwise_identical_weights(make_recipe: Callabl
     recipe = make_recipe(steps=60, validate_every=20, save_minutes=0.005, accumulate=2, average_count=2, keep_last=3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(recipe, whole, threads=1, quiet=True)
-    process = start(recipe, "--out", killed)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "entformer.cli.main", "train", recipe, "--out", killed, "--threads", "1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.DEVNULL,
+    )
     wait_for_step(process, killed, 41)  # neither at a validation nor at its checkpoint
     process.kill()
     process.wait()
     train(recipe, killed, threads=1, quiet=True)
     assert_same_run(whole, killed)
+
+
+def send_at(monkeypatch: pytest.MonkeyPatch, sent: int, *steps: int) -> None:
+    """Sends a signal to this process after each of these steps."""
+    real = Trainer._update
+
+    def update(self: Trainer, stream: BatchPrefetcher) -> None:
+        real(self, stream)
+        if self.progress.step in steps:
+            os.kill(os.getpid(), sent)
+
+    monkeypatch.setattr(Trainer, "_update", update)
 
 
 @pytest.mark.parametrize("alphas", ["sigmoid", "projected", "density"])
@@ -91,52 +99,34 @@ def test_stopped_after_every_few_steps_gives_bit_identical_weights(
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train(recipe, whole, threads=1, quiet=True)
     torch.manual_seed(1234)  # the caller's state must not matter
-    starts = 0
-    while not (summary := train(recipe, pieces, threads=1, stop_after_minutes=1e-9, quiet=True)).complete:
-        assert summary.stopped == "time is up"
-        assert summary.exit_code == 0
-        starts += 1
-        # Without a step in between nothing would ever be done: give each start two.
-        two_more(monkeypatch, recipe, pieces)
-        assert starts < 20
-    assert starts > 2
+    first = train(recipe, pieces, threads=1, stop_after_minutes=1e-9, quiet=True)
+    assert (first.stopped, first.exit_code) == ("time is up", 0)
+    stops = (3, 4, 5, 10)  # at a line of the log, before a validation, after it, between both
+    send_at(monkeypatch, signal.SIGTERM, *stops)
+    for step in stops:
+        assert train(recipe, pieces, threads=1, quiet=True).step == step
+    assert train(recipe, pieces, threads=1, quiet=True).complete
     assert_same_run(whole, pieces)
 
 
-def two_more(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path) -> None:
-    from entformer.training.loop import Trainer
-
-    real, count = Trainer._update, 0
-
-    def update(self: Trainer, stream: object) -> None:
-        nonlocal count
-        real(self, stream)  # type: ignore[arg-type]
-        count += 1
-        if count == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", update)
-        train(recipe, run, threads=1, quiet=True)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_save_and_print_how_to_resume(
-    make_recipe: Callable[..., Path], tmp_path: Path, sent: int, code: int
+    make_recipe: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entformer: Callable[..., subprocess.CompletedProcess[str]],
+    sent: int,
+    code: int,
 ) -> None:
-    recipe, run = make_recipe(steps=5000, validate_every=5000, log_every=1), tmp_path / "run"
-    process = start(recipe, "--out", run)
-    wait_for_step(process, run, 3)
-    process.send_signal(sent)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert f"resume with: entformer train {recipe} --out {run} --threads 1" in said
-    assert "Traceback" not in said
+    recipe, run = make_recipe(), tmp_path / "run"
+    send_at(monkeypatch, sent, 3)
+    done = entformer("train", recipe, "--out", run, "--threads", "1")
+    assert done.returncode == code
+    assert f"resume with: entformer train {recipe} --out {run} --threads 1" in done.stderr
+    assert "Traceback" not in done.stderr
     latest = RunFolder(run).latest()
     assert latest is not None
-    assert latest.step >= 3
-    assert latest.state()["scheduled"] is False
+    assert (latest.step, latest.state()["scheduled"]) == (3, False)
 
 
 def test_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: Callable[..., Path], tmp_path: Path) -> None:

@@ -102,10 +102,9 @@ class AttentionRecord:
 
     def _repr_html_(self) -> str:
         """Returns small heatmaps of every head, for notebooks."""
-        from entformer.decoding.record_html import Head, heads_as_html
+        from entformer.decoding.record_html import record_as_html
 
-        heads = [Head(*key, rows, self.alphas.get(key)) for key, rows in self.heads.items()]
-        return heads_as_html(self.source_pieces, self.target_pieces, heads)
+        return record_as_html(self)
 
     def to_json(self, **extra: Any) -> str:
         """Returns one line of JSON; `extra` fields (such as the line number) are ignored by `from_json`."""
