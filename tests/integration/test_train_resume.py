@@ -61,7 +61,7 @@ def assert_same_run(first: Path, second: Path) -> None:
 @pytest.mark.slow
 def test_killed_and_resumed_gives_bitwise_identical_weights(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     # A save now and then besides the validations, so that the restarts begin in the middle of everything.
-    recipe = make_recipe(steps=60, validate_every=20, save_minutes=0.005, accumulate=2, average_count=2, keep_last=3)
+    recipe = make_recipe(steps=24, validate_every=8, save_minutes=0.005, accumulate=2, average_count=2, keep_last=3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(recipe, whole, threads=1, quiet=True)
     process = subprocess.Popen(
@@ -69,7 +69,7 @@ def test_killed_and_resumed_gives_bitwise_identical_weights(make_recipe: Callabl
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.DEVNULL,
     )
-    wait_for_step(process, killed, 41)  # neither at a validation nor at its checkpoint
+    wait_for_step(process, killed, 10)  # neither at a validation nor at its checkpoint
     process.kill()
     process.wait()
     train(recipe, killed, threads=1, quiet=True)
@@ -139,12 +139,10 @@ def test_more_steps_are_fine_and_other_changes_are_refused_by_name(make_recipe: 
         train(make_recipe(steps=8, lr=0.02), run, threads=1, quiet=True)
     with pytest.raises(ArgumentError, match=r"model\.width 16 -> 32"):
         train(make_recipe(steps=8, model={"width": 32}), run, threads=1, quiet=True)
-
-
-def test_a_schedule_that_ends_with_the_steps_cannot_get_more(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
-    train(make_recipe(steps=4, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
-    with pytest.raises(ArgumentError, match=r"training\.steps 4 -> 8"):
-        train(make_recipe(steps=8, schedule="linear"), tmp_path / "run", threads=1, quiet=True)
+    linear = tmp_path / "linear"  # a schedule that ends with the steps cannot get more of them
+    train(make_recipe(steps=1, schedule="linear"), linear, threads=1, quiet=True)
+    with pytest.raises(ArgumentError, match=r"training\.steps 1 -> 8"):
+        train(make_recipe(steps=8, schedule="linear"), linear, threads=1, quiet=True)
 
 
 def test_changed_files_need_leave_and_keep_the_subwords(make_recipe: Callable[..., Path], text: Path, tmp_path: Path) -> None:
@@ -240,20 +238,6 @@ def test_nan_stops_the_run_and_leaves_the_last_checkpoint(
     assert load_run(run, "last").step == 4
     assert "stopped: training diverged at step 6" in (run / "train.log").read_text(encoding="utf-8")
     assert train(make_recipe(), run, threads=1, quiet=True).step == 12  # and it can go on
-
-
-def test_a_directory_of_something_else_is_refused(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter.txt").touch()
-    with pytest.raises(ArgumentError, match=r"full exists and is not an entformer run \(it contains letter\.txt\)"):
-        train(make_recipe(), tmp_path / "full", threads=1, quiet=True)
-
-
-def test_a_missing_data_file_is_named_before_anything_is_trained(make_recipe: Callable[..., Path], text: Path) -> None:
-    recipe = make_recipe()
-    (text / "train.yy").unlink()
-    with pytest.raises((ArgumentError, DataError), match=r"train\.yy"):
-        train(recipe, text.parent / "run", threads=1, quiet=True)
 
 
 def test_early_stop_keeps_the_best_and_says_why(make_recipe: Callable[..., Path], tmp_path: Path) -> None:

@@ -9,13 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from entformer.cli import longctx
-from entformer.files import read_json, write_json
 from entformer.longcontext import train as training
 from entformer.longcontext.evaluate import LengthResult
 from entformer.longcontext.methods import get_method
 from entformer.longcontext.registry import TaskConfig, get_task_config, make_command
-from entformer.longcontext.results import sweep
 from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
 from entformer.longcontext.train import RunSpec, build, train_and_evaluate
 from entformer.models.lm import CausalLM
@@ -186,41 +183,3 @@ def test_the_command_names_the_size() -> None:
     said = make_command(recipe, methods=["asentmax"], positions=["nape"], seeds=[0])
     assert said == "entformer longctx copy --methods asentmax --positions nape --size paper --seeds 1 --steps 100"
     assert "--size" not in make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[0])
-
-
-def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
-    changes = {"steps": 2, "width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 4, "sequences": 2, "train_length": 8}
-    longctx.run_task(
-        "copy",
-        methods="asentmax",
-        positions="nape",
-        seeds="1",
-        eval_lengths="8",
-        budget=None,
-        size="paper",
-        options=[],
-        **{**changes, "precision": "float32"},
-        threads=1,
-        device="cpu",
-        out=tmp_path,
-        as_json=False,
-    )
-    [path] = (tmp_path / "runs").glob("*/run.json")
-    held = read_json(path)
-    assert (held["recipe"]["size"], held["recipe"]["init_std"], held["chosen"]) == ("paper", 0.02, 2)
-
-
-def test_results_of_before_these_settings_are_kept(tmp_path: Path) -> None:
-    """A run.json that lacks the new settings was made with what they are by default."""
-    recipe = replace(get_task_config("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
-    recipe = replace(recipe, width=16, heads=4, hidden=16, batch=4)
-    spec = RunSpec("softmax", "nape", 0)
-    sweep(recipe, [spec], tmp_path)
-    path = tmp_path / "runs" / spec.name / "run.json"
-    held = read_json(path)
-    for name in ("warmup_share", "init_std", "mixed_lengths", "validate_at", "validate_every", "precision", "size"):
-        del held["recipe"][name]
-    write_json(path, held)
-    told: list[str] = []
-    sweep(recipe, [spec], tmp_path, lambda _, what: told.append(what))
-    assert told == ["was finished before"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from entformer.cli import longctx
 from entformer.errors import ArgumentError, DataError
+from entformer.files import read_json, write_json
 from entformer.longcontext.evaluate import evaluate, head_statistics
 from entformer.longcontext.methods import METHODS, POSITIONS, get_method, get_positions
 from entformer.longcontext.registry import get_task_config
@@ -194,6 +195,19 @@ def test_a_sweep_is_kept_and_grows(tmp_path: Path) -> None:
         read_results(tmp_path / "results.jsonl")
 
 
+def test_results_of_before_the_published_settings_are_kept(tmp_path: Path) -> None:
+    """A run.json that lacks later settings was made with what they are by default."""
+    spec, told = RunSpec("softmax", "nape", 0), []
+    sweep(TINY, [spec], tmp_path)
+    path = tmp_path / "runs" / spec.name / "run.json"
+    held = read_json(path)
+    for name in ("warmup_share", "init_std", "mixed_lengths", "validate_at", "validate_every", "precision", "size"):
+        del held["recipe"][name]
+    write_json(path, held)
+    sweep(TINY, [spec], tmp_path, lambda _, what: told.append(what))
+    assert told == ["was finished before"]
+
+
 # ---- the command line ----------------------------------------------------------------------------------------------------
 
 PLAIN: dict[str, Any] = {
@@ -218,6 +232,14 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     longctx.run_task("copy", **PLAIN | {"as_json": True}, out=tmp_path)  # nothing is trained again
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["length"] for line in lines] == [6, 12, 24] * 2
+
+
+def test_the_published_size_runs_from_the_command_line(tmp_path: Path) -> None:
+    tiny = {"size": "paper", "methods": "asentmax", "heads": 4, "layers": 1, "hidden": 16, "precision": "float32"}
+    longctx.run_task("copy", **PLAIN | tiny, out=tmp_path)
+    [path] = (tmp_path / "runs").glob("*/run.json")
+    held = read_json(path)
+    assert (held["recipe"]["size"], held["recipe"]["init_std"], held["chosen"]) == ("paper", 0.02, 3)
 
 
 @pytest.mark.parametrize(
