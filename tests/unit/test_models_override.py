@@ -52,16 +52,6 @@ def test_a_softmax_head_can_be_made_sparse(make_run: MakeRun, backend: str) -> N
         torch.testing.assert_close(scores(model), scores(sparse))
 
 
-def test_a_head_keeps_its_neighbors_alpha(make_run: MakeRun) -> None:
-    model = make_run().model
-    own = model.alphas()["cross"]
-    with overridden_alphas(model, {("cross", 1, 0): 1.25}):
-        changed = model.alphas()["cross"]
-    assert changed[1, 0] == 1.25
-    changed[1, 0] = own[1, 0]
-    assert torch.equal(changed, own)
-
-
 def test_nothing_is_left_after_an_exception(make_run: MakeRun) -> None:
     model = make_run().model
     before, state = scores(model), {name: value.clone() for name, value in model.state_dict().items()}
@@ -74,11 +64,11 @@ def test_nothing_is_left_after_an_exception(make_run: MakeRun) -> None:
 
 def test_an_inner_override_adds_to_the_outer_one(make_run: MakeRun) -> None:
     model = make_run().model
+    own = model.alphas()["decoder"][0, 1]
     with overridden_alphas(model, {("decoder", 0, 0): 1.0}):
         with overridden_alphas(model, {("decoder", 0, 1): 2.0}):
             assert model.alphas()["decoder"][0].tolist() == [1.0, 2.0]
-        assert model.alphas()["decoder"][0, 0] == 1.0
-        assert model.alphas()["decoder"][0, 1] != 2.0
+        assert model.alphas()["decoder"][0].tolist() == [1.0, own]
 
 
 @pytest.mark.parametrize("name", ["rela", "topk", "sigmoid"])

@@ -18,7 +18,7 @@ from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, 
 
 EMBED, HEADS = 16, 8
 POSITIONS = ["rotary", "alibi", "nape"]
-THREADS, ROUNDS = 8, 100
+THREADS, ROUNDS = 8, 250
 
 
 @pytest.fixture(autouse=True)

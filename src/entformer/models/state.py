@@ -102,8 +102,6 @@ class DecoderState:
             if cache.length:
                 cache.reorder(index)
 
-    select = reorder
-
     def mark(self) -> list[Any]:
         """Returns what `restore` needs to undo all later steps."""
         return [cache.mark() for cache in self.caches]
