@@ -104,12 +104,7 @@ def _from_network(info: DatasetInfo, layout: Layout, directory: Path, texts: Pat
     try:
         for file in unverified:
             check_download(downloads / file)
-        expected = {
-            split: info.pairs[split]
-            for split, parts in layout.splits.items()
-            if split in info.pairs and any(part.downloads & set(unverified) for part in parts)
-        }
-        _write_splits(info, layout, downloads, texts, expected)
+        _write_splits(info, layout, downloads, texts, info.pairs)
     except DataError as err:
         if not unverified:
             raise

@@ -17,6 +17,7 @@ from entformer.cache import cache_root
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
 from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.downloads import fetch
+from entformer.data.filters import PreprocessConfig
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
 from entformer.data.prepared import Prepared
@@ -80,14 +81,16 @@ def _prepare(
     report = prepare(
         corpus,
         folder,
-        vocab_size=data.vocab_size,
-        max_length=data.max_length,
-        max_ratio=data.max_ratio,
-        dedup=data.dedup,
-        clean=data.clean,
-        lowercase=data.lowercase,
+        PreprocessConfig(
+            vocab_size=data.vocab_size,
+            max_length=data.max_length,
+            max_ratio=data.max_ratio,
+            dedup=data.dedup,
+            clean=data.clean,
+            lowercase=data.lowercase,
+            seed=data.seed,
+        ),
         subwords=None if subwords is None else SubwordTokenizer.load(subwords),
-        seed=data.seed,
         overwrite=overwrite,
     )
     for note in report.notes:
