@@ -17,6 +17,7 @@ from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_cor
 from entformer.data.corpus import ParallelCorpus, ParallelText
 from entformer.data.datasets import SPLITS
 from entformer.data.downloads import fetch
+from entformer.data.filters import PreprocessConfig
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
 from entformer.data.prepared import Prepared
@@ -27,8 +28,6 @@ from entformer.files import file_sha256, write_text
 from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
-PREPARATION = ("vocab_size", "max_length", "max_ratio", "dedup", "clean", "lowercase", "seed")
-"""Settings of a recipe that `prepare` takes under the same names."""
 LANGUAGE_SAMPLE = 200  # pairs from which the languages of the two sides are detected
 
 
@@ -66,7 +65,15 @@ def open_prepared(
                 report = prepare(
                     corpus,
                     folder,
-                    **{name: getattr(data, name) for name in PREPARATION},
+                    PreprocessConfig(
+                        vocab_size=data.vocab_size,
+                        max_length=data.max_length,
+                        max_ratio=data.max_ratio,
+                        dedup=data.dedup,
+                        clean=data.clean,
+                        lowercase=data.lowercase,
+                        seed=data.seed,
+                    ),
                     subwords=None if subwords is None else SubwordTokenizer.load(subwords),
                     overwrite=changed is not None,
                 )
