@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.kernels import finite
 from entformer.kernels.attention.api import Attention, RowStats, Support, attention_scores
+from entformer.kernels.attention.arguments import Call, Features
 from entformer.nn.masks import ScoreTerms
 from entformer.nn.normalizer_functions import NormalizerFn
 
@@ -64,18 +65,23 @@ def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: 
     dtype = torch.promote_types(q.dtype, torch.float32)
     has_autocast = torch.amp.is_autocast_available(q.device.type)
     with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
-        scores, _ = attention_scores(
-            q,
-            k,
+        call = Call(
+            query=q,
+            key=k,
+            value=k,  # not read, as alpha and dropout are not
+            alpha=q.detach(),
             attn_mask=terms.masks.pairs,
             key_mask=terms.masks.keys,
-            bias=terms.masks.bias,
             alibi_slopes=None if terms.slopes is None else terms.slopes[None],
+            normalizer="entmax",
             scale=1.0 / math.sqrt(max(q.shape[-1], 1)),
             is_causal=terms.causal,
             causal_offset=terms.offset,
-            dtype=dtype,
+            dropout_p=0.0,
+            dropout_seed=q.detach(),
+            features=Features(bias=terms.masks.bias),
         )
+        scores = attention_scores(call, dtype).masked
         allowed = scores.detach() != -math.inf
         # A row without keys is passed as zeros, so that the function's gradient there is not NaN.
         given = [scores.masked_fill(~allowed.any(-1, keepdim=True), 0.0)]
