@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 PATIENCE = 3.0  # seconds of compiling before the user is told what is going on
+LINK = "the library"  # the last job
 _POLL = 0.02
 _held: set[int] = set()  # descriptors of build locks of this process
 
@@ -75,7 +76,7 @@ def compile_library(
     with _collected_signals() as received:
         names = [source.name for source, _ in sources]
         _run(cxx, list(zip(names, commands, strict=True)), objects, scratch, received)
-        _run(cxx, [("the library", link)], [library], scratch, received)
+        _run(cxx, [(LINK, link)], [library], scratch, received)
     return library
 
 
@@ -108,7 +109,7 @@ def _run(
                     del running[number]
                     said = (scratch / f"{number}.log").read_text(encoding="utf-8", errors="replace")
                     _check(cxx, jobs[number][0], process.returncode, said, targets[number])
-            if not told and time.monotonic() - began > PATIENCE:
+            if jobs[0][0] != LINK and not told and time.monotonic() - began > PATIENCE:
                 told = True
                 # Without a configuration of its own, logging writes this line to the standard error.
                 logging.getLogger("entformer").warning("entformer: compiling CPU kernels, about a minute, once per machine")
