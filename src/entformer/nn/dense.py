@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.kernels import finite
 from entformer.kernels.attention.api import Attention, RowStats, Support, attention_scores
+from entformer.kernels.attention.arguments import Call, Features
 from entformer.nn.masks import ScoreTerms
 from entformer.nn.normalizer_functions import NormalizerFn
 
@@ -61,27 +62,31 @@ def dense_attention(
 
 def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: ScoreTerms) -> Tensor:
     """Computes the weights (B, H, Lq, Lk) in at least float32, differentiable in q, k, the bias and the normalizer function."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
+    dtype, unused = torch.promote_types(q.dtype, torch.float32), q.new_empty(0)
     has_autocast = torch.amp.is_autocast_available(q.device.type)
     with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
-        scores, _ = attention_scores(
-            q,
-            k,
+        call = Call(
+            query=q,
+            key=k,
+            value=k,  # the scores depend neither on values nor on alpha and dropout
+            alpha=unused,
             attn_mask=terms.masks.pairs,
             key_mask=terms.masks.keys,
-            bias=terms.masks.bias,
             alibi_slopes=None if terms.slopes is None else terms.slopes[None],
+            normalizer="entmax",
             scale=1.0 / math.sqrt(max(q.shape[-1], 1)),
             is_causal=terms.causal,
             causal_offset=terms.offset,
-            dtype=dtype,
+            dropout_p=0.0,
+            dropout_seed=unused,
+            features=Features(bias=terms.masks.bias),
         )
+        scores, _, distance, _ = attention_scores(call, dtype)
         allowed = scores.detach() != -math.inf
         # A row without keys is passed as zeros, so that the function's gradient there is not NaN.
         given = [scores.masked_fill(~allowed.any(-1, keepdim=True), 0.0)]
         if getattr(normalizer_fn, "uses_positions", False):
-            query_at = torch.arange(q.shape[2], device=q.device)[:, None] + terms.offset
-            given.append(query_at - torch.arange(k.shape[2], device=q.device))
+            given.append(distance)
         weights = normalizer_fn(*given)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
