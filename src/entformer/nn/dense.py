@@ -62,14 +62,14 @@ def dense_attention(
 
 def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: ScoreTerms) -> Tensor:
     """Computes the weights (B, H, Lq, Lk) in at least float32, differentiable in q, k, the bias and the normalizer function."""
-    dtype, unused = torch.promote_types(q.dtype, torch.float32), q.new_empty(0)
+    dtype = torch.promote_types(q.dtype, torch.float32)
     has_autocast = torch.amp.is_autocast_available(q.device.type)
     with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
         call = Call(
             query=q,
             key=k,
-            value=k,  # the scores depend neither on values nor on alpha and dropout
-            alpha=unused,
+            value=k,  # not read, as alpha and dropout are not
+            alpha=q.detach(),
             attn_mask=terms.masks.pairs,
             key_mask=terms.masks.keys,
             alibi_slopes=None if terms.slopes is None else terms.slopes[None],
@@ -78,7 +78,7 @@ def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: 
             is_causal=terms.causal,
             causal_offset=terms.offset,
             dropout_p=0.0,
-            dropout_seed=unused,
+            dropout_seed=q.detach(),
             features=Features(bias=terms.masks.bias),
         )
         scores, _, distance, _ = attention_scores(call, dtype)

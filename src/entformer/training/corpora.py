@@ -28,6 +28,8 @@ from entformer.files import file_sha256, write_text
 from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
+PREPARATION = ("vocab_size", "max_length", "max_ratio", "dedup", "clean", "lowercase", "seed")
+"""Settings of a recipe that are fields of `PreprocessConfig`."""
 LANGUAGE_SAMPLE = 200  # pairs from which the languages of the two sides are detected
 
 
@@ -65,15 +67,7 @@ def open_prepared(
                 report = prepare(
                     corpus,
                     folder,
-                    PreprocessConfig(
-                        vocab_size=data.vocab_size,
-                        max_length=data.max_length,
-                        max_ratio=data.max_ratio,
-                        dedup=data.dedup,
-                        clean=data.clean,
-                        lowercase=data.lowercase,
-                        seed=data.seed,
-                    ),
+                    PreprocessConfig(**{name: getattr(data, name) for name in PREPARATION}),
                     subwords=None if subwords is None else SubwordTokenizer.load(subwords),
                     overwrite=changed is not None,
                 )
