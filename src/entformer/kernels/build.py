@@ -1,9 +1,8 @@
 """Compiles C++ sources to a shared library.
 
-At most as many compilers run at once as this process may use cores. Each has a process group of its own, and its temporary
-files lie in the build folder: when the build is interrupted (Ctrl-C, SIGTERM, any error) the compilers are ended and the folder
-is removed. What a killed build leaves is removed by the next. A lock in the cache folder keeps two processes from building at
-once; it is given back explicitly and closed in forked children, so that no child can hold it.
+At most as many compilers run at once as this process may use cores. When a build is interrupted (Ctrl-C, SIGTERM, any error)
+they are ended and the build directory is removed. A lock in the cache directory keeps two processes from building at once; it
+is given back explicitly and closed in forked children, so that no child can hold it.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ def compile_library(
         cxx: the compiler's command.
         sources: files and their flags.
         link_flags: for the last step.
-        scratch: an empty folder for everything that is written.
+        scratch: an empty directory for everything that is written.
 
     Returns:
         The library, in `scratch`.
@@ -184,8 +183,8 @@ def _collected_signals() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def build_folder(cache: Path) -> Iterator[Path]:
-    """A folder to build in, while no other process builds in this cache. Removed at the end; older ones are too."""
+def build_directory(cache: Path) -> Iterator[Path]:
+    """A directory to build in, while no other process builds in this cache. Removed at the end; older ones are too."""
     try:
         with _only_one_builder(cache):
             for left in cache.glob("build-*"):  # of builds that were killed: nobody else builds now
