@@ -87,10 +87,11 @@ def run_task(
     ] = "softmax,ssmax,entmax,asentmax",
     positions: Annotated[str, typer.Option(metavar="NAME,...", help="Position encodings (see --list).")] = "nape",
     train_length: Annotated[
-        int | None, typer.Option(min=4, help="Maximum training length; lengths are drawn from half of it upward.")
+        int | None,
+        typer.Option(min=4, help="Maximum training length; lengths are drawn at random from half of it to all of it."),
     ] = None,
     eval_lengths: Annotated[
-        str | None, typer.Option(metavar="64..4096|64,96,128", help="Evaluation lengths; 64..4096 doubles from 64 to 4096.")
+        str | None, typer.Option(metavar="64..4096|64,96,128", help="Evaluation lengths; 64..4096 means 64, 128, ..., 4096.")
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N|N,N,...", help="Number of seeds, or a list of seeds.")] = "3",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.", show_default="the task's")] = None,

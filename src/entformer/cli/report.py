@@ -56,13 +56,13 @@ def report(
     gold_text: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="The text of --gold, if it is not --data; links go from its first file to its second."
+            metavar="TEXT", help="Text that --gold aligns, if it is not --data; links go from its first file to its second."
         ),
     ] = None,
     gold_first: Annotated[int, typer.Option(min=0, max=1, help="Index of the first word in --gold.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; a .json file is written next to it.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="HTML file to write; the numbers go to a .json file next to it.")
+    ] = Path("report.html"),
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for PNG, SVG and PDF figures.", show_default="figures, next to the page"),

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 def score(
     hypotheses: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input; or use --run.")
+        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input. Not needed with --run.")
     ] = None,
     references: Annotated[
         list[Path] | None, typer.Option("--ref", metavar="FILE", help="Reference translations, line by line. Repeatable.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Translate the test set with this run and score that.")
+        Path | None, typer.Option(metavar="RUN", help="Translate the test set with this run and score the result.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Prepared directory with the test set.", show_default="the run's own")
@@ -52,7 +52,10 @@ def score(
         typer.Option(metavar="TEXT", help="Your own test set: a prefix, SOURCE,REFERENCE or a .tsv file, as for `prep`."),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="DIR|URL", help="Local copy or mirror of the corpus of --test-set.")
+        str | None,
+        typer.Option(
+            "--from", metavar="DIR|URL", help="Directory with a copy of the corpus of --test-set, or URL of a mirror."
+        ),
     ] = None,
     tokenized: Annotated[
         bool | None,

@@ -50,11 +50,13 @@ def translate(
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Translate each line as soon as it is read; the default on a terminal.")
     ] = False,
-    whole_lines: Annotated[bool, typer.Option("--whole-lines", help="Do not split very long lines.")] = False,
+    whole_lines: Annotated[
+        bool, typer.Option("--whole-lines", help="Translate very long lines whole instead of in parts.")
+    ] = False,
     max_ratio: Annotated[
         float, typer.Option(min=0.0, help="Limit translations to max-ratio * source length + max-extra tokens.")
     ] = 2.0,
-    max_extra: Annotated[int, typer.Option(min=0, help="See --max-ratio.")] = 10,
+    max_extra: Annotated[int, typer.Option(min=0, help="Constant in the limit of --max-ratio, in tokens.")] = 10,
     window: Annotated[int, typer.Option(min=1, help="Number of lines read ahead and batched by length.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Maximum source tokens per batch, including padding.")] = 4096,
     device: Device = "cpu",
