@@ -138,7 +138,7 @@ def test_unpublished_checksums_are_recorded_and_then_compared(web: Web, known: D
         ("ted.zip", PAGE, r"ted\.zip is a web page .* without a known checksum were removed .*ted\.zip"),
         ("test.de.gz", PAGE, r"test\.de\.gz is a web page"),
         *((file, body[:-12], rf"{file} cannot be unpacked: .* were removed") for file, body in FILES.items()),
-        ("test.de.gz", gzip.compress(b"vier\nzuviel\n", mtime=0), r"test\.de\.gz has 2 lines and test\.en\.gz has 1; they must"),
+        ("test.de.gz", gzip.compress(b"vier\nzuviel\n"), r"test\.de\.gz has 2 lines and test\.en\.gz has 1; they must"),
         ("one.tgz", tar({"other.txt": b"x"}), r"one\.tgz has no file training/news\.de-en\.de.*not the expected archive"),
     ],
     ids=range(8),
