@@ -173,9 +173,10 @@ def run_task(
             device=str(torch_device),
         )
     write_text(folder / "table.md", markdown(records))
-    draw_sweep(records, folder / "curves.png")
+    draw_sweep(records).savefig(folder / "curves.png", dpi=150)
     drawn = ["results.jsonl", "table.md", "curves.png"]
-    if draw_scaling(records, folder / "scaling.png"):
+    if (scaling := draw_scaling(records)) is not None:
+        scaling.savefig(folder / "scaling.png", dpi=150)
         drawn.append("scaling.png")
     if as_json:
         for record in records:

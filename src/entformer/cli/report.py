@@ -125,8 +125,8 @@ def report(
 
 
 def _report_lengths(runs: Sequence[Path], page: Path, figures: Path, title: str | None, *, as_json: bool) -> None:
+    from entformer.analysis.html_report import write_lengths_report
     from entformer.analysis.lengths import find_sweeps, lengths_data
-    from entformer.analysis.lengths_report import write_lengths_report
     from entformer.longcontext.results import markdown, read_results
 
     sweeps = find_sweeps(runs)

@@ -44,16 +44,8 @@ inline vf load(const float* p) {
 }
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
 
-inline vi as_int(vf v) {
-  vi r;
-  memcpy(&r, &v, sizeof r);
-  return r;
-}
-inline vf as_float(vi v) {
-  vf r;
-  memcpy(&r, &v, sizeof r);
-  return r;
-}
+inline vi as_int(vf v) { return (vi)v; }  // the bits
+inline vf as_float(vi v) { return (vf)v; }
 
 // What the vector extensions have no operation for, once per instruction set:
 //   load_tail, store_tail   the last `count` < VL floats of a row; the other lanes hold `fill`

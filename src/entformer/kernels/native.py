@@ -217,18 +217,14 @@ def _writable_by_others(directory: Path, *, tighten: bool) -> str | None:
         if info.st_uid not in _trusted_users():
             return f"{place} belongs to another user (number {info.st_uid})"
         others = info.st_mode & 0o022
+        own_group = others == 0o020 and info.st_gid in (0, os.geteuid())  # by custom it has the user's number
         if place == directory and others and tighten and info.st_uid == os.geteuid():
             place.chmod(stat.S_IMODE(info.st_mode) & ~0o022)
         elif others and place == directory:
             return f"{place} can be written by others (chmod go-w would end that)"
-        elif others and not info.st_mode & stat.S_ISVTX and not _private_group(others, info.st_gid):
+        elif others and not info.st_mode & stat.S_ISVTX and not own_group:
             return f"{place} can be written by others"
     return None
-
-
-def _private_group(others: int, group: int) -> bool:
-    """Whether only the group may write and it is the user's own: by custom it has the user's number."""
-    return others == 0o020 and group in (0, os.geteuid())
 
 
 # ---- building -----------------------------------------------------------------------------------------------------------
@@ -247,7 +243,8 @@ def _build(directory: Path) -> Path:
             found = _cached(directory)  # another process may have built it while we waited
             if found is not None and _load_error(found) is None:
                 return found
-            built = compile_library(cxx, _sources(), _link_flags(), scratch)
+            link_flags = [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
+            built = compile_library(cxx, _sources(), link_flags, scratch)
             built.chmod(0o755)
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
             final = directory / f"kernels-{_key()}-{checksum}.so"
@@ -272,10 +269,6 @@ def _sources() -> list[tuple[Path, list[str]]]:
     for source in KERNELS:
         jobs += [(source, flags) for name, flags in X86_FLAGS.items() if x86 or name == "portable"]
     return [(SOURCES / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
-
-
-def _link_flags() -> list[str]:
-    return [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
 
 
 if __name__ == "__main__":

@@ -81,13 +81,12 @@ def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: 
             dropout_seed=q.detach(),
             features=Features(bias=terms.masks.bias),
         )
-        scores = attention_scores(call, dtype).masked
+        scores, _, distance, _ = attention_scores(call, dtype)
         allowed = scores.detach() != -math.inf
         # A row without keys is passed as zeros, so that the function's gradient there is not NaN.
         given = [scores.masked_fill(~allowed.any(-1, keepdim=True), 0.0)]
         if getattr(normalizer_fn, "uses_positions", False):
-            query_at = torch.arange(q.shape[2], device=q.device)[:, None] + terms.offset
-            given.append(query_at - torch.arange(k.shape[2], device=q.device))
+            given.append(distance)
         weights = normalizer_fn(*given)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
@@ -309,8 +310,8 @@ class MultiheadAttention(TorchAttention):
             shape = (*q.shape[:3], k.shape[2])
             return dense_weights(found.support, shape, extra, average).to(q.dtype)
         normalizer_fn = self.normalizer_fn
-        if normalizer_fn is None and self.alpha_override is None and self._kernel == "rela":
-            normalizer_fn = torch.relu
+        if normalizer_fn is None and self.alpha_override is None and self._kernel in ELEMENTWISE:
+            normalizer_fn = ELEMENTWISE[self._kernel].weights
         elif normalizer_fn is None:
             alpha = self._alpha()
             alpha_dim = 1 if isinstance(alpha, Tensor) else None
