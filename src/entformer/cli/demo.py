@@ -201,6 +201,7 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
     from entformer.analysis.data import report_data
     from entformer.cli.report import prepare_run
     from entformer.cli.test_sets import prepared_test_set
+    from entformer.cli.translate import translate_all
     from entformer.decoding.scoring import corpus_scores
     from entformer.decoding.translate import Translator
     from entformer.files import write_json, write_text
@@ -213,11 +214,8 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
     translations, all_scores, runs = [], [], []
     with progress_bar(console, "  ") as show:
         for model in models:
-            lines: list[str] = []
             translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster, and its progress jumps
-            for translation in translator.translate(test_set.sources):
-                lines.append(translation.text)
-                show(f"{model.title}: translating test sentences", len(lines), len(test_set.sources))
+            lines = translate_all(translator, test_set.sources, f"{model.title}: translating test sentences", show)
             write_text(out / f"{model.name}.test.de", "".join(f"{line}\n" for line in lines))
             scores = corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase)
             about = f"on {scores.lines:,} sentences of the test set, beam {model.recipe.decoding.beam}"

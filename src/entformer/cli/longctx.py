@@ -96,7 +96,9 @@ def run_task(
     seeds: Annotated[str, typer.Option(metavar="N|N,N,...", help="Number of seeds, or a list of seeds.")] = "3",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.", show_default="the task's")] = None,
     budget: Annotated[str | None, typer.Option(metavar="90s|10m|2h", help="Training time per run, instead of --steps.")] = None,
-    size: Annotated[str, typer.Option(help="laptop: minutes on two cores; paper: the published setup, for a GPU.")] = "laptop",
+    size: Annotated[
+        Literal["laptop", "paper"], typer.Option(help="laptop: minutes on two cores; paper: the published setup, for a GPU.")
+    ] = "laptop",
     sequences: Annotated[int | None, typer.Option(min=1, help="Number of evaluation sequences per length.")] = None,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Task option, e.g. alphabet=16. Repeatable.")
@@ -115,7 +117,10 @@ def run_task(
     ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 (autocast, float32 weights) or auto.", show_default="by size")
+        Literal["auto", "float32", "bfloat16"] | None,
+        typer.Option(
+            help="bfloat16: autocast with float32 weights; auto: bfloat16 if it is fast here.", show_default="by size"
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads; more do not help small models.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory.", show_default="longctx-TASK")] = None,
@@ -150,7 +155,7 @@ def run_task(
     recipe = _make_recipe(task, size, eval_lengths, budget, options or [], changes)
     specs = _make_specs(recipe, methods, positions, seeds)
     torch_device = select_device(device)
-    recipe = replace(recipe, precision=precision_here(_parse_precision(recipe.precision), torch_device))
+    recipe = replace(recipe, precision=precision_here(cast(Any, recipe.precision), torch_device))
     folder = writable_directory(out or Path(f"longctx-{recipe.task}"))
     torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False)
@@ -233,12 +238,6 @@ def _parse_names(text: str, option: str) -> list[str]:
     if not names:
         raise ArgumentError(f"{option} is empty; give names separated by commas.")
     return names
-
-
-def _parse_precision(name: str) -> Literal["auto", "float32", "bfloat16"]:
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ArgumentError(f"--precision {name!r}: choose auto, float32 or bfloat16.")
-    return cast(Literal["auto", "float32", "bfloat16"], name)
 
 
 def _parse_seeds(text: str) -> list[int]:

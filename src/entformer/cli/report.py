@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -47,7 +47,7 @@ def report(
             show_default="the run's own data",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Part of the prepared data: test, valid or train.")] = "test",
+    split: Annotated[Literal["test", "valid", "train"], typer.Option(help="Part of the prepared data.")] = "test",
     sentences: Annotated[int, typer.Option(min=1, help="Maximum number of sentences; larger sets are sampled.")] = 1000,
     examples: Annotated[int, typer.Option(min=1, help="Number of sentences shown one by one.")] = 12,
     gold: Annotated[

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 
 from entformer.cli.options import Beam, Checkpoint, Device, LengthPenalty, LengthPenaltyAlpha, Run, Threads
-from entformer.cli.output import describe_lines, progress_bar, writable_file
+from entformer.cli.output import ShowProgress, describe_lines, progress_bar, writable_file
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from entformer.decoding.translate import Translation, TranslationStats
+    from entformer.decoding.translate import Translation, TranslationStats, Translator
 
 
 def translate(
@@ -136,6 +136,15 @@ def translate(
         notes.print(line, markup=False)
     if attention is not None:
         notes.print(f"attention weights: {attention}", markup=False)
+
+
+def translate_all(translator: "Translator", sources: Sequence[str], description: str, show: ShowProgress) -> list[str]:
+    """Returns the translations of a test set and shows progress."""
+    lines: list[str] = []
+    for translation in translator.translate(sources):
+        lines.append(translation.text)
+        show(description, len(lines), len(sources))
+    return lines
 
 
 def describe_weights(run: Path, checkpoint: str, step: int) -> str:
