@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from entformer.analysis.alphas import (
@@ -125,11 +126,5 @@ def alpha_paths(metrics: list[dict[str, Any]], upto: int) -> tuple[list[int] | N
         return None, None
     thin = -(-len(entries) // MOST_STEPS)
     kept = [*entries[:-1:thin], entries[-1]]
-    paths = {
-        name: [
-            [[entry[name][layer][head] for entry in kept] for head in range(len(heads))]
-            for layer, heads in enumerate(kept[0][name])
-        ]
-        for name in attn_types
-    }
+    paths = {name: np.moveaxis(np.array([entry[name] for entry in kept]), 0, -1).tolist() for name in attn_types}
     return [entry["step"] for entry in kept], paths

@@ -17,7 +17,7 @@ from entformer.analysis.rows import Floats, LayerRows
 from entformer.analysis.streaming import Accumulator, StreamingMeans, StreamingMedians
 from entformer.analysis.words import Marks
 
-Compute = Callable[[LayerRows, Marks | None], Floats]
+Compute = Callable[[LayerRows, Any], Floats]  # Any: `Marks` where a measure needs words
 Text = Literal["any", "words", "questions", "statements"]
 """What a measure needs: any text, the words of self-attention, questions, or questions that are read as statements."""
 
@@ -67,9 +67,7 @@ class Measure:
 def _merging(what: str, *, several: bool) -> Compute:
     """Returns a merging score of every word (of two or more pieces), (words, H)."""
 
-    def compute(rows: LayerRows, marks: Marks | None) -> Floats:
-        if marks is None:
-            raise ValueError("merging needs the words of the text")
+    def compute(rows: LayerRows, marks: Marks) -> Floats:
         found = merging_scores(rows, marks)
         scores: Floats = getattr(found, what)[:, found.sizes > 1] if several else getattr(found, what)
         return scores.T
@@ -77,9 +75,7 @@ def _merging(what: str, *, several: bool) -> Compute:
     return compute
 
 
-def _interrogation(rows: LayerRows, marks: Marks | None) -> Floats:
-    if marks is None:
-        raise ValueError("interrogation needs the words of the text")
+def _interrogation(rows: LayerRows, marks: Marks) -> Floats:
     return interrogation_weights(rows, marks.asking, marks.mark).T
 
 
@@ -323,14 +319,16 @@ LAYER_MEASURES: tuple[Measure, ...] = (
 )
 
 
-def measure_sentence(rows: LayerRows, marks: Marks | None) -> dict[str, list[float | None]]:
-    """Computes the measures of one sentence: name -> a number per head, None where the sentence has nothing to measure."""
-    found: dict[str, list[float | None]] = {}
+def measure_sentence(rows: LayerRows, marks: Marks | None) -> dict[str, dict[str, float]]:
+    """Computes the measures of one sentence by head, such as "encoder.0.1", and name; what is not defined is missing."""
+    found: dict[str, dict[str, float]] = {f"{rows.attn_type}.{rows.layer}.{head}": {} for head in range(rows.heads)}
     for measure in HEAD_MEASURES:
         if measure.compute is not None and measure.applies(rows, marks):
             means = StreamingMeans(rows.heads)
             means.add(measure.compute(rows, marks))
-            found[measure.name] = means.values()
+            for values, value in zip(found.values(), means.values(), strict=True):
+                if value is not None:
+                    values[measure.name] = value
     return found
 
 

@@ -72,10 +72,7 @@ def view_sentence(
                 scores[f"{attn_type}.{layer}.{head}"] = own
         queries, keys = sizes[0 if attn_type == "encoder" else 1], sizes[1 if attn_type == "decoder" else 0]
         rows = layer_rows(attn_type, layer, trace, np.array([queries]), np.array([keys]))
-        for name, values in measure_sentence(rows, marks.get(attn_type)).items():
-            for head, value in enumerate(values):
-                if value is not None:
-                    measures.setdefault(f"{attn_type}.{layer}.{head}", {})[name] = value
+        measures.update(measure_sentence(rows, marks.get(attn_type)))
 
     run_with_trace(model, batch.to(model.source_embedding.device), hook)
     pieces = tuple(subwords.pieces(source)), tuple(subwords.pieces(target))

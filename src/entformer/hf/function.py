@@ -83,9 +83,14 @@ class Call:
             raise ArgumentError("attention returned no statistics.")
         return found.stats.support_size
 
+    @property
+    def _caps_before_scaling(self) -> bool:
+        """Whether a head's scale multiplies capped scores, which the fused kernel does not do."""
+        return self.softcap is not None and self.scale is not None
+
     def attend(self) -> Tensor:
         """Returns the output, (B, H, Lq, Dv)."""
-        if self.softcap is not None:
+        if self._caps_before_scaling:
             return self._dense_output()
         output: Any = self._attention()
         found: Tensor = output
@@ -93,7 +98,7 @@ class Call:
 
     def traced(self, *, support: bool = True) -> Attention:
         """Returns the output with the statistics of each row and the exact support; those of a sink are not included."""
-        if self.softcap is not None or self.sinks is not None:
+        if self._caps_before_scaling:
             weights = self.weights().detach()
             return dense_trace(weights, self._dense_output())
         found: Any = self._attention(return_stats=True, return_support=support)
@@ -101,45 +106,27 @@ class Call:
         return traced
 
     def _attention(self, **options: Any) -> Attention | Tensor:
-        query, key, value, mask, offset = self.query, self.key, self.value, self.mask, 0
-        if self.sinks is not None:
-            query, key, value, mask, offset = self._with_sink_key()
+        query, mask, bias, sinks = self.query, self.mask, self.bias, self.sinks
         if self.scale is not None:
             query = _times(query, self.scale)
-        bias = self._full_bias(offset)
+            bias = None if bias is None else bias * self.scale.to(bias.dtype)[:, None, None]
+            sinks = None if sinks is None else sinks * self.scale.to(sinks.dtype)
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         return attention(
             query,
-            key,
-            value,
+            self.key,
+            self.value,
             mask,
             dropout_p=self.dropout,
             is_causal=self.causal,
-            causal_offset=offset,
             scale=self.scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
+            enable_gqa=query.shape[1] != self.key.shape[1],
             alpha=self.alpha,
+            softcap=self.softcap,
+            sinks=sinks,
             **options,
         )
-
-    def _full_bias(self, offset: int) -> Tensor | None:
-        if self.bias is None:
-            return None
-        bias = self.bias if self.scale is None else self.bias * self.scale.to(self.bias.dtype)[:, None, None]
-        return F.pad(bias, (offset, 0))
-
-    def _with_sink_key(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
-        """Returns tensors with a first key of value 0, whose score is the sink: a further coordinate of 1 in that key only."""
-        batch, heads, queries, _ = self.query.shape
-        sinks = (self.sinks.to(self.query) / self.scaling)[:, None, None] if self.sinks is not None else None
-        if sinks is None:
-            raise ArgumentError("the call has no sinks.")
-        query = torch.cat((self.query, sinks.expand(batch, heads, queries, 1)), -1)
-        key = F.pad(self.key, (0, 1, 1, 0))
-        key[:, :, 0, -1] = 1.0
-        value = F.pad(self.value, (0, 0, 1, 0))
-        return query, key, value, None if self.mask is None else F.pad(self.mask, (1, 0), value=True), 1
 
     def scores(self) -> tuple[Tensor, Tensor | None]:
         """Returns the scores (B, H, Lq, Lk [+ 1 first column for the sinks]), scaled, and the mask over them."""

@@ -1,5 +1,6 @@
 """A small input for a model of any family, made from its configuration."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 LENGTH, OTHER_LENGTH = 11, 7  # of encoder or decoder-only input, and of a decoder's: cross-attention shows by its lengths
+SHIFTING = re.compile("SequenceClassification|QuestionAnswering")  # such models make the decoder's input themselves
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "image", "video", "audio", "decoder_start", "vision_start", "vision_end")
 
 
@@ -22,7 +24,7 @@ def example_inputs(model: nn.Module) -> dict[str, Any]:
         inputs: dict[str, Tensor] = {}
         for name in names:
             inputs |= {key: value.to(device) for key, value in _INPUTS[name](config).items()}
-        if getattr(config, "is_encoder_decoder", False):
+        if getattr(config, "is_encoder_decoder", False) and not SHIFTING.search(type(inner).__name__):
             inputs["decoder_input_ids"] = _ids(_part(config, "decoder"), OTHER_LENGTH, end=False).to(device)
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
