@@ -127,7 +127,8 @@ def collect(
     if not isinstance(model, Seq2Seq):
         from entformer.analysis.hugging_face import collect_hf
 
-        return collect_hf(model, batches, tokenizer=tokenizer, length=length, examples=examples, seed=seed, progress=progress)
+        collector = Collector(examples=examples, seed=seed)
+        return collect_hf(model, batches, collector, tokenizer=tokenizer, length=length, progress=progress)
     markers = None
     if subwords is not None:
         source_language, target_language = languages or ("", "")

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from entformer.analysis.collect import Collector
 from entformer.analysis.rows import Ints, LayerRows
 from entformer.analysis.table import HeadTable
 from entformer.errors import ArgumentError
@@ -96,17 +95,15 @@ def sides(inputs: Mapping[str, Any]) -> dict[str, list[int] | None]:
 def collect_hf(
     model: nn.Module,
     texts: Iterable[Any],
+    collector: Any,
     *,
     tokenizer: Any = None,
     length: int = 2048,
-    examples: int = 0,
-    seed: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> HeadTable:
-    """Measures every head of a Hugging Face model on texts; see `collect`."""
+    """Measures every head of a Hugging Face model on texts with a `Collector`; see `collect`."""
     inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length)
     tracer = Tracer(model, inputs[0])
-    collector = Collector(examples=examples, seed=seed)
     for number, entry in enumerate(inputs):
         ids = sides(entry)
 
@@ -118,4 +115,5 @@ def collect_hf(
         collector.end_batch({number: both})
         if progress is not None:
             progress(number + 1)
-    return collector.table(tracer.alphas, tracer.normalizers)
+    table: HeadTable = collector.table(tracer.alphas, tracer.normalizers)
+    return table

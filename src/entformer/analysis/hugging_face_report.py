@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from entformer import __version__
 from entformer.analysis import budget
 from entformer.analysis.budget import allocate_budget
+from entformer.analysis.collect import collect
 from entformer.analysis.data import ROLE_EXAMPLES, VERSION
-from entformer.analysis.hugging_face import LayerTrace, Tracer, collect_hf, sides
+from entformer.analysis.hugging_face import LayerTrace, Tracer, sides
 from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES, measure_sentence
 from entformer.analysis.roles import ROLES, positional_heads, rank_heads
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, SentenceView, packed_rows, packed_scores
@@ -42,7 +43,7 @@ def hf_report_data(
 ) -> dict[str, Any]:
     """Returns ReportData of one Hugging Face model on texts, as `entformer.hf.calibrate` takes them."""
     inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length, max_tokens=max_tokens)
-    table = collect_hf(
+    table = collect(
         model,
         inputs,
         examples=examples,
@@ -114,10 +115,7 @@ def view_text(tracer: Tracer, inputs: Mapping[str, Any], example: Example, token
         heads.update(zip(names, rows_of(trace), strict=True))
         if max(rows.queries, rows.keys) <= LONGEST_WITH_SCORES and trace.call.sinks is None:
             scores.update(zip(names, _scores(trace), strict=True))
-        for measure, values in measure_sentence(rows, None).items():
-            for head, value in zip(names, values, strict=True):
-                if value is not None:
-                    measures.setdefault(head, {})[measure] = value
+        measures.update(measure_sentence(rows, None))
 
     tracer.run(inputs, hook)
     has_target = "decoder_input_ids" in inputs

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.hf.capture import Captured, capture
-from entformer.hf.convert import settings_of
 from entformer.hf.heads import sparse_heads
+from entformer.hf.settings import settings_of
 from entformer.hf.texts import Text, model_inputs
 from entformer.kernels.entmax.api import entmax
 

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from entformer import __version__
 from entformer.errors import ArgumentError
 from entformer.hf.configs import own_configs, restore, switch
 from entformer.hf.coverage import AttentionModule, UnsupportedModel, find_attention
 from entformer.hf.heads import SparseHeads, sparse_heads
 from entformer.hf.inputs import example_inputs as made_inputs
 from entformer.hf.names import DENSE, HEADS, SETTINGS
+from entformer.hf.settings import write_settings
 
 KINDS = ("encoder", "decoder", "cross")
 ALPHA_OF = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}  # normalizers with a fixed alpha
@@ -168,30 +168,6 @@ def _attach(every: Iterable[AttentionModule], wanted: Iterable[AttentionModule],
             attach(found.module, found.num_heads, alpha=alpha, learned=learned)
         else:
             found.module.__dict__[DENSE] = True
-
-
-def write_settings(model: nn.Module, normalizer: str, alpha: str | float, wanted: Iterable[AttentionModule]) -> None:
-    """Writes into the configuration what `load` needs; `save_pretrained` saves it."""
-    modules = {found.name: {"heads": found.num_heads, "kind": found.kind, "layer": found.layer} for found in wanted}
-    root = getattr(model, "get_base_model", lambda: model)()
-    names = {id(module): name for name, module in root.named_modules()}
-    modules = {names[id(found.module)]: modules[found.name] for found in wanted}
-    learned = "learned" if alpha == "calibrated" else alpha
-    settings = {"version": __version__, "normalizer": normalizer, "alpha": learned, "modules": modules}
-    setattr(root.config, SETTINGS, settings)
-
-
-def settings_of(model: nn.Module) -> dict[str, Any]:
-    """Returns what `write_settings` wrote.
-
-    Raises:
-        ArgumentError: The model was not converted.
-    """
-    root = getattr(model, "get_base_model", lambda: model)()
-    found = getattr(getattr(root, "config", None), SETTINGS, None)
-    if not isinstance(found, dict):
-        raise ArgumentError("the model has no alphas; call entformer.hf.sparsify(model) first.")
-    return found
 
 
 def clear_gguf(model: nn.Module) -> None:

@@ -1,10 +1,11 @@
 """Entmax sampling: tokens that entmax gives probability zero are never sampled."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from entformer.errors import ArgumentError
 from entformer.kernels.entmax.api import entmax
@@ -34,3 +35,14 @@ class EntmaxLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         allowed = scores > torch.finfo(scores.dtype).min / 2  # other processors exclude tokens with -inf or the lowest number
         weights = entmax(scores.float() / self.temperature, self.alpha, mask=allowed)
         return weights.log().to(scores.dtype)
+
+
+class EveryToken(StoppingCriteria):  # type: ignore[misc]
+    """Calls a function after every generated token, such as one that raises an error when time is up; never stops by itself."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        self._function()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)

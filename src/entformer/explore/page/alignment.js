@@ -26,6 +26,9 @@ const Alignment = (() => {
     return { rows, columns, crow, col, weight, causal: false };
   }
 
+  // Cross attention; the self-attention of a model that continues text.
+  const joining = (run) => Data.headsOf(run, run.task === "generation" ? "decoder" : "cross");
+
   // onStep(row): another target token; onChoice(choice): other heads.
   function create({ onStep, onChoice }) {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
@@ -34,13 +37,13 @@ const Alignment = (() => {
     const next = el("div.next-token");
     const element = el(
       "div.inspector.aligned",
-      el("label.choosing", "Cross attention of ", choice),
+      el("label.choosing", "Attention of ", choice),
       el("div.sides", el("div.side.figure-side", lines.element), el("div.side", tokens.element, next)),
     );
     let content = null;
 
     function fill(run) {
-      const heads = Data.headsOf(run, "cross");
+      const heads = joining(run);
       const layers = [...new Set(heads.map((head) => head.layer))];
       const groups = layers.map((layer) => {
         const own = heads.filter((head) => head.layer === layer).map(Data.keyOf);
@@ -55,7 +58,7 @@ const Alignment = (() => {
     }
 
     function rowsOf({ run, sentence, chosen }) {
-      const heads = Data.headsOf(run, "cross");
+      const heads = joining(run);
       const layer = /^layer (\d+)$/.exec(chosen);
       const keys = layer ? heads.filter((head) => head.layer === Number(layer[1])) : heads;
       return chosen.includes(".") ? Data.storedRows(sentence, chosen) : average(sentence, keys.map(Data.keyOf));
@@ -74,7 +77,7 @@ const Alignment = (() => {
         rows,
         title: "Alignment",
         queries: latest.sentence.target.slice(1),
-        keys: latest.sentence.source,
+        keys: latest.sentence.source.length ? latest.sentence.source : latest.sentence.target.slice(0, -1),
         predicted: null,
         keyTitle: "Source",
         queryTitle: "Target",

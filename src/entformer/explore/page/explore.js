@@ -213,7 +213,7 @@
     const overrides = alphas.size ? { alphas: Object.fromEntries(alphas) } : {};
     Facts.showCommand({ text: state.text || model.examples[0] || "…", ...overrides });
     at("counted").textContent = sentence
-      ? `${sentence.source.length - 1} subwords of at most ${model.limits.tokens}; ${Math.round(
+      ? `${(sentence.source.length || outcome.trained.source.length + 1) - 1} subwords of at most ${model.limits.tokens}; ${Math.round(
           (outcome.changed || outcome.trained).milliseconds + sentence.milliseconds,
         )} ms`
       : "";
