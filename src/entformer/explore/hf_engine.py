@@ -100,6 +100,10 @@ class HfEngine:
                 seconds=seconds,
             ),
             examples=list(examples),
+            alpha_steps=None,
+            alpha_paths=None,
+            alpha_marks={},
+            alpha_sentence=None,
         )
 
     # ---- requests --------------------------------------------------------------------------------------------------------
