@@ -22,8 +22,8 @@ constexpr float kExcluded = -3.38953139e38f;      // a bias at or below bfloat16
 struct AttentionProblem {
   Dtype dtype;  // of q, k, v, out and their gradients; not float64
   int64_t B, H, G, Lq, Lk, D, E;
-  int64_t first_query, first_key;       // of this sequence in tensors (B, H, all_queries) of rows, and in masks
-  int64_t all_queries, all_keys;        // Lq and Lk, unless sequences are packed
+  int64_t first_query, first_key;  // of this sequence in tensors (B, H, all_queries) of rows, and in masks
+  int64_t all_queries, all_keys;   // Lq and Lk, unless sequences are packed
   AttentionView q, k, v;
   const double* alpha;  // (B, H)
   Normalizer normalizer;

@@ -59,8 +59,10 @@ inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, co
       double sum = 0.0;
       for (int64_t i = 0; i < real; ++i) sum += g[i];
       *to += (float)sum;
+    } else if (columns) {
+      for (int64_t i = 0; i < real; ++i) to[columns[i]] += g[i];
     } else {
-      for (int64_t i = 0; i < real; ++i) to[columns ? columns[i] : i] += g[i];
+      for (int64_t i = 0; i < real; ++i) to[i] += g[i];
     }
   }
   if (a.needs_slopes_grad) {
@@ -82,8 +84,7 @@ inline void apply_dropout(const AttentionProblem& p, const Block& block, int64_t
                           float* x) {
   if (p.dropout == 0.0f) return;
   const float scale = inv_keep_prob(p);
-  for (int64_t i = 0; i < count; ++i)
-    x[i] = keep_mask(p, row, block.start + (columns ? columns[i] : i)) ? x[i] * scale : 0.0f;
+  for (int64_t i = 0; i < count; ++i) x[i] = keep_mask(p, row, block.start + (columns ? columns[i] : i)) ? x[i] * scale : 0.0f;
 }
 
 // Whether query i of head (b, h) may attend to key j.

@@ -184,9 +184,7 @@ struct RowTerms {
     const bool inside = i < p.Lq && j < p.Lk;  // of the tensors
     if (p.bias && inside) {
       const float* from = bias_at(p, block, i, column);
-      vf added = p.bias_key == 0    ? splat(*from)
-                 : p.Lk - j >= VL ? load(from)
-                                    : load_tail(from, p.Lk - j, 0.0f);
+      vf added = p.bias_key == 0 ? splat(*from) : p.Lk - j >= VL ? load(from) : load_tail(from, p.Lk - j, 0.0f);
       s = added <= kExcluded ? splat(-kInf) : s + added;
     }
     if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, lane + (int32_t)column, s);

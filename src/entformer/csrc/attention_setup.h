@@ -100,8 +100,8 @@ struct Setup {
   }
 
   void set_normalizer(const char* op, const std::string& name, const std::optional<double>& sigmoid_bias) {
-    require(name == "entmax" || name == "relu" || name == "sigmoid", op,
-            ": normalizer must be entmax, relu or sigmoid, not ", name, ".");
+    require(name == "entmax" || name == "relu" || name == "sigmoid", op, ": normalizer must be entmax, relu or sigmoid, not ",
+            name, ".");
     p.normalizer = name == "entmax" ? Normalizer::Entmax : name == "relu" ? Normalizer::Relu : Normalizer::Sigmoid;
     p.counts_keys = !sigmoid_bias;
     p.sigmoid_threshold = sigmoid_bias ? -(float)*sigmoid_bias : 0.0f;
@@ -145,8 +145,8 @@ struct Setup {
     }
     if (features.softcap) {
       p.softcap = (float)*features.softcap;
-      require(p.softcap > 0.0f && p.softcap - p.softcap == 0.0f, op, ": softcap must be a positive number, not ", *features.softcap,
-              ".");
+      require(p.softcap > 0.0f && p.softcap - p.softcap == 0.0f, op, ": softcap must be a positive number, not ",
+              *features.softcap, ".");
     }
   }
 
@@ -160,7 +160,8 @@ struct Setup {
 
   static Tensor checked_begins(const char* op, const char* name, const Tensor& t, int64_t total) {
     require_memory(op, name, t, {ScalarType::Int});
-    require(t.dim() == 1 && t.numel() > 0, op, ": ", name, " must have shape (sequences + 1,), not ", shape_text(t.sizes()), ".");
+    require(t.dim() == 1 && t.numel() > 0, op, ": ", name, " must have shape (sequences + 1,), not ", shape_text(t.sizes()),
+            ".");
     Tensor begins = make_contiguous(t);
     const int32_t* at = const_data<int32_t>(begins);
     bool grows = at[0] == 0 && at[t.numel() - 1] == total;
@@ -328,8 +329,9 @@ struct Gradients {
       place_bias(a, own[n]);
       calls.push_back(a);
     }
-    run_each(kernel_table().attention_backward, calls, [](const AttentionBackward& a) { return a.chunks * task_groups(a); },
-             kNoMemory);
+    run_each(
+        kernel_table().attention_backward, calls, [](const AttentionBackward& a) { return a.chunks * task_groups(a); },
+        kNoMemory);
     for (size_t n = 0; n < count; ++n) {
       add_bias(calls[n], own[n]);
       const int64_t heads = setup.p.B * setup.p.H;

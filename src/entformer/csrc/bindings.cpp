@@ -113,10 +113,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
   Tensor entropy = make(return_entropy ? setup.row_sizes() : std::vector<int64_t>{0}, ScalarType::Float);
   Tensor reserve = make({p.B, p.H, p.Lq, row_bytes}, ScalarType::Byte);
   if (setup.is_packed()) std::fill_n(data<float>(row_max), row_max.numel(), -INFINITY);
-  setup.prepare(true, false, true, [](AttentionProblem& part, int64_t bytes) {
-    part.reserve_bytes = reserve_bytes(part.Lk);
-    part.reserve_stride = bytes;
-  }, row_bytes);
+  setup.prepare(
+      true, false, true,
+      [](AttentionProblem& part, int64_t bytes) {
+        part.reserve_bytes = reserve_bytes(part.Lk);
+        part.reserve_stride = bytes;
+      },
+      row_bytes);
   std::vector<AttentionForward> calls;
   for (const AttentionProblem& part : setup.parts)
     calls.push_back({part,
@@ -181,22 +184,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_bac
   for (int32_t count : state.sizes)
     require(count >= 0 && count <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk, " keys, not ", count, ".");
   const bool packed = setup.is_packed();
-  setup.prepare(false, true, true, [packed](AttentionProblem& part, int64_t bytes) {
-    part.reserve_bytes = packed ? std::min(reserve_bytes(part.Lk), bytes) : bytes;
-    part.reserve_stride = bytes;
-  }, reserve.size(3));
+  setup.prepare(
+      false, true, true,
+      [packed](AttentionProblem& part, int64_t bytes) {
+        part.reserve_bytes = packed ? std::min(reserve_bytes(part.Lk), bytes) : bytes;
+        part.reserve_stride = bytes;
+      },
+      reserve.size(3));
   Gradients gradients(op, setup, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
   gradients.run(grad_output, state.rows(), const_data<uint8_t>(saved), nullptr, nullptr);
   return {gradients.q, gradients.k, gradients.v, gradients.alpha, gradients.bias, gradients.sinks, gradients.slopes};
 }
 
-std::tuple<Tensor, Tensor> attention_support(
-    const Tensor& query, const Tensor& key, const Tensor& alpha, std::optional<Tensor> attn_mask,
-    std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, const Tensor& row_max, const Tensor& threshold,
-    const Tensor& crow_indices, std::string normalizer, double scale, bool is_causal, int64_t causal_offset,
-    std::optional<Tensor> bias, std::optional<Tensor> sinks, std::optional<Tensor> cu_seqlens_q,
-    std::optional<Tensor> cu_seqlens_k, std::optional<int64_t> window_left, std::optional<int64_t> window_right,
-    std::optional<double> softcap, std::optional<double> sigmoid_bias) {
+std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& key, const Tensor& alpha,
+                                             std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask,
+                                             std::optional<Tensor> alibi_slopes, const Tensor& row_max, const Tensor& threshold,
+                                             const Tensor& crow_indices, std::string normalizer, double scale, bool is_causal,
+                                             int64_t causal_offset, std::optional<Tensor> bias, std::optional<Tensor> sinks,
+                                             std::optional<Tensor> cu_seqlens_q, std::optional<Tensor> cu_seqlens_k,
+                                             std::optional<int64_t> window_left, std::optional<int64_t> window_right,
+                                             std::optional<double> softcap, std::optional<double> sigmoid_bias) {
   const char* op = "attention_support";
   const Features features{bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias};
   Setup setup(op, query, key, key, alpha, {attn_mask, key_mask, alibi_slopes}, {normalizer, scale, is_causal, causal_offset},
