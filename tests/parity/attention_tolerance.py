@@ -98,7 +98,7 @@ class Tolerance:
 
     def __init__(self, case: Any, want: Any, p: Tensor, scale: float) -> None:
         self.eps, self.tiny = torch.finfo(case.dtype).eps, SMALLEST[case.dtype]
-        group = case.heads[0] // case.heads[1]
+        group, keys = case.heads[0] // case.heads[1], want.k.shape[2]
         q, grad = want.q.double(), want.grad.double()
         k, v = (t.double().repeat_interleave(group, 1) for t in (want.k, want.v))
         normalizer = want.how.get("normalizer", "entmax")
@@ -153,10 +153,10 @@ class Tolerance:
         along_keys, along_queries = (EPS * (4.0 + math.sqrt(n)) for n in (p.shape[-1], group * p.shape[-2]))
         d_used, used = dp * kept, p * kept
         self.out = d_used @ v.abs() + along_keys * (used @ v.abs())
-        self.v = self._group((d_used + along_queries * used).mT @ grad.abs(), group)[:, :, : want.k.shape[2]]
+        self.v = self._group((d_used + along_queries * used).mT @ grad.abs(), group)[:, :, :keys]
         d_head = d_scores + (along_keys + along_queries) * grad_scores
         self.sinks = d_head[..., -1].sum(-1)  # (B, H)
-        self.attn_mask = d_head[..., : want.k.shape[2]]
+        self.attn_mask = d_head[..., :keys]
         self.alibi_slopes = (self.attn_mask * terms.distance).sum((-1, -2))
         if "softcap" in want.how:  # what reaches q and k has its derivative, which is off with the score
             pad = (0, p.shape[-1] - terms.cap_slope.shape[-1])
@@ -164,8 +164,9 @@ class Tolerance:
             d_cap = torch.where(scores == -INF, 0.0, 4.0 * EPS + 2.0 * ds / want.how["softcap"])
             d_scores = times(d_scores, cap_slope + d_cap) + times(d_cap, grad_scores)
             grad_scores = grad_scores * cap_slope
+        d_scores, grad_scores, k = d_scores[..., :keys], grad_scores[..., :keys], k[:, :, :keys]  # a sink has no key
         self.q = abs(scale) * ((d_scores + along_keys * grad_scores) @ k.abs())
-        self.k = abs(scale) * self._group((d_scores + along_queries * grad_scores).mT @ q.abs(), group)[:, :, : want.k.shape[2]]
+        self.k = abs(scale) * self._group((d_scores + along_queries * grad_scores).mT @ q.abs(), group)
 
         a, a_low, a_high = (self._alpha_slope(t, e) for t in (p, low, high))
         d_a = torch.maximum((a_low - a).abs(), (a_high - a).abs()) + 32.0 * EPS * a.abs()

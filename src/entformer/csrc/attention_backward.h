@@ -58,8 +58,10 @@ inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, co
       double sum = 0.0;
       for (int64_t i = 0; i < real; ++i) sum += g[i];
       *to += (float)sum;
+    } else if (columns) {
+      for (int64_t i = 0; i < real; ++i) to[columns[i]] += g[i];
     } else {
-      for (int64_t i = 0; i < real; ++i) to[columns ? columns[i] : i] += g[i];
+      for (int64_t i = 0; i < real; ++i) to[i] += g[i];
     }
   }
   if (a.needs_slopes_grad) {
