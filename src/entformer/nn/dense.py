@@ -61,7 +61,7 @@ def dense_attention(
 
 
 def masked_scores(q: Tensor, k: Tensor, terms: ScoreTerms) -> tuple[Tensor, Tensor]:
-    """Computes the scores (B, H, Lq, Lk) in at least float32, -inf where a key may not be attended, and i + offset - j, (Lq, Lk)."""
+    """Returns scores (B, H, Lq, Lk) of at least float32, -inf where a key may not be attended, and i + offset - j, (Lq, Lk)."""
     call = Call(
         query=q,
         key=k,
