@@ -54,3 +54,12 @@ def weights_shown(page: Page) -> dict[int, float]:
 def column(page: Page, number: int) -> list[float]:
     texts = page.locator(f"#head-table tbody tr td:nth-child({number})").all_text_contents()
     return [float(text.strip("%")) for text in texts]
+
+
+def nameless_controls(page: Page) -> int:
+    """Counts controls that a screen reader cannot name."""
+    found: int = page.evaluate(
+        """[...document.querySelectorAll('button, input, select, textarea')].filter((node) =>
+        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
+    )
+    return found

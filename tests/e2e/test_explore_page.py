@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from entformer.checkpoint import LoadedRun
 from entformer.explore import create_app
 
-from .page_driver import open_address, weights_shown
+from .page_driver import nameless_controls, open_address, weights_shown
 
 SENTENCE = "a man in an orange hat"
 EXAMPLE = "two dogs play"
@@ -250,9 +250,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, server: S
 
 
 def test_controls_have_names(page: Page) -> None:
-    nameless = """[...document.querySelectorAll('button, input, select, textarea')].filter((node) =>
-        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
-    assert page.evaluate(nameless) == 0
+    assert nameless_controls(page) == 0
 
 
 def test_heads_without_an_alpha_say_so(browser: Browser, make_run: Callable[..., LoadedRun]) -> None:

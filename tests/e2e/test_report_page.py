@@ -12,7 +12,7 @@ from entformer import entmax
 from entformer.analysis.assemble import assemble
 from entformer.errors import DataError
 
-from .page_driver import choose_head, column, open_page, open_report, token, weights_shown
+from .page_driver import choose_head, column, nameless_controls, open_page, open_report, token, weights_shown
 from .report_data import DATA, LEARNED, PAIRS, head_key, long_report_data, read_scores
 
 PIXELS = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
@@ -244,9 +244,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(phone: Page) -> Non
 
 
 def test_controls_have_names(page: Page) -> None:
-    nameless = """[...document.querySelectorAll('button, input, select')].filter((node) =>
-        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
-    assert page.evaluate(nameless) == 0
+    assert nameless_controls(page) == 0
     assert page.locator("svg.chart:not([aria-label])").count() == 0
 
 

@@ -20,6 +20,8 @@ from entformer.kernels.entmax import ops, reference
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.entmax.deformed import deformed_log
 
+from .fuzzing import compare
+
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -141,25 +143,6 @@ class Expected:
 
 
 expected_of = functools.cache(Expected)
-
-
-def fail_unless(within: Tensor, what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    if within.all():
-        return
-    first = tuple((~within).nonzero()[0].tolist())
-    raise AssertionError(
-        f"{what}: {int((~within).sum())} of {within.numel()} elements are off; the first, at {first}, is "
-        f"{actual[first].item()} where {right[first].item()} +- {bound.expand(actual.shape)[first].item()} is right"
-    )
-
-
-def compare(what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    """NaN exactly where the reference has it, and the rest within the bound; what overflows may overflow."""
-    largest = torch.finfo(actual.dtype).max
-    ours, theirs = (t.detach().double().clamp(-largest, largest) for t in (actual, right))
-    both_nan = ours.isnan() & theirs.isnan()
-    error = torch.where(both_nan, 0.0, (ours - theirs).abs())
-    fail_unless(both_nan | (error <= bound.nan_to_num(0.0, posinf=INF)), what, ours, theirs, bound)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ a measure, append a record here, a hand-computed case to tests/unit/analysis/tes
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -275,14 +275,10 @@ HEAD_MEASURES: tuple[Measure, ...] = (
     ),
 )
 
+_BY_NAME = {measure.name: replace(measure, brief=False) for measure in HEAD_MEASURES}
+
 LAYER_MEASURES: tuple[Measure, ...] = (
-    Measure(
-        name="density",
-        title="Density",
-        label="Density",
-        text="The mean density of all heads of the layer.",
-        compute=lambda rows, _: density.density(rows),
-    ),
+    replace(_BY_NAME["density"], text="The mean density of all heads of the layer."),
     Measure(
         name="union_density",
         title="Union",
@@ -290,13 +286,7 @@ LAYER_MEASURES: tuple[Measure, ...] = (
         text="Keys to which at least one head of the layer gives a nonzero weight, over the keys the query may attend to.",
         compute=lambda rows, _: density.union_density(rows),
     ),
-    Measure(
-        name="null_rate",
-        title="Null rate",
-        label="Null rate",
-        text="Queries whose weights are all 0, over all queries and heads.",
-        compute=lambda rows, _: density.null_rate(rows),
-    ),
+    replace(_BY_NAME["null_rate"], title="Null rate", text="Queries whose weights are all 0, over all queries and heads."),
     Measure(
         name="js_diversity_keys",
         title="JS, base: keys",

@@ -228,4 +228,9 @@ inline vf vlog1p(vf y, vf q) {
 }
 inline vf vlog(vf q) { return vlog1p(q - 1.0f, q); }
 
+inline vf vsigmoid(vf x) {  // 1/(1 + exp(-x)) without overflow
+  vf small = vexp(-vmax(x, -x)), p = 1.0f / (1.0f + small);
+  return x < 0.0f ? small * p : p;
+}
+
 }  // namespace

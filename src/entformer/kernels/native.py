@@ -20,7 +20,7 @@ import torch
 from entformer.cache import cache_root, temporary_root
 from entformer.kernels.build import BuildError, build_directory, compile_library, compiler
 
-__all__ = ["BuildError", "cache_dir", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
+__all__ = ["BuildError", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
 
 SOURCES = Path(__file__).parent.parent / "csrc"
 # Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
@@ -102,11 +102,6 @@ def dispatch_table() -> list[tuple[str, str, str]]:
     return [(choice, path, condition) for choice, path, condition in (line.split("\t") for line in lines)]
 
 
-def cache_dir() -> Path:
-    """Where built libraries are kept."""
-    return cache_root()
-
-
 def _c_library() -> ctypes.CDLL:
     why_not = load()
     if why_not is not None:
@@ -177,7 +172,7 @@ def _cached(directory: Path) -> Path | None:
 def _own_directory() -> Path:
     """The cache directory, free of what others could have put there; if the default one is not, one of our own."""
     explicit = bool(os.environ.get("ENTFORMER_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    directory = Path(os.path.realpath(cache_dir()))
+    directory = Path(os.path.realpath(cache_root()))
     problem = _writable_by_others(directory, tighten=not explicit)
     if problem is not None and not explicit:
         directory = Path(os.path.realpath(temporary_root()))

@@ -181,7 +181,7 @@ class MultiheadAttention(TorchAttention):
             key_padding_mask: (B, Lk) or (Lk,). **True = ignore this key**; floating point is added to the scores.
             need_weights: return the weights too, before dropout (torch's are after it). Where gradients are enabled they are
                 differentiable, so they can be supervised; they then take memory for all Lq x Lk pairs until backward.
-            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
+            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (a little slower,
                 unless it holds nothing but 0 and -inf).
             average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
             is_causal: query i attends to keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read;

@@ -132,6 +132,14 @@ def test_unpublished_checksums_are_recorded_and_then_compared(web: Web, known: D
         fetch("small", tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000], ids=range(5))
+def test_damaged_record_of_checksums_is_an_error(known: DatasetInfo, tmp_path: Path, text: str) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/checksums.json").write_text(text)
+    with pytest.raises(DataError, match=r"checksums\.json .*; delete it, and the checksums are recorded again\.$"):
+        fetch("small", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("file", "wrong", "message"),
     [

@@ -107,8 +107,7 @@
   }
 
   function showGrid() {
-    heads.show({ run: run(), sentence: sentence(), rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: run(), rowsOf, alphaNow, key: state.key });
   }
 
   function showPaths() {

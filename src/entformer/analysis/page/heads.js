@@ -52,13 +52,12 @@ const Heads = (() => {
     let content = null;
     let buttons = new Map();
 
-    // {run, sentence, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}}
+    // {run, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}, key: the chosen head}
     function show(next) {
       content = next;
       buttons = new Map();
       element.replaceChildren(...Data.attnTypes(next.run).map((attnType) => panel(attnType)));
-      const first = buttons.values().next().value;
-      if (first) first.tabIndex = 0;
+      choose(next.key);
       const jobs = [...buttons].map(([key, node]) => () => paint(key, node));
       Dom.inSlices("thumbnails", jobs);
     }

@@ -279,8 +279,7 @@
 
   function repaint() {
     if (!sentence) return;
-    heads.show({ run: model, sentence, rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: model, rowsOf, alphaNow, key: state.key });
     showAlignment();
     inspector.repaint();
   }
@@ -372,8 +371,7 @@
       translationsSeen = seen.isIntersecting;
       showBar();
     }).observe(at("translations"));
-    heads.show({ run: model, sentence: null, rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: model, rowsOf, alphaNow, key: state.key });
     show(null);
     await ask();
   }

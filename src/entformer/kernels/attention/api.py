@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
-from entformer.kernels.attention import arguments, ops, options, reference
+from entformer.kernels.attention import arguments, ops, options, reference, sdpa
 from entformer.kernels.attention.elementwise import ELEMENTWISE
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
@@ -190,7 +190,10 @@ def attention(
     support = None
     if return_support:
         _check_support_can_be_sized(q, k)
-    if chosen != "reference" and not unsupported and not exporting_to_onnx():
+    fused = chosen != "reference" and not unsupported and not exporting_to_onnx()
+    if fused and impl == "auto" and not (return_stats or return_support) and sdpa.suits(call, used_alpha):
+        out = sdpa.softmax_attention(call)
+    elif fused:
         out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
             *call[:-1], return_stats, *features
         )

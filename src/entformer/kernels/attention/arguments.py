@@ -210,13 +210,21 @@ def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, ke
     if attn_mask.dtype not in checks.DTYPES:
         raise ArgumentError(f"attn_mask must be boolean (True = may attend) or floating point (added), not {attn_mask.dtype}.")
     half = torch.float16 in (attn_mask.dtype, q.dtype)
-    hidden = None
-    if half or not attn_mask.requires_grad:
-        hidden = attn_mask.detach() <= torch.finfo(torch.float16 if half else torch.bfloat16).min
-    if hidden is not None and not attn_mask.requires_grad and _is_zero_where_not(hidden, attn_mask):
+    lowest = torch.finfo(torch.float16 if half else torch.bfloat16).min
+    maybe_boolean = not attn_mask.requires_grad and not _first_row_adds(attn_mask, lowest)
+    hidden = attn_mask.detach() <= lowest if half or maybe_boolean else None
+    if hidden is not None and maybe_boolean and _is_zero_where_not(hidden, attn_mask):
         return _expanded(~hidden, lead, q, keys), None
     bias = attn_mask.masked_fill(hidden, -math.inf) if half and hidden is not None else attn_mask
     return None, _not_expanded(bias, lead, q, keys).to(q.dtype if q.dtype == torch.float64 else torch.float32)
+
+
+def _first_row_adds(mask: Tensor, lowest: float) -> bool:
+    """Whether the first row shows a number that is neither zero nor at most `lowest`: a look at all would take far longer."""
+    if mask.dim() == 0 or 0 in mask.shape:
+        return False
+    row = mask.detach()[(0,) * (mask.dim() - 1)]
+    return checks.any_true((row != 0.0) & (row > lowest))
 
 
 def _is_zero_where_not(hidden: Tensor, mask: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Normalizers of `attention` that compute each weight from one score alone: no alpha, no threshold, no sum of one.
 
-A further one is an entry here, a line in `csrc/attention_weights.h`, an entry in `nn/normalizers.py` and a row of the README.
+A further one is an entry here, a line in `csrc/attention.h`, an entry in `nn/normalizers.py` and a row of the README.
 """
 
 import math
@@ -47,7 +47,7 @@ def no_threshold(scores: Tensor, bias: float | None) -> Tensor:
 class Elementwise(NamedTuple):
     """One normalizer."""
 
-    operator: str  # its name in the operators and in `csrc/attention_weights.h`
+    operator: str  # its name in the operators and in `csrc/attention.h`
     weights: Callable[..., Tensor]  # of scores and, optionally, `sigmoid_bias`
     slope: Callable[[Tensor], Tensor]  # dweight/dscore from the weight, where it is not zero
     threshold: Callable[[Tensor, float | None], Tensor] = no_threshold  # subtracted from the scores
