@@ -11,13 +11,8 @@ from torch import Tensor
 from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.registry import Impl
 
-if __package__:  # as pytest imports it
-    from .attention_tolerance import LAYOUTS, SMALLEST, ScoreTerms, Tolerance, dense
-    from .fuzzing import GARBAGE, LENGTHS, SIZES, compare, draw_alpha, fail_unless, on_each
-else:  # for benchmarks/fuzz_kernels.py
-    from attention_tolerance import LAYOUTS, SMALLEST, ScoreTerms, Tolerance, dense
-    from fuzzing import GARBAGE, LENGTHS, SIZES, compare, draw_alpha, fail_unless, on_each
-
+from .attention_tolerance import LAYOUTS, SMALLEST, ScoreTerms, Tolerance, dense
+from .fuzzing import GARBAGE, LENGTHS, SIZES, compare, draw_alpha, fail_unless, on_each
 
 PARAMETERS = ("alpha", "sinks", "alibi_slopes", "attn_mask")  # whose gradients are summed over what is broadcast
 

@@ -16,16 +16,10 @@ from torch import Tensor
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 
-if __package__:  # as pytest imports it
-    from .attention_fuzzer import check_attention
-    from .fuzzing import INF, LENGTHS, compare, draw_alpha, fail_unless, on_each
-    from .test_entmax import SMALLEST as SMALLEST_ROWS
-    from .test_entmax import Bounds
-else:  # for benchmarks/fuzz_kernels.py
-    from attention_fuzzer import check_attention
-    from fuzzing import INF, LENGTHS, compare, draw_alpha, fail_unless, on_each
-    from test_entmax import SMALLEST as SMALLEST_ROWS
-    from test_entmax import Bounds
+from .attention_fuzzer import check_attention
+from .fuzzing import INF, LENGTHS, compare, draw_alpha, fail_unless, on_each
+from .test_entmax import SMALLEST as SMALLEST_ROWS
+from .test_entmax import Bounds
 
 
 def draw_rows(draw: random.Random, seed: torch.Generator, n: int, count: int) -> Tensor:

@@ -18,11 +18,14 @@ from torch import Tensor
 
 from entformer.kernels.entmax import ops, reference
 from entformer.kernels.entmax.api import entmax
+from entformer.kernels.entmax.deformed import deformed_log
+
+from .fuzzing import compare
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 513, 1025, 5000]
+LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 513, 1025, 2100]
 ALPHAS = [0.5, 1.0, 1.0 + 1e-7, 1.001, 1.1, 1.25, 1.45, 1.5, 1.75, 2.0, 2.5, 4.0]
 INF = math.inf
 # What is not lost to underflow: float16 has few exponents, and the vectors of float32 flush what is below its normal range.
@@ -63,10 +66,6 @@ def scores_of(dtype: torch.dtype, n: int) -> Tensor:
     return torch.stack(rows).to(dtype)
 
 
-def _expm1_over(t: Tensor) -> Tensor:
-    return torch.where(t.abs() < 1e-8, 1.0 + 0.5 * t, torch.expm1(t) / t)
-
-
 class Bounds:
     """How far weights and gradients may lie from the reference's. All tensors float64; scores (..., n), alpha (..., 1)."""
 
@@ -81,7 +80,7 @@ class Bounds:
 
         top, where = scores.max(-1, keepdim=True)
         log_top = weights.gather(-1, where).log()
-        x = log_top * _expm1_over(e * log_top) + (scores - top)  # s - c, through the deformed logarithm of the largest weight
+        x = deformed_log(log_top, e) + (scores - top)  # s - c, through the deformed logarithm of the largest weight
         # Float sums in blocks of 64 vectors, one Newton step and a few roundings: 8 units is twice the worst seen. The blocks
         # are summed in float64 one after the other, and so are all n terms where the whole row is in float64.
         dx = (8.0 * eps + scores.shape[-1] * double) * (1.0 + x.abs())
@@ -146,29 +145,6 @@ class Expected:
 expected_of = functools.cache(Expected)
 
 
-def close(actual: Tensor, expected: Tensor, tolerance: Tensor, what: str) -> None:
-    """Every element within its tolerance; NaN where and only where NaN is expected; what overflows may overflow."""
-    largest = torch.finfo(actual.dtype).max
-    actual, expected = (t.detach().double().clamp(-largest, largest) for t in (actual, expected))
-    same_nan = actual.isnan() == expected.isnan()
-    error = torch.where(actual.isnan() | expected.isnan() | (tolerance == INF), 0.0, (actual - expected).abs())
-    finite_tolerance = torch.where(tolerance.isnan(), 0.0, tolerance)
-    bad = ~same_nan | (error > finite_tolerance)
-    if bad.any():
-        first = bad.nonzero()[0].tolist()
-        rows = sorted({(ALPHAS[i[0]], list(KINDS)[i[1]]) for i in bad.nonzero().tolist()})
-        pytest.fail(
-            f"{what}: {int(bad.sum())} of {bad.numel()} elements are off; first at {first}: {actual[*first].item()} where "
-            f"{expected[*first].item()} +- {finite_tolerance[*first].item()} is right; rows: {rows}"
-        )
-
-
-def no_tolerance_in_special_rows(tolerance: Tensor, scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows without a finite maximum need no solver: only the rounding of a few operations is left."""
-    top = scores.double().amax(-1, keepdim=True)
-    return torch.where(top.isfinite(), tolerance, torch.finfo(dtype).eps)
-
-
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [
@@ -188,15 +164,17 @@ def test_values_and_gradients(dtype: torch.dtype, n: int, isa: str) -> None:
     assert weights.dtype == grad_x.dtype == dtype
 
     bounds = want.bounds
-    # The bar of the issue on top of the bound: 1e-6 up to alpha = 2, 1e-5 beyond (float64 does better for alpha <= 2).
+    # On top of the bound: 1e-6 up to alpha = 2, 1e-5 beyond (float64 does better for alpha <= 2).
     flat = torch.where(want.alpha <= 2.0, 1e-12 if dtype == torch.float64 else 1e-6, 1e-5)
     bar = flat + torch.finfo(dtype).eps * want.weights.nan_to_num(0.0)
-    within = functools.partial(no_tolerance_in_special_rows, scores=want.x, dtype=dtype)
-    close(weights, want.weights, within(torch.minimum(bounds.weights, bar)), "weights")
-    close(plain, want.weights, within(torch.minimum(bounds.weights, bar)), "weights, alpha a number")
-    close(grad_x, want.grad_x, within(bounds.scores), "gradient to scores")
-    close(plain_grad_x, want.grad_x, within(bounds.scores), "gradient to scores, alpha a number")
-    close(grad_alpha, want.grad_alpha, within(bounds.alpha), "gradient to alpha")
+    # Rows without a finite maximum need no solver: only the rounding of a few operations is left.
+    solved = want.x.double().amax(-1, keepdim=True).isfinite()
+    within = functools.partial(torch.where, solved, other=torch.finfo(dtype).eps)
+    compare("weights", weights, want.weights, within(torch.minimum(bounds.weights, bar)))
+    compare("weights, alpha a number", plain, want.weights, within(torch.minimum(bounds.weights, bar)))
+    compare("gradient to scores", grad_x, want.grad_x, within(bounds.scores))
+    compare("gradient to scores, alpha a number", plain_grad_x, want.grad_x, within(bounds.scores))
+    compare("gradient to alpha", grad_alpha, want.grad_alpha, within(bounds.alpha))
 
 
 @pytest.mark.parametrize(
@@ -221,8 +199,10 @@ def test_backward_on_the_same_weights(dtype: torch.dtype, n: int, isa: str) -> N
     units = eps * (8.0 + 2.0 * p.nan_to_num(1.0).clamp(min=1e-300).log().abs().amax(-1, keepdim=True))
     size = grad.double().abs().amax(-1, keepdim=True)
     kept = torch.finfo(dtype).eps * right[0].abs().nan_to_num(0.0) + SMALLEST[dtype]
-    close(out[0], right[0], units * slope * size + kept, "scores")
-    close(out[1].unsqueeze(-1), right[1].unsqueeze(-1), 4.0 * units * a.sum(-1, keepdim=True) * size + SMALLEST[dtype], "alpha")
+    compare("scores", out[0], right[0], units * slope * size + kept)
+    compare(
+        "alpha", out[1].unsqueeze(-1), right[1].unsqueeze(-1), 4.0 * units * a.sum(-1, keepdim=True) * size + SMALLEST[dtype]
+    )
 
 
 @functools.cache
@@ -255,24 +235,6 @@ def test_the_reference_rounds_its_float64_answer(dtype: torch.dtype) -> None:
     grad_x, grad_alpha = torch.autograd.grad(weights, (x, alpha), want.grad)
     for ours, right in ((weights, want.weights), (grad_x, want.grad_x), (grad_alpha, want.grad_alpha)):
         torch.testing.assert_close(ours, right.to(ours.dtype), rtol=0.0, atol=0.0, equal_nan=True)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_entries_of_plus_infinity_share_the_mass(dtype: torch.dtype, isa: str) -> None:
-    scores = torch.tensor([[1.0, INF, -2.0, INF, -INF, INF, 0.0], [INF] * 7, [0.0, -INF, 5.0, INF, 1.0, INF, 2.0]], dtype=dtype)
-    shares = (scores == INF).double() / (scores == INF).sum(-1, keepdim=True)
-    grad = torch.arange(21.0, dtype=torch.float64).reshape(3, 7).sin().to(dtype)
-    for alpha in ALPHAS:
-        for impl in ("cpu", "reference"):
-            x = scores.clone().requires_grad_()
-            weights = entmax(x, alpha, impl=impl)
-            torch.testing.assert_close(weights, shares.to(dtype), rtol=16 * torch.finfo(dtype).eps, atol=0.0)
-            grad_x = torch.autograd.grad(weights, x, grad)[0].double()
-            # The limit does not say how a gradient passes through infinity; it must be finite, stay among those entries and
-            # sum to zero as every row's does, up to 7 roundings of at most w = 7^3 at alpha = 4.
-            assert grad_x.isfinite().all()
-            assert (grad_x[scores != INF] == 0.0).all()
-            assert (grad_x.sum(-1).abs() <= 7 * 7**3 * torch.finfo(dtype).eps).all()
 
 
 LAYOUTS: dict[str, Callable[[Tensor], tuple[Tensor, int]]] = {

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.nn.layers import CausalLayer, DecoderLayer, Dropout, EncoderLayer
+from entformer.nn.layers import CausalLayer, DecoderLayer, EncoderLayer
 from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
 from entformer.nn.positions import Rotary, Sinusoidal
 
@@ -128,7 +128,6 @@ CASES: dict[str, Case] = {
     "causal layer": Case(lambda: CausalLayer(layer(positions="nape"), 16), lambda module, x: module(x), ()),
     "Rotary": Case(lambda: Rotary(WIDTH // HEADS), lambda module, x: module(heads_of(x)), ()),
     "Sinusoidal": Case(lambda: Sinusoidal(WIDTH), lambda module, x: x + module(x.shape[1], like=x), ()),
-    "Dropout": Case(lambda: Dropout(0.0), lambda module, x: module(x, x), ()),
     "RelaNorm": Case(lambda: ef.RelaNorm(WIDTH, HEADS), lambda module, x: module(x), ("RelaNorm",)),
     "LearnedAlpha": Case(
         lambda: ef.LearnedAlpha(WIDTH, parametrization="sigmoid"), lambda module, x: x * module(), ("LearnedAlpha",)

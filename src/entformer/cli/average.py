@@ -21,7 +21,8 @@ def average(
         int | None, typer.Option(min=1, metavar="N", help="Average the last N checkpoints.", show_default="5")
     ] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Average the N best checkpoints kept (see training.keep_best).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Average the N checkpoints that validated best; training.keep_best keeps them."),
     ] = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Average this checkpoint, e.g. step-1000. Repeatable.")
@@ -37,8 +38,7 @@ def average(
     if sum(option is not None for option in (last, best)) + bool(names) > 1:
         raise ArgumentError("give one of --last, --best and --checkpoint.")
     folder = RunFolder(run)
-    if not folder.model.is_file():
-        raise DataError(f"{run} is not a run of entformer: it has no model.json.")
+    folder.check()
     recipe = saved_recipe(folder.recipe)
     warmup = 0 if recipe is None else recipe.training.warmup
     chosen = [folder.checkpoint(name) for name in names] or _choose(folder, last, best, warmup)

@@ -11,8 +11,15 @@ struct AttentionView {
   int64_t batch, head, row;  // strides
 };
 
-// How scores become weights: exp_e(score - c), max(score, 0), sigmoid(score - threshold). Only the first reads alpha.
-enum class Normalizer : int32_t { Entmax, Relu, Sigmoid };
+// Normalizers whose weight depends on one score alone, less the threshold of its row, and not on alpha: X(name, name in the operators,
+// weight of the vector x, slope dp/dx from the weights p). kernels/attention/elementwise.py has the same list.
+#define ELEMENTWISE_NORMALIZERS(X)            \
+  X(Relu, "relu", vmax(x, vf{}), splat(1.0f)) \
+  X(Sigmoid, "sigmoid", vsigmoid(x), p * (1.0f - p))
+
+// How scores become weights: exp_e(score - c), or one of the list.
+#define ENTFORMER_NORMALIZER_NAME(name, text, weight, slope) name,
+enum class Normalizer : int32_t { Entmax, ELEMENTWISE_NORMALIZERS(ENTFORMER_NORMALIZER_NAME) };
 
 constexpr int64_t kUnlimited = (int64_t)1 << 40;  // of a window: beyond any difference of positions
 constexpr float kExcluded = -3.38953139e38f;      // a bias at or below bfloat16's lowest number excludes the pair

@@ -22,8 +22,7 @@ inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, con
                              float scale, float* scratch) {
   if (!m.sums_to_one() || m.in_double) {
     const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
-    if (m.kind == Normalizer::Sigmoid)
-      for (int64_t i = 0; i < count; ++i) g[i] *= p[i] * (1.0f - p[i]);
+    if (!m.sums_to_one()) multiply_slopes(m.kind, p, count, g);
     for (int64_t i = 0; i < count; ++i) g[i] *= scale;
     return grad_alpha;
   }

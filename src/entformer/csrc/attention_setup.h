@@ -100,9 +100,12 @@ struct Setup {
   }
 
   void set_normalizer(const char* op, const std::string& name, const std::optional<double>& sigmoid_bias) {
-    require(name == "entmax" || name == "relu" || name == "sigmoid", op, ": normalizer must be entmax, relu or sigmoid, not ",
-            name, ".");
-    p.normalizer = name == "entmax" ? Normalizer::Entmax : name == "relu" ? Normalizer::Relu : Normalizer::Sigmoid;
+    bool known = name == "entmax";
+    p.normalizer = Normalizer::Entmax;
+#define ENTFORMER_FIND_NORMALIZER(id, text, weight, slope) \
+  if (name == text) known = true, p.normalizer = Normalizer::id;
+    ELEMENTWISE_NORMALIZERS(ENTFORMER_FIND_NORMALIZER)
+    require(known, op, ": the kernels have no normalizer named ", name, ".");
     p.counts_keys = !sigmoid_bias;
     p.sigmoid_threshold = sigmoid_bias ? -(float)*sigmoid_bias : 0.0f;
   }

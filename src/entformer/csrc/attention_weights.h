@@ -45,20 +45,17 @@ struct RowState {
   bool fits_float32() const { return (double)(float)threshold == threshold; }
   // What is subtracted from a score, in this order, before its weight is taken.
   float base(const HeadNormalizer& m) const { return m.sums_to_one() ? row_max : 0.0f; }
-  float further(const HeadNormalizer& m) const { return m.kind == Normalizer::Relu ? 0.0f : (float)threshold; }
+  float further(const HeadNormalizer&) const { return (float)threshold; }
 };
 inline RowState load_state(const RowStates& rows, int64_t row) { return {rows.row_max[row], rows.threshold[row]}; }
 
-// use(weight), weight being exp_e(x) of one vector for this head's alpha, max(x, 0) or sigmoid(x).
+// use(weight), weight being exp_e(x) of one vector for this head's alpha, or what an elementwise normalizer makes of it.
 template <class Use>
 inline auto with_weight(const HeadNormalizer& m, const Use& use) {
   const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
-  if (m.kind == Normalizer::Relu) return use([](vf x) { return vmax(x, vf{}); });
-  if (m.kind == Normalizer::Sigmoid)
-    return use([](vf x) {
-      vf small = vexp(-vmax(x, -x)), p = 1.0f / (1.0f + small);
-      return x < 0.0f ? small * p : p;
-    });
+#define ENTFORMER_ELEMENTWISE_WEIGHT(id, text, weight, slope) \
+  if (m.kind == Normalizer::id) return use([](vf x) { return weight; });
+  ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_WEIGHT)
   if (m.alpha_case == AlphaCase::Softmax) return use([](vf x) { return vexp(x); });
   if (m.alpha_case == AlphaCase::Sparsemax) return use([](vf x) { return vmax(x, splat(-1.0f)) + 1.0f; });
   if (m.alpha_case == AlphaCase::Entmax15)
@@ -189,6 +186,19 @@ inline int64_t compact_support(const float* s, int64_t keys, float base, float f
   }
   return count;
 }
+// dL/dp, g, of an elementwise normalizer becomes dL/dscore: times the slope at the weights p.
+inline void multiply_slopes(Normalizer kind, const float* weights, int64_t count, float* g) {
+  for (int64_t i = 0; i < count; i += VL) {
+    const int64_t here = count - i < VL ? count - i : VL;
+    const vf p = here < VL ? load_tail(weights + i, here, 0.0f) : load(weights + i);
+    vf slopes{};
+#define ENTFORMER_ELEMENTWISE_SLOPE(id, text, weight, slope) \
+  if (kind == Normalizer::id) slopes = slope;
+    ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_SLOPE)
+    for (int64_t l = 0; l < here; ++l) g[i + l] *= slopes[l];
+  }
+}
+
 // The support of a row that holds its weights.
 inline int64_t compact_weights(const float* p, int64_t keys, int32_t* columns, float* weights) {
   return compact_support(p, keys, 0.0f, 0.0f, 0.0f, columns, weights);

@@ -35,9 +35,6 @@ class ParallelText:
     columns: tuple[int, int] = (1, 2)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", Path(self.source))
-        if self.target is not None:
-            object.__setattr__(self, "target", Path(self.target))
         if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
             raise ArgumentError(f"columns must be two different numbers of at least 1, got {self.columns}.")
 
@@ -67,6 +64,11 @@ class ParallelText:
         if self.target.exists() and self.source.exists() and self.source.samefile(self.target):
             raise ArgumentError(f"{self.source} is given for both sides; pass a source file and a target file.")
         return self._zipped(self.target, nul, allow_truncate, found)
+
+    def lines(self) -> tuple[list[str], list[str]]:
+        """Returns all source lines and all target lines."""
+        pairs = list(self.pairs(nul="keep"))
+        return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
     def _zipped(self, other: Path, nul: Nul, allow_truncate: bool, found: Found) -> Iterator[SentencePair]:
         both = [

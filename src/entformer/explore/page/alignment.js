@@ -31,17 +31,11 @@ const Alignment = (() => {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
     const lines = Lines.create({ onQuery: onStep });
     const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
-    const next = el("div", { class: "next-token" });
+    const next = el("div.next-token");
     const element = el(
-      "div",
-      { class: "inspector aligned" },
-      el("label", { class: "choosing" }, "Cross attention of ", choice),
-      el(
-        "div",
-        { class: "sides" },
-        el("div", { class: "side figure-side" }, lines.element),
-        el("div", { class: "side" }, tokens.element, next),
-      ),
+      "div.inspector.aligned",
+      el("label.choosing", "Cross attention of ", choice),
+      el("div.sides", el("div.side.figure-side", lines.element), el("div.side", tokens.element, next)),
     );
     let content = null;
 
@@ -100,18 +94,17 @@ const Alignment = (() => {
       const own = step.best.findIndex(({ piece }) => piece === step.piece);
       const all = own < 0 ? [...step.best, { piece: step.piece, probability: step.probability }] : step.best;
       next.replaceChildren(
-        el("h4", {}, "The next token", el("small", {}, "probability, most likely first")),
+        el("h4", "The next token", el("small", "probability, most likely first")),
         el(
-          "ol",
-          { class: "support next" },
+          "ol.support.next",
           all.map(({ piece, probability }) =>
             el(
               "li",
               { class: piece === step.piece ? "predicted" : "" },
-              el("span", { class: "key" }, Data.shown(piece).text),
-              el("span", { class: "position" }, piece === step.piece ? "this" : ""),
-              el("span", { class: "bar" }, el("i", { style: { width: `${100 * probability}%` } })),
-              el("span", { class: "value" }, Numbers.weight(probability)),
+              el("span.key", Data.shown(piece).text),
+              el("span.position", piece === step.piece ? "this" : ""),
+              el("span.bar", el("i", { style: { width: `${100 * probability}%` } })),
+              el("span.value", Numbers.weight(probability)),
             ),
           ),
         ),
@@ -121,5 +114,5 @@ const Alignment = (() => {
     return { element, show, mark };
   }
 
-  return { create, average };
+  return { create };
 })();

@@ -3,8 +3,7 @@
 const Facts = (() => {
   "use strict";
 
-  const { el, button } = Dom;
-  const at = (id) => document.getElementById(id);
+  const { el, button, at, put } = Dom;
 
   function languageName(code) {
     try {
@@ -24,19 +23,20 @@ const Facts = (() => {
     at("facts").textContent =
       `${from} to ${to}, ${model.heads.length} heads (${[...normalizers].join(", ")}), ` +
       `${Numbers.count(model.parameters)} parameters, step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
-    at("examples").replaceChildren(
-      el("span", { class: "note" }, "Examples"),
+    put(
+      "examples",
+      el("span.note", "Examples"),
       ...model.examples.map((text) =>
         button(text, () => onExample(text), { class: "quiet example", lang: model.languages[0] }),
       ),
     );
     const small = AlphaPaths.small(model, onHead);
     at("alpha-sentence").textContent = model.alpha_sentence || "";
-    at("small-paths").replaceChildren(...(small ? [small] : []));
+    put("small-paths", small);
     at("learned").hidden = !small && !model.alpha_sentence;
     const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
-    at("beam").replaceChildren(...numbers(model.limits.beam));
-    at("n-best").replaceChildren(...numbers(model.limits.n_best));
+    put("beam", ...numbers(model.limits.beam));
+    put("n-best", ...numbers(model.limits.n_best));
   }
 
   function showCommand(body) {

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 
-NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None, "sigmoid": None}
-OPERATOR_NORMALIZERS = {"rela": "relu", "sigmoid": "sigmoid"}  # names in the operators; "entmax" for all others
+FUSED_NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, **dict.fromkeys(ELEMENTWISE, 1.0)}
 FORM = "(..., heads, length, size)"
 EXCLUDED = torch.finfo(torch.bfloat16).min  # a bias at or below it excludes the pair, in every implementation
 
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     attn_mask: Tensor | None
     key_mask: Tensor | None
     alibi_slopes: Tensor | None
-    normalizer: str  # "entmax", "relu" or "sigmoid"
+    normalizer: str  # "entmax", or the operators' name of an elementwise one
     scale: float
     is_causal: bool
     causal_offset: int
@@ -143,9 +143,9 @@ def per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
 
 def alpha_of(normalizer: str, alpha: float | Tensor) -> float | Tensor:
     """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
-    if normalizer not in NORMALIZERS:
-        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
-    fixed = 1.0 if normalizer in OPERATOR_NORMALIZERS else NORMALIZERS[normalizer]
+    if normalizer not in FUSED_NORMALIZERS:
+        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(FUSED_NORMALIZERS)}.")
+    fixed = FUSED_NORMALIZERS[normalizer]
     if fixed is not None or isinstance(alpha, Tensor):
         return alpha if fixed is None else fixed
     number = checks.check_real("alpha", alpha, one_of_many=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from entformer.kernels import checks
 from entformer.kernels.attention.arguments import Call
 
-FEW_QUERIES = 4  # below, our kernel reads the keys in place
+MIN_QUERIES = 4  # below, our kernel reads the keys in place
 CAUSAL_LENGTHS = (128, 1024)  # ours is faster between them
 
 
@@ -27,7 +27,7 @@ def suits(call: Call, alpha: float | Tensor) -> bool:
     if not checks.values_are_readable(q) or checks.transform_active():
         return False
     queries, (low, high) = q.shape[2], CAUSAL_LENGTHS
-    if queries < FEW_QUERIES or (call.is_causal and (call.causal_offset != 0 or low <= queries <= high)):
+    if queries < MIN_QUERIES or (call.is_causal and (call.causal_offset != 0 or low <= queries <= high)):
         return False
     # NaN and infinity must stay where they are seen, which a product by zero does not respect.
     with torch.no_grad():
