@@ -157,7 +157,7 @@ class Tolerance:
         d_head = d_scores + (along_keys + along_queries) * grad_scores
         self.sinks = d_head[..., -1].sum(-1)  # (B, H)
         self.attn_mask = d_head[..., :keys]
-        self.alibi_slopes = (self.attn_mask * terms.distance).sum((-1, -2))
+        self.alibi_slopes = times(self.attn_mask, terms.distance.expand_as(self.attn_mask)).sum((-1, -2))
         if "softcap" in want.how:  # what reaches q and k has its derivative, which is off with the score
             pad = (0, p.shape[-1] - terms.cap_slope.shape[-1])
             cap_slope = torch.nn.functional.pad(terms.cap_slope, pad)

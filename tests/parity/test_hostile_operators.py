@@ -34,9 +34,20 @@ def attention_arguments(draw: random.Random) -> tuple[Any, ...]:
     mask = torch.rand(*q.shape[:3], keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
     key_mask = torch.rand(batch, keys, generator=seed) < 0.8 if draw.random() < 0.5 else None
     slopes = torch.rand(q.shape[:2], generator=seed) if draw.random() < 0.5 else None
-    how = ("relu" if draw.random() < 0.2 else "entmax", 0.3, draw.random() < 0.5, draw.randint(-3, 3))
+    how = (draw.choice(["relu", "sigmoid", *["entmax"] * 4]), 0.3, draw.random() < 0.5, draw.randint(-3, 3))
+    features: list[Any] = [None] * 8
+    if draw.random() < 0.7:
+        shape = [size if draw.random() < 0.6 else 1 for size in (batch, heads * group, queries, keys)]
+        if draw.random() < 0.5:
+            features[0] = torch.randn(shape, generator=seed)
+        if draw.random() < 0.4 and how[0] == "entmax":
+            features[1] = torch.randn(q.shape[:2], generator=seed)
+        if draw.random() < 0.4:
+            features[2:4] = (torch.tensor([0, draw.randint(0, n), n], dtype=torch.int32) for n in (queries, keys))
+        features[4:6] = (draw.choice([None, 0, 2, 50]) for _ in range(2))
+        features[6], features[7] = draw.choice([None, 2.0]), draw.choice([None, -1.0])
     dropout = (draw.choice([0.0, 0.4]), torch.tensor(5))
-    return q, k, v, alpha, mask, key_mask, slopes, *how, *dropout, draw.random() < 0.5
+    return q, k, v, alpha, mask, key_mask, slopes, *how, *dropout, draw.random() < 0.5, *features
 
 
 def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
@@ -50,7 +61,9 @@ def backward_arguments(draw: random.Random) -> tuple[Any, ...]:
         size = torch.randint(0, given[1].shape[2] + 1, size.shape, dtype=torch.int32)
     if draw.random() < 0.3:
         reserve = torch.randint(0, 256, (*reserve.shape[:3], draw.choice([0, 4, 33, 100])), dtype=torch.uint8)
-    return torch.ones_like(out), *given[:7], row_max, threshold, size, reserve, *given[7:13], draw.random() < 0.5
+    needs = (given[14] is not None, given[15] is not None, given[6] is not None)
+    state = (row_max, threshold, size, reserve)
+    return torch.ones_like(out), *given[:7], *state, *given[7:13], draw.random() < 0.5, *given[14:], *needs
 
 
 def support_arguments(draw: random.Random) -> tuple[Any, ...]:
@@ -59,7 +72,14 @@ def support_arguments(draw: random.Random) -> tuple[Any, ...]:
     crow = torch.nn.functional.pad(size.flatten().long().cumsum(0), (1, 0))
     if draw.random() < 0.3:
         crow = crow + torch.randint(-3, 4, crow.shape)
-    return given[0], given[1], *given[3:7], row_max, threshold, crow, *given[7:11]
+    return given[0], given[1], *given[3:7], row_max, threshold, crow, *given[7:11], *given[14:]
+
+
+def support_backward_arguments(draw: random.Random) -> tuple[Any, ...]:
+    given = support_arguments(draw)
+    count = max(int(given[8][-1]), 0)
+    needs = (draw.random() < 0.5, given[13] is not None, given[14] is not None, given[5] is not None)
+    return torch.ones(count), *given, *needs
 
 
 def entmax_arguments(draw: random.Random) -> tuple[Any, ...]:
@@ -77,6 +97,7 @@ OPERATORS: list[tuple[Any, Callable[[random.Random], tuple[Any, ...]]]] = [
     (attention_ops.attention, attention_arguments),
     (attention_ops.attention_backward, backward_arguments),
     (attention_ops.attention_support, support_arguments),
+    (attention_ops.attention_support_backward, support_backward_arguments),
     (entmax_ops.entmax, entmax_arguments),
     (entmax_ops.entmax_backward, entmax_backward_arguments),
 ]
@@ -146,7 +167,7 @@ def test_an_error_or_a_result_but_never_a_crash(first: int) -> None:
 def test_strides_of_zero_are_read_as_such() -> None:
     """vmap of a gradient passes the state of the rows and the reserve expanded, not copied."""
     given = attention_arguments(random.Random(3))
-    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:11], 0.0, *given[12:])
+    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:11], 0.0, *given[12:14])
     out, row_max, threshold, size, _entropy, reserve = attention_ops.attention(*given)
     saved = (row_max, threshold, size, reserve)
     ones = torch.ones_like(out)

@@ -116,7 +116,6 @@ def test_invalid_arguments_raise(change: dict[str, Any], sentence: str, impl: Im
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"attn_mask": torch.ones(5, 7)}, r"impl='cpu' does not support a floating-point attn_mask; use"),
         ({name: t.double() for name, t in good().items()}, r"impl='cpu' does not support float64; use impl='auto'"),
         ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"does not support rows without keys; use impl='auto'"),
         ({name: t.to("meta") for name, t in good().items()}, r"impl='cpu' cannot run on a meta tensor"),

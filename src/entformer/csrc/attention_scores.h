@@ -254,8 +254,9 @@ inline void decode_scores(const AttentionProblem& p, const Block& block, const R
         sums[n] = sum;
       }
       vf s = sum_each(sums);
-      for (uint32_t low = bits_greater(splat(-3.4e38f), s); low; low &= low - 1) {  // -inf, if not by a key that holds infinity
-        const int l = __builtin_ctz(low);
+      uint32_t infinite = bits_greater(splat(-3.4e38f), s) | bits_greater(s, splat(3.4e38f));
+      for (; infinite; infinite &= infinite - 1) {  // by a key that holds infinity, or by an overflow
+        const int l = __builtin_ctz(infinite);
         if (!all_finite(k.data + (j + l) * k.stride, p.D)) s[l] = __builtin_nanf("");
       }
       s = terms.apply(s, r, column);
