@@ -86,7 +86,7 @@ def build_marian(config: Seq2SeqConfig) -> tuple[nn.Module, LossFn]:
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
         forced_eos_token_id=None,
-        **{"attn_implementation": "sdpa"},  # type: ignore[arg-type]
+        **{"attn_implementation": "sdpa"},
     )
     model: Any = MarianMTModel(marian)
 
