@@ -85,7 +85,7 @@ def attention(
         causal_offset: with a cache of n earlier keys, causal_offset = n.
         alibi_slopes: (H,) or (B, H): adds -slope * |i + causal_offset - j| to the scores.
         return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR.
-        impl: "auto", "reference" or "cpu".
+        impl: "auto", "reference", "cpu" or "triton".
         key_padding_mask: the old name of `key_mask`. Here True = may attend, the opposite of
             `torch.nn.MultiheadAttention`'s argument of this name, so it emits a FutureWarning.
 
@@ -145,7 +145,7 @@ def attention(
     if return_support:
         _check_support_can_be_sized(q, k)
     if chosen != "reference" and not unsupported and not exporting_to_onnx():
-        fused = "relu" if normalizer == "rela" else "entmax"
+        fused = "relu" if normalizer == "rela" else IMPLEMENTATIONS[chosen].normalizer_of(used_alpha)
         inputs = (q, k, v, row_alpha, *masks, fused, *how, dropout_p, seed, return_stats)
         out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(*inputs)
         if return_support:

@@ -21,6 +21,11 @@ def unsupported(query: Tensor, bias: Tensor | None, alibi_slopes: Tensor | None,
     return None
 
 
+def normalizer_of(alpha: float | Tensor) -> str:
+    """The operator's name of the normalizer: the C++ kernels read alpha themselves."""
+    return "entmax"
+
+
 def reserve_bytes(keys: int) -> int:
     """Bytes per row in which forward saves supports for backward, as in `csrc/bindings.cpp`: half of the keys, or 85."""
     return 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4

@@ -2,7 +2,7 @@
 
     entformer::attention(query (B,H,Lq,D), key (B,G,Lk,D), value (B,G,Lk,E), alpha (B,H), ...) ->
         output (B,H,Lq,E), row_max (B,H,Lq), threshold (B,H,Lq) float64, support_size (B,H,Lq) int32,
-        entropy (B,H,Lq) or (0,), reserve (B,H,Lq,n) uint8
+        entropy (B,H,Lq) or (0,), reserve (B,H,...) uint8
     entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, grad_alpha (B,H) or (0,)
     entformer::attention_support(...) -> col_indices, values of the exact support in CSR order
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ImplUnavailable
-from entformer.kernels.attention import cpu, reference
+from entformer.kernels.attention import cpu, reference, triton
 from entformer.kernels.entmax.ops import plain_operator_suffices, until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
@@ -51,8 +51,14 @@ def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tu
         query.new_empty(rows, dtype=torch.float64),
         query.new_empty(rows, dtype=torch.int32),
         query.new_empty(rows if return_entropy else (0,), dtype=torch.float32),
-        query.new_empty((*rows, cpu.reserve_bytes(key.shape[2])), dtype=torch.uint8),
+        query.new_empty(_reserve_shape(query, key, value), dtype=torch.uint8),
     )
+
+
+def _reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    if query.device.type == triton.DEVICE:
+        return triton.reserve_shape(query, key, value)
+    return *query.shape[:3], cpu.reserve_bytes(key.shape[2])
 
 
 def _backward_shapes(grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -65,9 +71,9 @@ def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return query.new_empty(size, dtype=torch.int32), query.new_empty(size, dtype=torch.float32)
 
 
-def _reference_forward(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    reserve = query.new_zeros((*query.shape[:3], cpu.reserve_bytes(key.shape[2])), dtype=torch.uint8)
-    return *reference.forward(query, key, *rest), reserve  # the size that the fake kernel gave to a saved program
+def _reference_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    reserve = query.new_zeros(_reserve_shape(query, key, value), dtype=torch.uint8)
+    return *reference.forward(query, key, value, *rest), reserve  # the size that the fake kernel gave to a saved program
 
 
 # The C++ kernels register for the CPU, which takes precedence once they are loaded.
@@ -78,6 +84,7 @@ for _operator, _dense, _shapes in (
 ):
     _library.impl(_operator, until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
     torch.library.register_fake(_operator._schema.name, _shapes, lib=_library)
+triton.register()
 
 
 class AttentionFunction(torch.autograd.Function):

@@ -6,7 +6,7 @@ The heads that share a key head are summed by the one program that owns it, in o
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, RELU, finite_part, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, RELU, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,

@@ -9,7 +9,7 @@ maximum: sum w (dP - new) k = sum w (dP - old) k + (old - new) sum w k. So nothi
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, RELU, alpha_slope, finite_part, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, RELU, alpha_slope, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     _pair_pointers,
     block_scores,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, LN2, RELU, finite_part, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, LN2, RELU, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,

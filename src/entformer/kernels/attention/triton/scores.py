@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, LOG2E, keep
+from entformer.kernels.entmax.triton.maths import INF, LOG2E, keep
 
 
 class Rows(NamedTuple):

@@ -10,7 +10,7 @@ which large scores are likely: the first, then from the diagonal back, then the 
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, RELU, moved, newton_step, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, RELU, moved, newton_step, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_range,
     block_scores,
@@ -28,6 +28,7 @@ def scout(
     p,
     row_max,
     threshold,
+    slopes_at,
     live_map,
     counters,
     key_blocks,
@@ -38,7 +39,8 @@ def scout(
     DP: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Writes row_max, threshold (both float32 (B, H, Lq)) and live_map, uint8 (B, H, query blocks, key blocks), given as zeros."""
+    """Writes row_max, threshold and the estimated slope of the sum there, (B, H, Lq) float32 each, and live_map, uint8 (B, H, query
+    blocks, key blocks), given as zeros."""
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     b, h = line // p.heads, line % p.heads
@@ -98,5 +100,6 @@ def scout(
         top = tl.where(broken > 0, float("nan"), top)
     tl.store(row_max + line * p.queries + rows, top, mask=there)
     tl.store(threshold + line * p.queries + rows, lam, mask=there)
+    tl.store(slopes_at + line * p.queries + rows, slope, mask=there)
     if counters is not None:
         tl.store(counters + (line * tl.num_programs(0) + block) * 4, end - first)

@@ -1,14 +1,21 @@
 """The thresholds: from the scout's lower bounds to the roots, over live key blocks only.
 
-Halley's method on the deformed logarithm of the sum, inside a bracket. What is left after a step from S = 1 + d is of order d^3
-(alpha <= 1.5) or d^2, so a step from a small d is the last; the output is divided by its sum besides. For alpha > 2 the sum is not
-convex in the threshold, and steps that leave the bracket or do not improve are replaced by halving it.
+Three ways, by e = alpha - 1, which is the same for all rows of a program:
+
+    e <= 0.6      Halley's method on the deformed logarithm of the sum S. What is left after a step from S = 1 + d is of order
+                  d^3, so a step from a small d is the last.
+    0.6 < e <= 1  S is convex but has kinks. It is evaluated at two points: if they have the root between them, it lies between
+                  the roots of the tangents and that of the chord, and these are the next two points.
+    e > 1         S is not convex and its slope has no bound. Newton's step, or half of the bracket where the step leaves it
+                  or the last one gained little.
+
+The output is divided by its sum, so that what rounding leaves is spread over the row.
 """
 
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, newton_step, second_slope, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, newton_step, second_slope, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
@@ -20,6 +27,49 @@ from entformer.kernels.attention.triton.scores import (
 )
 
 MOST_STEPS = tl.constexpr(48)
+SMOOTH = tl.constexpr(0.6)
+
+
+@triton.jit
+def _halley(lam, total, slope, bend, e):
+    """Returns the next threshold and whether the step was the last."""
+    step = newton_step(total, slope, e)
+    safe = tl.where(slope > 0.0, slope, 1.0)
+    ratio = bend / safe - (1.0 - e) * slope / tl.where(total > 0.0, total, 1.0)
+    step = step / tl.minimum(tl.maximum(1.0 - 0.5 * step * ratio, 0.5), 2.0)
+    return lam + step, tl.abs(step) * safe < 1e-2
+
+
+@triton.jit
+def _between(lam, width, total, slope, total_after, slope_after):
+    """Returns the next lower point, the next distance, the best estimate of the root, and whether it is good enough.
+
+    From S and W at lam and at lam + width, S convex.
+    """
+    gap, gap_after = total - 1.0, total_after - 1.0
+    safe = tl.where(slope > 0.0, slope, 1.0)
+    safe_after = tl.where(slope_after > 0.0, slope_after, 1.0)
+    by_first = lam + gap / safe  # roots of the tangents: not beyond the root
+    by_second = tl.where(slope_after > 0.0, lam + width + gap_after / safe_after, by_first)
+    lower = tl.maximum(by_first, by_second)
+    difference = gap - gap_after
+    upper = lam + width * gap / tl.where(difference > 0.0, difference, 1.0)  # root of the chord: not before the root
+    # Inverse Hermite interpolation: lam as a cubic of the gap, at 0.
+    at = gap / tl.where(difference > 0.0, difference, 1.0)
+    first = difference / safe / tl.where(width > 0.0, width, 1.0)
+    second = difference / safe_after / tl.where(width > 0.0, width, 1.0)
+    cubic = at * at * (3.0 - 2.0 * at) + at * (1.0 - at) * ((1.0 - at) * first - at * second)
+    estimate = tl.minimum(tl.maximum(lam + width * cubic, lower), upper)
+    inside = (gap >= 0.0) & (gap_after < 0.0) & (slope_after > 0.0) & (width > 0.0)
+    near = (upper - lower) * safe < 2e-6
+    # Not between them: a tangent's root, and one more of its steps as the distance.
+    bend = tl.maximum(slope - slope_after, 0.0) / tl.where(width > 0.0, width, 1.0)
+    outside = tl.where(gap < 0.0, by_first, tl.where(gap_after < 0.0, lower, by_second))
+    last = tl.where(gap < 0.0, -gap / safe, tl.where(gap_after < 0.0, width, gap_after / safe_after))
+    grown = tl.maximum(last * last * bend / safe, 1e-6 / safe)
+    flat = (tl.abs(gap) < 1e-6) & (inside == 0)
+    next_lam = tl.where(inside, lower, outside)
+    return next_lam, tl.where(inside, upper - lower, grown), tl.where(inside, estimate, next_lam), (inside & near) | flat
 
 
 @triton.jit
@@ -27,6 +77,7 @@ def solve(
     p,
     row_max,
     threshold,
+    slopes_at,
     lists,
     counts,
     counters,
@@ -51,26 +102,33 @@ def solve(
     q = load_rows(p.query, b, h, start, there, BM, D, DP, UP)
     top = tl.load(row_max + line * p.queries + rows, mask=there, other=-INF)
     lam = tl.load(threshold + line * p.queries + rows, mask=there, other=0.0)
+    guess = tl.load(slopes_at + line * p.queries + rows, mask=there, other=1.0)
     open_rows = tl.abs(top) < INF
     top = tl.where(open_rows, top, 0.0)
     own = line * tl.num_programs(0) + block
     count = tl.load(counts + own)
 
-    below = lam  # the sum is at least 1 here
+    smooth, convex = e <= SMOOTH, e <= 1.0
+    width = 0.5 / tl.maximum(guess, 1.0)
+    below = lam  # bracket for e > 1
     above = tl.zeros([BM], tl.float32) + inverse
-    best, best_gap = lam, tl.full([BM], INF, tl.float32)
+    best = lam
+    best_gap = tl.full([BM], INF, tl.float32)
     last_gap = tl.full([BM], INF, tl.float32)
-    last_lam, last_slope = lam, tl.full([BM], -1.0, tl.float32)
     steps = 0
     unsettled = tl.max(tl.where(open_rows, 1, 0), 0)
     while (unsettled > 0) & (steps < MOST_STEPS):
         total = tl.zeros([BM], tl.float32)
         slope = tl.zeros([BM], tl.float32)
-        bend = tl.zeros([BM], tl.float32)
+        other = tl.zeros([BM], tl.float32)  # smooth: sum of second slopes; else S at lam + width
+        other_slope = tl.zeros([BM], tl.float32)
         if p.sinks is not None:
             x = per_head(p.sinks, b, h).to(tl.float32) - top - lam
             total, slope = weight_and_slope(x, e, inverse, MODE)
-            bend = second_slope(x, total, slope, e, MODE)
+            if smooth:
+                other = second_slope(x, total, slope, e, MODE)
+            elif convex:
+                other, other_slope = weight_and_slope(x - width, e, inverse, MODE)
         for n in range(0, count):
             j = tl.load(lists + own * key_blocks + n).to(tl.int32)
             columns = j * BN + tl.arange(0, BN)
@@ -81,40 +139,39 @@ def solve(
             weights, slopes = weight_and_slope(x, e, inverse, MODE)
             total += tl.sum(weights, 1)
             slope += tl.sum(slopes, 1)
-            bend += tl.sum(second_slope(x, weights, slopes, e, MODE), 1)
-        gap = total - 1.0
-        better = tl.abs(gap) < best_gap
-        best = tl.where(better, lam, best)
-        best_gap = tl.where(better, tl.abs(gap), best_gap)
-        below = tl.where(gap >= 0.0, tl.maximum(lam, below), below)
-        above = tl.where(gap < 0.0, tl.minimum(lam, above), above)
-        step = newton_step(total, slope, e)
-        safe_slope = tl.where(slope > 0.0, slope, 1.0)
-        # Sparsemax has no second slope but jumps of the first: what the last step has lost of it.
-        moved = lam - last_lam
-        seen_bend = (last_slope - slope) / tl.where(moved > 0.0, moved, 1.0)
-        use_seen = (moved > 0.0) & (last_slope > slope) & (tl.zeros([BM], tl.float32) + e > 0.75)
-        bend = tl.where(use_seen, seen_bend, bend)
-        ratio = bend / safe_slope - (1.0 - e) * slope / tl.where(total > 0.0, total, 1.0)
-        step = step / tl.minimum(tl.maximum(1.0 - 0.5 * step * ratio, 0.5), 2.0)
-        last_lam, last_slope = lam, slope
-        new = lam + step
-        wide = tl.zeros([BM], tl.float32) + e > 1.0
-        halve = (new < below) | (new > above) | (slope == 0.0) | (wide & (tl.abs(gap) > 0.5 * last_gap))
-        new = tl.where(halve, 0.5 * (below + above), new)
-        last_gap = tl.abs(gap)
-        # wide: the bracket has no number inside, or the gap is within rounding
-        tiny = 2e-7 * tl.maximum(tl.abs(lam), 1e-2)
-        done = tl.where(
-            wide,
-            (tl.abs(gap) < 2e-6) | (above - below < tiny),
-            tl.abs(step) * safe_slope < tl.where(tl.zeros([BM], tl.float32) + e > 0.75, 1e-3, 1e-2),
-        )
-        unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
-        lam = tl.where(open_rows, tl.where(wide & done, best, new), lam)
+            if smooth:
+                other += tl.sum(second_slope(x, weights, slopes, e, MODE), 1)
+            elif convex:
+                weights, slopes = weight_and_slope(x - width[:, None], e, inverse, MODE)
+                other += tl.sum(weights, 1)
+                other_slope += tl.sum(slopes, 1)
         steps += 1
-    if steps == MOST_STEPS:
-        lam = tl.where(tl.zeros([BM], tl.float32) + e > 1.0, best, lam)
+        if smooth:
+            new, done = _halley(lam, total, slope, other, e)
+            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
+            lam = tl.where(open_rows, new, lam)
+        elif convex:
+            new, width, estimate, done = _between(lam, width, total, slope, other, other_slope)
+            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
+            last = (unsettled == 0) | (steps == MOST_STEPS)
+            lam = tl.where(open_rows, tl.where(last, estimate, new), lam)
+        else:
+            gap = total - 1.0
+            better = tl.abs(gap) < best_gap
+            best = tl.where(better, lam, best)
+            best_gap = tl.where(better, tl.abs(gap), best_gap)
+            below = tl.where(gap >= 0.0, tl.maximum(lam, below), below)
+            above = tl.where(gap < 0.0, tl.minimum(lam, above), above)
+            new = lam + newton_step(total, slope, e)
+            halve = (new < below) | (new > above) | (slope == 0.0) | (tl.abs(gap) > 0.5 * last_gap)
+            new = tl.where(halve, 0.5 * (below + above), new)
+            last_gap = tl.abs(gap)
+            done = (tl.abs(gap) < 2e-6) | (above - below < 2e-7 * tl.maximum(tl.abs(lam), 1e-2))
+            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
+            last = (unsettled == 0) | (steps == MOST_STEPS)
+            lam = tl.where(open_rows, tl.where(done, best, new), lam)
+            if last:
+                lam = tl.where(open_rows, best, lam)
     tl.store(threshold + line * p.queries + rows, lam, mask=there)
     if counters is not None:
         tl.store(counters + own * 4 + 1, steps)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from entformer.kernels.attention.triton.maths import INF, RELU, weight_and_slope
+from entformer.kernels.entmax.triton.maths import INF, RELU, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_range,
     block_scores,
@@ -49,7 +49,8 @@ def support(
     top = tl.where(top == -INF, 0.0, top)
     position = tl.load(begins + line * p.queries + rows, mask=there, other=0)
     limit = tl.load(begins + line * p.queries + rows + 1, mask=there, other=0)
-    for j in range(first, end):
+    for n in range(0, end - first):
+        j = first + n
         columns = j * BN + tl.arange(0, BN)
         usable = usable_keys(p, b, columns, low, high)
         k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
