@@ -27,6 +27,10 @@ def _blocks(
 ):  # fmt: skip
     """Returns dK before scaling, and dV, of one key block."""
     columns = block * BN + tl.arange(0, BN)
+    everything = tl.zeros([1], tl.int32)
+    usable = usable_keys(p, b, columns, everything, everything + p.keys)
+    k = load_rows(p.key, b, g, block * BN, usable, BN, D, DP, UP)
+    v = load_rows(p.value, b, g, block * BN, usable, BN, E, EP, UP)
     of_key = tl.zeros([BN, DP], tl.float32)
     of_value = tl.zeros([BN, EP], tl.float32)
     for member in range(0, p.group):
@@ -41,9 +45,6 @@ def _blocks(
             rows = start + tl.arange(0, BM)
             there = rows < p.queries
             low, high, at = key_range(p, rows)
-            usable = usable_keys(p, b, columns, low, high)
-            k = load_rows(p.key, b, g, block * BN, usable, BN, D, DP, UP)
-            v = load_rows(p.value, b, g, block * BN, usable, BN, E, EP, UP)
             q = load_rows(p.query, b, h, start, there, BM, D, DP, UP)
             grad = load_rows(grad_output, b, h, start, there, BM, E, EP, UP)
             top = tl.load(row_max + line * p.queries + rows, mask=there, other=-INF)

@@ -29,5 +29,5 @@ def config(size: int, dtype: torch.dtype) -> Config:
     if dtype == torch.float32:  # products without tensor cores hold more registers
         return Config(32, 32, 4, 1 if wide > 128 else 2)
     if wide <= 64:
-        return Config(64, 64, 4, 2)
+        return Config(64, 32, 4, 2)
     return Config(64, 32, 4, 2) if wide <= 128 else Config(32, 32, 4, 2)

@@ -168,7 +168,7 @@ class Call:
 def forward(call: Call, return_entropy: bool) -> tuple[Tensor, ...]:
     """Output, row_max, threshold, support_size, entropy and reserve."""
     out = call.empty(call.queries, call.value_size, dtype=call.problem.query.ptr.dtype)
-    row_max, lower, slopes = (call.empty(call.queries) for _ in range(3))
+    row_max, lower = call.empty(call.queries), call.empty(call.queries)
     threshold = call.empty(call.queries, dtype=torch.float64)
     size = call.empty(call.queries, dtype=torch.int32)
     entropy = call.empty(call.queries) if return_entropy else row_max.new_empty(0)
@@ -181,10 +181,10 @@ def forward(call: Call, return_entropy: bool) -> tuple[Tensor, ...]:
         _counts.append(counters)
     grid = (call.query_blocks, call.batch * call.heads)
     with torch.cuda.device_of(out):
-        scout[grid](call.problem, row_max, lower, slopes, live, counters, call.key_blocks, **call.fixed)
+        scout[grid](call.problem, row_max, lower, live, counters, call.key_blocks, **call.fixed)
         lists, counts = call.lists(live)
         if call.mode not in (MODES["softmax"], MODES["relu"]):
-            solve[grid](call.problem, row_max, lower, slopes, lists, counts, counters, call.key_blocks, **call.fixed)
+            solve[grid](call.problem, row_max, lower, lists, counts, counters, call.key_blocks, **call.fixed)
         written = (rows_of(out), threshold, size, entropy if return_entropy else None, held)
         output[grid](call.problem, row_max, lower, lists, counts, *written, counters, call.key_blocks, **call.both)
     return out, row_max, threshold, size, entropy, held

@@ -28,7 +28,6 @@ def scout(
     p,
     row_max,
     threshold,
-    slopes_at,
     live_map,
     counters,
     key_blocks,
@@ -39,8 +38,7 @@ def scout(
     DP: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Writes row_max, threshold and the estimated slope of the sum there, (B, H, Lq) float32 each, and live_map, uint8 (B, H, query
-    blocks, key blocks), given as zeros."""
+    """Writes row_max, threshold (both float32 (B, H, Lq)) and live_map, uint8 (B, H, query blocks, key blocks), given as zeros."""
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     b, h = line // p.heads, line % p.heads
@@ -100,6 +98,5 @@ def scout(
         top = tl.where(broken > 0, float("nan"), top)
     tl.store(row_max + line * p.queries + rows, top, mask=there)
     tl.store(threshold + line * p.queries + rows, lam, mask=there)
-    tl.store(slopes_at + line * p.queries + rows, slope, mask=there)
     if counters is not None:
         tl.store(counters + (line * tl.num_programs(0) + block) * 4, end - first)

@@ -9,13 +9,14 @@ Three ways, by e = alpha - 1, which is the same for all rows of a program:
     e > 1         S is not convex and its slope has no bound. Newton's step, or half of the bracket where the step leaves it
                   or the last one gained little.
 
-The output is divided by its sum, so that what rounding leaves is spread over the row.
+The output is divided by its sum, so that what is left is spread over the row. Of half-precision inputs, whose scores are exact to
+2^-11 of their size, a sum is solved to 1e-4, of float32 to 1e-6.
 """
 
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, newton_step, second_slope, weight_and_slope
+from entformer.kernels.entmax.triton.maths import GENERAL, INF, SPARSEMAX, newton_step, second_slope, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
@@ -31,17 +32,17 @@ SMOOTH = tl.constexpr(0.6)
 
 
 @triton.jit
-def _halley(lam, total, slope, bend, e):
+def _halley(lam, total, slope, bend, e, EXACT: tl.constexpr):
     """Returns the next threshold and whether the step was the last."""
     step = newton_step(total, slope, e)
     safe = tl.where(slope > 0.0, slope, 1.0)
     ratio = bend / safe - (1.0 - e) * slope / tl.where(total > 0.0, total, 1.0)
     step = step / tl.minimum(tl.maximum(1.0 - 0.5 * step * ratio, 0.5), 2.0)
-    return lam + step, tl.abs(step) * safe < 1e-2
+    return lam + step, tl.abs(step) * safe < (1e-2 if EXACT else 5e-2)
 
 
 @triton.jit
-def _between(lam, width, total, slope, total_after, slope_after):
+def _between(lam, width, total, slope, total_after, slope_after, inverse, EXACT: tl.constexpr):
     """Returns the next lower point, the next distance, the best estimate of the root, and whether it is good enough.
 
     From S and W at lam and at lam + width, S convex.
@@ -49,27 +50,29 @@ def _between(lam, width, total, slope, total_after, slope_after):
     gap, gap_after = total - 1.0, total_after - 1.0
     safe = tl.where(slope > 0.0, slope, 1.0)
     safe_after = tl.where(slope_after > 0.0, slope_after, 1.0)
+    safe_width = tl.where(width > 0.0, width, 1.0)
     by_first = lam + gap / safe  # roots of the tangents: not beyond the root
     by_second = tl.where(slope_after > 0.0, lam + width + gap_after / safe_after, by_first)
     lower = tl.maximum(by_first, by_second)
-    difference = gap - gap_after
-    upper = lam + width * gap / tl.where(difference > 0.0, difference, 1.0)  # root of the chord: not before the root
+    difference = tl.where(gap > gap_after, gap - gap_after, 1.0)
+    at = gap / difference
+    upper = tl.maximum(lam + width * at, lower)  # root of the chord: not before the root
     # Inverse Hermite interpolation: lam as a cubic of the gap, at 0.
-    at = gap / tl.where(difference > 0.0, difference, 1.0)
-    first = difference / safe / tl.where(width > 0.0, width, 1.0)
-    second = difference / safe_after / tl.where(width > 0.0, width, 1.0)
+    first, second = difference / (safe * safe_width), difference / (safe_after * safe_width)
     cubic = at * at * (3.0 - 2.0 * at) + at * (1.0 - at) * ((1.0 - at) * first - at * second)
     estimate = tl.minimum(tl.maximum(lam + width * cubic, lower), upper)
-    inside = (gap >= 0.0) & (gap_after < 0.0) & (slope_after > 0.0) & (width > 0.0)
-    near = (upper - lower) * safe < 2e-6
-    # Not between them: a tangent's root, and one more of its steps as the distance.
-    bend = tl.maximum(slope - slope_after, 0.0) / tl.where(width > 0.0, width, 1.0)
-    outside = tl.where(gap < 0.0, by_first, tl.where(gap_after < 0.0, lower, by_second))
-    last = tl.where(gap < 0.0, -gap / safe, tl.where(gap_after < 0.0, width, gap_after / safe_after))
-    grown = tl.maximum(last * last * bend / safe, 1e-6 / safe)
-    flat = (tl.abs(gap) < 1e-6) & (inside == 0)
-    next_lam = tl.where(inside, lower, outside)
-    return next_lam, tl.where(inside, upper - lower, grown), tl.where(inside, estimate, next_lam), (inside & near) | flat
+    estimate = tl.where(slope_after > 0.0, estimate, lower)
+    inside = (gap >= 0.0) & (gap_after < 0.0) & (width > 0.0)
+    # Beyond both: the sum as a power of the distance from where it is zero.
+    far = tl.maximum(inverse - lam - width, 1e-30)
+    power = tl.log2(tl.maximum(total, 1e-30) / tl.maximum(total_after, 1e-30)) / tl.log2(1.0 + width / far)
+    reach = far * tl.exp2(-tl.log2(tl.maximum(total_after, 1.0)) / tl.minimum(tl.maximum(power, 1.0), 8.0))
+    beyond = gap_after >= 0.0
+    next_lam = tl.where(inside, lower, tl.where(beyond, tl.maximum(inverse - 1.15 * reach, by_second), by_first))
+    next_width = tl.where(inside, upper - lower, tl.where(beyond, 0.3 * reach, tl.abs(gap) / safe))
+    done = inside & ((upper - lower) * safe < (4e-6 if EXACT else 2e-3))
+    done = done | ((inside == 0) & (tl.abs(gap) < 2e-6))
+    return next_lam, next_width, tl.where(inside, estimate, next_lam), done
 
 
 @triton.jit
@@ -77,7 +80,6 @@ def solve(
     p,
     row_max,
     threshold,
-    slopes_at,
     lists,
     counts,
     counters,
@@ -102,14 +104,19 @@ def solve(
     q = load_rows(p.query, b, h, start, there, BM, D, DP, UP)
     top = tl.load(row_max + line * p.queries + rows, mask=there, other=-INF)
     lam = tl.load(threshold + line * p.queries + rows, mask=there, other=0.0)
-    guess = tl.load(slopes_at + line * p.queries + rows, mask=there, other=1.0)
+    EXACT: tl.constexpr = p.query.ptr.dtype.element_ty == tl.float32
     open_rows = tl.abs(top) < INF
     top = tl.where(open_rows, top, 0.0)
     own = line * tl.num_programs(0) + block
     count = tl.load(counts + own)
 
-    smooth, convex = e <= SMOOTH, e <= 1.0
-    width = 0.5 / tl.maximum(guess, 1.0)
+    if MODE == GENERAL:
+        smooth = e <= SMOOTH
+        convex = e <= 1.0
+    else:  # known when it is compiled
+        smooth: tl.constexpr = MODE != SPARSEMAX
+        convex: tl.constexpr = True
+    width = 0.4 * (inverse - lam)
     below = lam  # bracket for e > 1
     above = tl.zeros([BM], tl.float32) + inverse
     best = lam
@@ -147,14 +154,11 @@ def solve(
                 other_slope += tl.sum(slopes, 1)
         steps += 1
         if smooth:
-            new, done = _halley(lam, total, slope, other, e)
-            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
-            lam = tl.where(open_rows, new, lam)
+            new, done = _halley(lam, total, slope, other, e, EXACT)
         elif convex:
-            new, width, estimate, done = _between(lam, width, total, slope, other, other_slope)
-            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
-            last = (unsettled == 0) | (steps == MOST_STEPS)
-            lam = tl.where(open_rows, tl.where(last, estimate, new), lam)
+            new, width, estimate, done = _between(lam, width, total, slope, other, other_slope, inverse, EXACT)
+            best = tl.where(open_rows, estimate, best)
+            new = tl.where(done, estimate, new)
         else:
             gap = total - 1.0
             better = tl.abs(gap) < best_gap
@@ -167,11 +171,12 @@ def solve(
             new = tl.where(halve, 0.5 * (below + above), new)
             last_gap = tl.abs(gap)
             done = (tl.abs(gap) < 2e-6) | (above - below < 2e-7 * tl.maximum(tl.abs(lam), 1e-2))
-            unsettled = tl.max(tl.where(open_rows & (done == 0), 1, 0), 0)
-            last = (unsettled == 0) | (steps == MOST_STEPS)
-            lam = tl.where(open_rows, tl.where(done, best, new), lam)
-            if last:
-                lam = tl.where(open_rows, best, lam)
+            new = tl.where(done, best, new)
+        lam = tl.where(open_rows, new, lam)
+        open_rows = open_rows & (done == 0)
+        unsettled = tl.max(tl.where(open_rows, 1, 0), 0)
+    if smooth == 0:
+        lam = tl.where(open_rows, best, lam)
     tl.store(threshold + line * p.queries + rows, lam, mask=there)
     if counters is not None:
         tl.store(counters + own * 4 + 1, steps)
