@@ -22,7 +22,7 @@ PIP   := -m pip install -qq --disable-pip-version-check
 PAGES := src/entformer/analysis/page src/entformer/explore/page
 CPP    = $(shell git ls-files '*.cpp' '*.h')
 
-CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_compat.py \
+CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_entmax_package.py \
   tests/unit/test_attention_api.py tests/unit/test_multihead_attention.py
 
 .PHONY: help install demo test test-core coverage check lint-js format bench sanitize clean
@@ -61,7 +61,7 @@ test: $(STAMP)
 coverage: PYTEST_OPTIONS += --cov
 coverage: test
 
-# entmax, the oracle of test_compat.py, needs nothing but torch.
+# entmax, the oracle of test_entmax_package.py, needs nothing but torch.
 $(CORE)/.installed: pyproject.toml
 	@echo "entformer: creating $(CORE) with $(TORCH) and numpy"
 	@$(PYTHON) -m venv $(CORE)

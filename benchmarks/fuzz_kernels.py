@@ -11,8 +11,8 @@ import torch
 
 from entformer.kernels import native
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "parity"))
-import kernel_fuzzer as fuzz  # type: ignore[import-not-found]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from parity import kernel_fuzzer as fuzz  # type: ignore[import-not-found]
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ from entformer.nn.alpha import EntmaxAlpha as EntmaxAlpha
 from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
 from entformer.nn.alpha import project_alphas as project_alphas
 from entformer.nn.cache import KeyValueCache as KeyValueCache
+from entformer.nn.cache import WindowedCache as WindowedCache
 from entformer.nn.multihead_attention import MultiheadAttention as MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
 from entformer.nn.normalizers import Normalizer as Normalizer
@@ -59,7 +60,6 @@ from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
 from entformer.nn.scaling import PerHeadScaling as PerHeadScaling
 from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
 from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
-from entformer.nn.window import WindowedCache as WindowedCache
 from entformer.nn.window import alibi_windows as alibi_windows
 from entformer.operators import register_operators as register_operators
 

@@ -15,7 +15,7 @@ their dtype (float32 under autocast).
 """
 
 import math
-from typing import Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
-from entformer.kernels.entmax.api import dim_back, entmax, under_autocast
-from entformer.kernels.registry import Impl
+from entformer.kernels.entmax.api import dim_back, dim_last, entmax, per_row, under_autocast
+from entformer.kernels.entmax.deformed import deformed_log, log1p_over
+from entformer.kernels.registry import Impl, work_dtype
 from entformer.thresholds import budget_threshold, clipped, normmax_sums, normmax_threshold
 
 __all__ = ["budget_bisect", "entmax", "entmax15", "entmax_bisect", "entmax_support", "log_entmax"]
@@ -34,17 +35,9 @@ __all__ += ["normmax_bisect", "sparsemax", "sparsemax_bisect"]
 # ---- alpha-entmax under the package's names ------------------------------------------------------------------------------
 
 
-@overload
-def sparsemax(
-    X: Tensor, dim: int = ..., k: int | None = ..., return_support_size: Literal[False] = ..., *, mask: Tensor | None = ...
-) -> Tensor: ...
-@overload
-def sparsemax(
-    X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_size: Literal[True], mask: Tensor | None = ...
-) -> tuple[Tensor, Tensor]: ...
 def sparsemax(
     X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """Computes sparsemax, the projection of the scores onto the simplex: alpha-entmax with alpha = 2.
 
     `k` has no effect. With `return_support_size=True` returns `(weights, sizes)`, the number of nonzero weights of each row,
@@ -53,17 +46,9 @@ def sparsemax(
     return _with_size(entmax(X, 2.0, dim, mask), dim, return_support_size)
 
 
-@overload
-def entmax15(
-    X: Tensor, dim: int = ..., k: int | None = ..., return_support_size: Literal[False] = ..., *, mask: Tensor | None = ...
-) -> Tensor: ...
-@overload
-def entmax15(
-    X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_size: Literal[True], mask: Tensor | None = ...
-) -> tuple[Tensor, Tensor]: ...
 def entmax15(
     X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False, *, mask: Tensor | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """Computes 1.5-entmax, between softmax and sparsemax. Arguments and `return_support_size` as in `sparsemax`."""
     return _with_size(entmax(X, 1.5, dim, mask), dim, return_support_size)
 
@@ -132,11 +117,11 @@ def log_entmax(
     x = under_autocast(x)
     if x.dim() == 0:
         return log_entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
-    scores = _scores(x, dim, mask)  # (..., n)
+    scores = dim_last(x, dim, mask).to(work_dtype(x.device))  # (..., n)
     weights = entmax(scores.movedim(-1, dim), alpha, dim, alpha_dim=alpha_dim, impl=impl).movedim(dim, -1)
     if weights.shape[-1] == 0:
         return x.clone()
-    e = per_row("alpha", alpha, x, dim, alpha_dim) - 1.0  # (..., 1)
+    e = per_row("alpha", alpha, x, dim, alpha_dim).unsqueeze(-1) - 1.0  # (..., 1)
     u, allowed = _shifted(scores)
     largest, best = weights.max(-1, keepdim=True)
     nonempty = largest != 0.0  # False in a row with nothing allowed
@@ -147,7 +132,7 @@ def log_entmax(
     # A weight of zero at the boundary of the support is a zero; well inside it has underflowed.
     edge = -1.0 + 1e4 * torch.finfo(y.dtype).eps
     outside = ~allowed | (y <= -1.0) | ((weights == 0.0) & (y < edge))
-    log_weights = torch.where(outside, -math.inf, _log1p_over(torch.where(outside, 0.0, above_c), e))
+    log_weights = torch.where(outside, -math.inf, log1p_over(torch.where(outside, 0.0, above_c), e))
     log_weights = torch.where(largest.isnan(), math.nan, log_weights)
     return dim_back(log_weights.to(x.dtype), dim)
 
@@ -173,8 +158,7 @@ def normmax_bisect(
     X = under_autocast(X)
     if X.dim() == 0:
         return normmax_bisect(X.reshape(1), alpha, 0, n_iter, mask=mask).reshape(())
-    scores = _scores(X, dim, mask)
-    weights, _ = normmax_rows(scores, per_row("alpha", alpha, X, dim))
+    weights, _ = normmax_rows(dim_last(X, dim, mask), per_row("alpha", alpha, X, dim).unsqueeze(-1))
     return dim_back(weights.to(X.dtype), dim)
 
 
@@ -184,7 +168,7 @@ def normmax_rows(scores: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     With r = 1/(alpha - 1): q_i = [1 + u_i - d]_+^r, d such that sum q^alpha = 1, weights q / sum q; d is the conjugate.
     d is found outside autograd; two recorded Newton steps then make it differentiable, twice.
     """
-    work = _work_dtype(scores.device)
+    work = work_dtype(scores.device)
     if scores.shape[-1] == 0:
         return scores, scores.new_zeros((*scores.shape[:-1], 1), dtype=work)
     u, allowed = _shifted(scores.to(work))
@@ -219,10 +203,10 @@ def budget_bisect(
     X = under_autocast(X)
     if X.dim() == 0:
         return budget_bisect(X.reshape(1), budget, 0, n_iter, mask=mask).reshape(())
-    s = _scores(X, dim, mask)
+    s = dim_last(X, dim, mask).to(work_dtype(X.device))
     if s.shape[-1] == 0:
         return X.clone()
-    rest = per_row("budget", budget, X, dim)  # (..., 1)
+    rest = per_row("budget", budget, X, dim).unsqueeze(-1)  # (..., 1)
     infinite = s == math.inf
     shared = infinite.any(-1, keepdim=True) & (infinite.sum(-1, keepdim=True) >= rest)  # +inf entries take all of it
     s = torch.where(shared, torch.where(infinite, 0.0, -math.inf), s)
@@ -242,66 +226,6 @@ def budget_bisect(
 
 
 # ---- shared --------------------------------------------------------------------------------------------------------------
-
-
-def deformed_log(log_p: Tensor, e: Tensor) -> Tensor:
-    """ln_e(p) = (p^e - 1)/e from log p; log p at e = 0 and no cancellation near it, for value and derivatives."""
-    t = e * log_p
-    near = t.abs() < 0.5
-    t_near = torch.where(near, t, 0.0)
-    series = torch.zeros_like(t)
-    for k in range(16, 0, -1):  # expm1(t)/t = sum t^(k-1)/k!
-        series = series * t_near + 1.0 / math.factorial(k)
-    far = torch.expm1(torch.where(near, 1.0, t)) / torch.where(near, 1.0, e)
-    return torch.where(near, log_p * series, far)
-
-
-def _log1p_over(x: Tensor, e: Tensor) -> Tensor:
-    """log(1 + e x)/e, the inverse of `deformed_log`; x at e = 0."""
-    y = e * x
-    near = y.abs() < 1.0 / 16.0
-    y_near = torch.where(near, y, 0.0)
-    series = torch.zeros_like(y)
-    for k in range(14, 0, -1):  # log1p(y)/y = 1 - y/2 + y^2/3 - ...
-        series = series * y_near + (-1.0) ** (k + 1) / k
-    far = torch.log1p(torch.where(near, 1.0, y)) / torch.where(near, 1.0, e)
-    return torch.where(near, x * series, far)
-
-
-def _work_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _scores(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Returns the scores in the working dtype, -inf where masked, with `dim` last."""
-    if not -x.dim() <= dim < x.dim():
-        raise ArgumentError(f"dim={dim} is out of range for scores of shape {tuple(x.shape)}.")
-    scores = x.to(_work_dtype(x.device))
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise ArgumentError("mask must be a boolean tensor, True = may have weight; add a float mask to the scores.")
-        try:
-            scores = torch.where(mask.expand_as(x), scores, -math.inf)
-        except RuntimeError:
-            raise ArgumentError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores {tuple(x.shape)}.") from None
-    return scores.movedim(dim, -1)
-
-
-def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, along: int | None = None) -> Tensor:
-    """Returns a parameter of the normalizer for each row of `x`: (..., 1) with `dim` last, in the working dtype."""
-    work = _work_dtype(x.device)
-    if not isinstance(value, Tensor):
-        value = torch.full((), float(value), dtype=work, device=x.device)
-    if value.dtype == torch.bool or value.is_complex():
-        raise ArgumentError(f"{name} must be a floating-point or integer tensor or a number, not {value.dtype}.")
-    if along is not None:
-        value = value.reshape([-1 if d == along % x.dim() else 1 for d in range(x.dim())])
-    shape = [1 if d == dim % x.dim() else size for d, size in enumerate(x.shape)]
-    try:
-        return value.to(device=x.device, dtype=work).expand(shape).movedim(dim, -1)
-    except RuntimeError:
-        message = f"does not broadcast to {tuple(shape)}, the shape of the scores with dim={dim} reduced to 1."
-        raise ArgumentError(f"{name} of shape {tuple(value.shape)} {message}") from None
 
 
 def _shifted(s: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.functional import deformed_log, normmax_rows, per_row
-from entformer.kernels.checks import check_real
-from entformer.kernels.entmax.api import entmax, under_autocast
+from entformer.functional import normmax_rows
+from entformer.kernels.checks import any_true, check_real
+from entformer.kernels.entmax.api import entmax, per_row, under_autocast
+from entformer.kernels.entmax.deformed import deformed_log
 
 __all__ = ["Entmax15Loss", "EntmaxBisectLoss", "EntmaxLoss", "NormmaxBisectLoss", "SparsemaxBisectLoss", "SparsemaxLoss"]
 __all__ += ["entmax15_loss", "entmax_bisect_loss", "entmax_loss"]
@@ -65,14 +66,12 @@ def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None, return_suppo
 
     With `return_support_size=True` returns `(losses, sizes)`, the number of classes with nonzero weight, (N, 1).
     """
-    losses, weights = _entmax_loss(X, target, 2.0, _Options(reduction="none"))
-    return (losses, _support_size(weights)) if return_support_size else losses
+    return _loss_and_size(X, target, 2.0, _Options(reduction="none"), return_support_size)
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
     """Computes the 1.5-entmax loss of each sample, (N,). Arguments as in `sparsemax_loss`."""
-    losses, weights = _entmax_loss(X, target, 1.5, _Options(reduction="none"))
-    return (losses, _support_size(weights)) if return_support_size else losses
+    return _loss_and_size(X, target, 1.5, _Options(reduction="none"), return_support_size)
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int = 50) -> Tensor:
@@ -209,8 +208,7 @@ class SparsemaxLoss(_FenchelYoungLoss):
         self.return_support_size = return_support_size
 
     def forward(self, X: Tensor, target: Tensor) -> Any:
-        loss, weights = _entmax_loss(X, target, self.alpha, self._options())
-        return (loss, _support_size(weights)) if self.return_support_size else loss
+        return _loss_and_size(X, target, self.alpha, self._options(), self.return_support_size)
 
 
 class Entmax15Loss(SparsemaxLoss):
@@ -236,7 +234,7 @@ def _entmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Opt
     if not isinstance(alpha, Tensor) and not 0.0 < check_real("alpha", alpha, one_of_many=True) < math.inf:
         raise ArgumentError(f"the entmax loss needs a positive, finite alpha, not {alpha}; 1 is cross entropy, 2 sparsemax.")
     scores = _class_last(x, options.dim)
-    row_alpha = per_row("alpha", alpha, x, _class_dim(x, options.dim))  # (..., 1)
+    row_alpha = per_row("alpha", alpha, x, _class_dim(x, options.dim)).unsqueeze(-1)  # (..., 1)
     p = entmax(scores, row_alpha)
     row_max, best = scores.max(-1, keepdim=True)
     # The gradient to a learned alpha goes through p; forward mode has no rule for Functions. Both differentiate the formula.
@@ -245,11 +243,16 @@ def _entmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Opt
     return _reduced(x, scores, _finite(row_max), conjugate, target, options), p
 
 
+def _loss_and_size(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options, return_support_size: bool) -> Any:
+    loss, weights = _entmax_loss(x, target, alpha, options)
+    return (loss, (weights != 0).sum(-1, keepdim=True)) if return_support_size else loss
+
+
 def _normmax_loss(x: Tensor, target: Tensor, alpha: float | Tensor, options: _Options) -> Tensor:
     if not isinstance(alpha, Tensor) and not check_real("alpha", alpha, one_of_many=True) >= 1.0:
         raise ArgumentError(f"the normmax loss needs alpha >= 1, not {alpha}.")
     scores = _class_last(x, options.dim)
-    _, conjugate = normmax_rows(scores, per_row("alpha", alpha, x, _class_dim(x, options.dim)))
+    _, conjugate = normmax_rows(scores, per_row("alpha", alpha, x, _class_dim(x, options.dim)).unsqueeze(-1))
     return _reduced(x, scores, _finite(scores.amax(-1, keepdim=True)), conjugate, target, options)
 
 
@@ -368,10 +371,6 @@ def _losses_of_probabilities(
     return q.sum(-1) * conjugate - (q * u).sum(-1), torch.ones_like(conjugate)
 
 
-def _support_size(weights: Tensor) -> Tensor:
-    return (weights != 0).sum(-1, keepdim=True)
-
-
 def _check_options(options: _Options) -> None:
     if options.reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction={options.reduction!r} is not known; choose one of {', '.join(REDUCTIONS)}.")
@@ -380,12 +379,6 @@ def _check_options(options: _Options) -> None:
 
 
 def _check_classes(target: Tensor, ignored: Tensor, classes: int) -> None:
-    if torch.compiler.is_compiling() or target.device.type != "cpu":  # reading the values would stall a GPU
-        return
     wrong = ((target < 0) | (target >= classes)) & ~ignored
-    try:
-        found = bool(wrong.any())
-    except RuntimeError:  # a batched tensor of torch.func.vmap has no single truth value
-        return
-    if found:
+    if any_true(wrong):
         raise ArgumentError(f"target {int(target[wrong][0])} is not a class: the scores have classes 0 to {classes - 1}.")

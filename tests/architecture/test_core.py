@@ -20,7 +20,7 @@ import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {[MODULES.get(name, name) for name in APP]!r}:
+        if name.split(".")[0] in {["triton", "entmax", "transformers", *(MODULES.get(name, name) for name in APP)]!r}:
             raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocked())

@@ -12,14 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from entformer.analysis.history import metrics_of
 from entformer.cli import demo as demo_module
-from entformer.cli.demo import Count, count_attention, specialized_heads
-from entformer.cli.demo_training import check_directories, make_models, read_metrics
+from entformer.cli.demo_training import check_directories, make_models
 from entformer.cli.translate import translate
-from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,9 +112,10 @@ def test_a_report_that_fails_does_not_take_the_results_with_it(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("entformer.cli.demo_row.show_row", lambda *_: None)
-    monkeypatch.setattr(demo_module, "_train_and_evaluate", lambda *_, **__: (0, []))
-    monkeypatch.setattr(demo_module, "write_demo_report", full)
+    monkeypatch.setattr(demo_module, "show_row", lambda *_: None)
+    monkeypatch.setattr("entformer.cli.demo_training.train_side_by_side", lambda *_: 0)
+    monkeypatch.setattr(demo_module, "_evaluate", lambda *_, **__: {})
+    monkeypatch.setattr("entformer.analysis.html_report.write_report", full)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     with pytest.raises(
         RunFailed, match=r"could not be written \(OSError: .*No space left on device\); everything else is saved"
@@ -128,17 +127,6 @@ def test_a_report_that_fails_does_not_take_the_results_with_it(
     assert "report.html" not in shown
 
 
-def test_only_heads_with_high_scores_for_one_thing_stand_out() -> None:
-    rankings = {
-        "previous token": [("decoder.0.1", 0.8), ("decoder.1.0", 0.49)],
-        "merges subwords": [("decoder.0.1", 0.6), ("encoder.0.3", 0.5)],
-        "broad context": [("cross.0.0", 0.99)],
-    }
-    roles = [{"role": role, "least": 0.4, "heads": heads} for role, heads in rankings.items()]
-    found = specialized_heads({"runs": [{"name": "a", "roles": roles}, {"name": "b", "roles": []}]})
-    assert found == [(0.8, "a", "decoder.0.1", "previous token"), (0.5, "a", "encoder.0.3", "merges subwords")]
-
-
 @pytest.mark.slow
 def test_a_second_run_reuses_finished_models(
     demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -146,6 +134,7 @@ def test_a_second_run_reuses_finished_models(
     folder, shown = demo
     before = (folder / "entmax" / "train.log").read_bytes()
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("entformer.analysis.html_report.write_report", lambda *_, **__: None)  # it is there
     demo_module.demo(folder, quick=True)
     again = capsys.readouterr().out
     assert again.count("already trained") == 2
@@ -205,7 +194,8 @@ def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:
 
 
 def steps_done(folder: Path) -> int:
-    return min(read_metrics(folder / name / "metrics.jsonl").step for name in ("softmax", "entmax"))
+    entries = [metrics_of(folder / name / "metrics.jsonl") for name in ("softmax", "entmax")]
+    return min(max((entry["step"] for entry in own), default=0) for own in entries)
 
 
 def is_free(run: Path) -> bool:
@@ -264,36 +254,3 @@ def test_trainings_do_not_outlive_a_killed_demo(running: "tuple[Path, subprocess
     process.wait()
     wait_until(lambda: is_free(folder / "softmax") and is_free(folder / "entmax"))
     assert all(model.folder.latest() is not None for model in make_models(folder, quick=False))  # they saved first
-
-
-# ---- parts ---------------------------------------------------------------------------------------------------------------
-
-
-def test_an_incomplete_line_of_metrics_is_skipped(tmp_path: Path) -> None:
-    lines = [
-        {"kind": "train", "step": 25, "seconds": 2.5, "loss": 5.0, "accuracy": 0.1},
-        {"kind": "alphas", "step": 25, "encoder": [[1.5, 1.2]], "cross": [[1.9, 1.4]]},
-        {"kind": "valid", "step": 25, "bleu": 12.5},
-        {"kind": "valid", "step": 50, "bleu": None},
-    ]
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st', encoding="utf-8")
-    seen = read_metrics(path)
-    assert (seen.step, seen.loss, seen.alphas, seen.bleu) == (25, 5.0, (1.2, 1.9), 12.5)
-    assert seen.describe() == "loss 5.00, accuracy 10%, alpha 1.20 to 1.90, validation BLEU 12.5"
-    assert read_metrics(tmp_path / "nothing").describe() == "starting"
-
-
-def test_density_counts_only_keys_that_may_be_attended_to() -> None:
-    def rows(*used: int, keys: int) -> SparseRows:
-        crow = np.cumsum([0, *used])
-        col = np.concatenate([np.arange(count) for count in used])
-        return SparseRows(crow, col.astype(np.int32), np.ones(len(col), np.float32), keys)
-
-    decoder, cross = HeadKey("decoder", 0, 0), HeadKey("cross", 0, 0)
-    heads = {decoder: rows(1, 2, 3, keys=3), cross: rows(1, 1, 4, keys=4)}
-    record = AttentionRecord((1, 2, 3, 4), (1, 2, 3, 4), heads, {}, {})
-    counts = count_attention([record, record])
-    assert counts[decoder] == Count(nonzero=12, allowed=12, queries=6)
-    assert counts[decoder].density == 1.0
-    assert counts[cross].density == 0.5

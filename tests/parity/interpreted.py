@@ -1,11 +1,30 @@
-"""Triton's interpreter made fast enough for tests: what it patches once per call of a device function is patched once per process."""
+"""What tests of Triton kernels share: when they run, small blocks, and an interpreter that is fast enough.
+
+Triton decides when it is imported whether it interprets, so these tests run in processes of their own, with TRITON_INTERPRET=1:
+test_triton_processes.py starts them.
+"""
 
 import inspect
 from typing import Any
 
+import pytest
+
+from entformer.kernels import triton_host
+
+ONLY_INTERPRETED = pytest.mark.skipif(
+    not triton_host.interpreted(), reason="runs in Triton's interpreter, in processes that test_triton_processes.py starts"
+)
+
+
+def use_blocks(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int) -> None:
+    """Blocks so small that short sequences have several, whatever the head size."""
+    from entformer.kernels.attention.triton import configs
+
+    monkeypatch.setattr(configs, "config", lambda size, dtype: configs.Config(queries, keys, 4, 2))
+
 
 def patch_once() -> None:
-    """Has no effect on results; without it, half of the time goes to replacing functions by themselves."""
+    """Makes the interpreter replace its functions once per process instead of in every call: five times faster, same results."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -27,3 +46,7 @@ def patch_once() -> None:
         return Nothing()
 
     interpreter._patch_lang = patch
+
+
+if triton_host.interpreted():
+    patch_once()

@@ -22,14 +22,9 @@ from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 
-if __package__:  # as pytest imports it
-    from .test_attention import LAYOUTS, SMALLEST, Tolerance, dense
-    from .test_entmax import SMALLEST as SMALLEST_ROWS
-    from .test_entmax import Bounds
-else:  # for benchmarks/fuzz_kernels.py
-    from test_attention import LAYOUTS, SMALLEST, Tolerance, dense
-    from test_entmax import SMALLEST as SMALLEST_ROWS
-    from test_entmax import Bounds
+from .test_attention import LAYOUTS, SMALLEST, Tolerance, dense
+from .test_entmax import SMALLEST as SMALLEST_ROWS
+from .test_entmax import Bounds, compare, fail_unless
 
 INF = math.inf
 Answer = TypeVar("Answer")
@@ -46,26 +41,6 @@ ALPHAS = [
 
 def draw_alpha(draw: random.Random) -> float:
     return draw.choice(ALPHAS) if draw.random() < 0.7 else draw.uniform(1.0, 4.0)
-
-
-def fail_unless(within: Tensor, what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    if within.all():
-        return
-    first = tuple((~within).nonzero()[0].tolist())
-    wide = bound.expand(actual.shape)
-    raise AssertionError(
-        f"{what}: {int((~within).sum())} of {within.numel()} elements are off; the first, at {first}, is "
-        f"{actual[first].item()} where {right[first].item()} +- {wide[first].item()} is right"
-    )
-
-
-def compare(what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    """NaN exactly where the reference has it, and the rest within the bound (a bound of NaN allows nothing)."""
-    largest = torch.finfo(actual.dtype).max
-    ours, theirs = actual.detach().double().clamp(-largest, largest), right.detach().double().clamp(-largest, largest)
-    both_nan = ours.isnan() & theirs.isnan()
-    error = torch.where(both_nan, 0.0, (ours - theirs).abs())
-    fail_unless(both_nan | (error <= bound.nan_to_num(0.0, posinf=INF)), what, ours, theirs, bound)
 
 
 def on_each(isas: list[str], run: Callable[[], Answer]) -> dict[str, Answer]:

@@ -23,6 +23,7 @@ NAN = math.nan
 ALPHAS = [1.0, 1.01, 1.25, 1.5, 2.0, 2.5]
 HOW: list[dict[str, Any]] = [*({"alpha": a} for a in ALPHAS), {"normalizer": "rela"}]
 EVERY_WAY = pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
+MASKS = ["padding", "boolean", "causal"]
 # Of well-conditioned problems with logits of size 1, as in test_attention_edges.py.
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 # Few queries, a dense block, a sparse one, several blocks over keys beyond the cache.
@@ -52,6 +53,18 @@ def run(
     return {"out": out.detach()} | dict(zip(leaves, grads, strict=True))
 
 
+def masks_of(kind: str, masked: Tensor, queries: int) -> dict[str, Any]:
+    """Arguments of `attention` that mask the keys in `masked`, which are the last ones."""
+    bias = torch.randn(queries, len(masked), generator=torch.Generator().manual_seed(0))
+    masks: dict[str, dict[str, Any]] = {
+        "padding": {"key_mask": ~masked.expand(2, -1)},
+        "boolean": {"attn_mask": ~masked.expand(queries, -1)},
+        "causal": {"is_causal": True},
+        "float": {"attn_mask": bias.masked_fill(masked, -INF)},
+    }
+    return masks[kind]
+
+
 def assert_close(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     for name, value in right.items():
         torch.testing.assert_close(
@@ -61,71 +74,39 @@ def assert_close(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 @EVERY_WAY
 @pytest.mark.parametrize(
-    ("shape", "kind", "garbage"),
-    [
-        ("few", "padding", NAN),
-        ("few", "boolean", INF),
-        ("few", "causal", 3e38),
-        ("dense", "padding", -INF),
-        ("dense", "boolean", NAN),
-        ("dense", "causal", INF),
-        ("sparse", "padding", INF),
-        ("sparse", "boolean", 3e38),
-        ("sparse", "causal", NAN),
-        ("long", "causal", NAN),
-    ],
+    ("shape", "garbage", "kind"),
+    [*((*at, kind) for at in zip(SHAPES, (INF, -INF, NAN), strict=False) for kind in MASKS), ("long", 3e38, "causal")],
 )
 def test_what_a_masked_key_or_value_holds_does_not_matter(
-    shape: str, kind: str, garbage: float, how: dict[str, Any], isa: str
+    shape: str, garbage: float, kind: str, how: dict[str, Any], isa: str
 ) -> None:
     queries, keys, logits = SHAPES[shape]
     q, k, v = problem(queries, keys, logits)
     masked = torch.arange(keys) >= keys - 7 if kind != "causal" else torch.arange(keys) >= queries
-    masks: dict[str, dict[str, Any]] = {
-        "padding": {"key_mask": ~masked.expand(2, -1)},
-        "boolean": {"attn_mask": ~masked.expand(queries, -1)},
-        "causal": {"is_causal": True},
-    }
+    how = how | masks_of(kind, masked, queries)
     dirty_k, dirty_v = (torch.where(masked[:, None], garbage, t) for t in (k, v))
-    clean = run(q, k, v, how | masks[kind])
-    assert_close(run(q, dirty_k, dirty_v, how | masks[kind]), clean)
+    clean = run(q, k, v, how)
+    assert_close(run(q, dirty_k, dirty_v, how), clean)
     assert all(t.isfinite().all() for t in clean.values())
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("kind", ["padding", "boolean", "causal", "float"])
+@pytest.mark.parametrize("kind", [*MASKS, "float"])
 def test_nor_does_it_in_the_reference_and_the_dense_path(kind: str, how: dict[str, Any]) -> None:
     q, k, v = problem(9, 20, 1.0)
     masked = torch.arange(20) >= 9
-    masks: dict[str, dict[str, Any]] = {
-        "padding": {"key_mask": ~masked.expand(2, -1)},
-        "boolean": {"attn_mask": ~masked.expand(9, -1)},
-        "causal": {"is_causal": True},
-        "float": {"attn_mask": torch.where(masked, -INF, torch.randn(9, 20, generator=torch.Generator().manual_seed(0)))},
-    }
+    how = how | masks_of(kind, masked, 9)
     for impl in ("reference", "auto"):
-        clean = run(q, k, v, how | masks[kind], impl)
+        clean = run(q, k, v, how, impl)
         for garbage in (NAN, INF):
             dirty_k, dirty_v = (torch.where(masked[:, None], garbage, t) for t in (k, v))
-            assert_close(run(q, dirty_k, dirty_v, how | masks[kind], impl), clean)
+            assert_close(run(q, dirty_k, dirty_v, how, impl), clean)
         assert all(t.isfinite().all() for t in clean.values())
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(
-    ("shape", "part"),
-    [
-        ("few", "query"),
-        ("few", "key of infinity"),
-        ("few", "value"),
-        ("dense", "query"),
-        ("dense", "key"),
-        ("dense", "value"),
-        ("sparse", "key"),
-        ("sparse", "key of infinity"),
-        ("sparse", "value"),
-    ],
-)
+@pytest.mark.parametrize("part", ["query", "key", "key of infinity", "value"])
+@pytest.mark.parametrize("shape", ["few", "dense", "sparse"])
 def test_what_some_may_attend_to_reaches_those_alone(shape: str, part: str, how: dict[str, Any], isa: str) -> None:
     """Key 3 is seen by every second query; query 1 sees all but the last five keys."""
     queries, keys, logits = SHAPES[shape]

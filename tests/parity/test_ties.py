@@ -43,12 +43,6 @@ def test_rows(alpha: float, n: int, mass: float, isa: str) -> None:
     assert (ours[2:] == ours[2]).all()
 
 
-def test_the_known_case(isa: str) -> None:
-    x = below_two(19998, 0.37627119)
-    weights = entmax(x, 2.0, impl="cpu")
-    assert weights[0].item() == pytest.approx(0.376283561, rel=1e-6)
-
-
 @pytest.mark.parametrize("alpha", [1.0 + 1e-9, 1.0001, 1.1, 1.3, 1.4999, 1.5, 1.6])
 @pytest.mark.parametrize("second", [0.0, -0.0312, -0.2])
 def test_a_few_groups_of_equal_scores(second: float, alpha: float, isa: str) -> None:
@@ -122,10 +116,3 @@ def test_gradient_of_a_weight_that_barely_has_entered(impl: str, alpha: float) -
     torch.testing.assert_close(got[:2], right[:2], rtol=1e-6, atol=1e-6)
     assert got[2].item() == pytest.approx(-right[:2].sum().item(), rel=1e-4, abs=1e-4)
     assert abs(got_alpha.item()) < 10.0
-
-
-@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, 3.0, 4.0])
-def test_second_derivatives_of_the_reference(alpha: float) -> None:
-    x = torch.tensor([0.1, 0.05, -0.02, -3.0], dtype=torch.float64, requires_grad=True)
-    exponent = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x, a: entmax(x, a, impl="reference"), (x, exponent), atol=1e-5, rtol=1e-4)

@@ -221,13 +221,3 @@ def test_eight_threads_at_once_give_the_same_bits(impl: str, threads: None) -> N
     for number, answer in enumerate(together):
         for ours, right in zip(answer, alone[number % len(jobs)], strict=True):
             assert torch.equal(ours, right)
-
-
-def test_the_example_of_the_paper() -> None:
-    """Two scores t and 0: sparsemax is [t/2 + 1/2] cut to [0, 1], and alpha between 1 and 2 lies between it and softmax."""
-    for t in np.linspace(-2.0, 2.0, 9):
-        x = tensor([float(t), 0.0])
-        sparse, middle, soft = (entmax(x, alpha)[0].item() for alpha in (2.0, 1.5, 1.0))
-        assert sparse == pytest.approx(min(max(0.5 * t + 0.5, 0.0), 1.0), abs=1e-15)
-        assert soft == pytest.approx(1.0 / (1.0 + math.exp(-t)), abs=1e-15)
-        assert min(sparse, soft) - 1e-15 <= middle <= max(sparse, soft) + 1e-15

@@ -15,7 +15,7 @@ from torch import Tensor
 from entformer.kernels.attention.api import attention
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
+from entformer.nn.scaling import SSMaxScaling
 
 property_settings = settings(max_examples=60, deadline=None, derandomize=True)
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
@@ -83,15 +83,6 @@ def test_ssmax_has_a_phase_change_at_gap_times_s_of_one(gap: float, expected: tu
 # ---- dispersion ---------------------------------------------------------------------------------------------------
 
 
-@property_settings
-@given(row=rows)
-def test_bounded_scores_bound_softmax_on_both_sides(row: list[float]) -> None:
-    scores, bound = tensor(row), max(abs(score) for score in row)
-    weights = scores.softmax(0)
-    assert (weights >= math.exp(-2 * bound) / len(row) * (1 - 1e-12)).all()
-    assert (weights <= math.exp(2 * bound) / len(row) * (1 + 1e-12)).all()
-
-
 def test_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
     found: dict[int, dict[str, tuple[float, float, float]]] = {}
     for n in (16, 1024, 65536):
@@ -113,17 +104,6 @@ def test_softmax_of_noise_tends_to_uniform_and_entmax_does_not() -> None:
     assert found[65536]["entmax"][0] < 0.26
     assert found[65536]["entmax"][1] < 45
     assert found[65536]["entmax"][2] > 0.2
-
-
-def test_gamma_of_minus_one_half_keeps_the_range_of_noise() -> None:
-    spans = {n: (row := random(8, n, seed=5)).amax(-1).sub(row.amin(-1)).mean().item() for n in (512, 524288)}
-    raw = spans[524288] / spans[512]
-    module = PerHeadScaling(1, delta=0.0)
-    torch.nn.init.ones_(module.beta)
-    torch.nn.init.constant_(module.gamma, -0.5)
-    factors = module(torch.zeros(1, 2, 1), torch.tensor([[512, 524288]])).flatten().tolist()
-    assert raw > 1.4
-    assert raw * factors[1] / factors[0] == pytest.approx(1.05, abs=0.08)
 
 
 # ---- the window of ALiBi heads ------------------------------------------------------------------------------------------
@@ -148,14 +128,6 @@ def test_beyond_the_window_an_alibi_head_has_no_weight_and_may_forget(
     kept = min(window + 1, length)
     short = attention(last, k[:, :, -kept:], v[:, :, -kept:], causal_offset=kept - 1, **options)
     torch.testing.assert_close(short, whole.output, rtol=0.0, atol=1e-6)
-
-
-def test_softmax_has_no_window() -> None:
-    q, k, v = (random(1, 1, 60, 4, seed=part) for part in range(3))
-    found: Any = attention(
-        q[:, :, -1:], k, v, alpha=1.0, is_causal=True, causal_offset=59, alibi_slopes=torch.tensor([1.0]), return_support=True
-    )
-    assert len(found.support.col) == 60
 
 
 # ---- paths of influence -------------------------------------------------------------------------------------------------
@@ -187,47 +159,7 @@ def test_what_no_chain_of_supports_links_has_no_influence() -> None:
 # ---- reductions ---------------------------------------------------------------------------------------------------------
 
 
-def test_per_head_scaling_with_delta_0_and_gamma_1_is_ssmax() -> None:
-    per_head, ssmax = PerHeadScaling(3, delta=0.0), SSMaxScaling(3)
-    with torch.no_grad():
-        per_head.beta.copy_(ssmax.s)
-        per_head.gamma.fill_(1.0)
-    x, length = torch.zeros(2, 5, 8), torch.tensor([[2, 3, 50, 1000, 65536]])
-    torch.testing.assert_close(per_head(x, length), ssmax(x, length))
-
-
-def test_gamma_0_is_a_constant_and_beta_0_is_none() -> None:
-    x, length = random(2, 4, 8), torch.tensor([[2, 30, 1000, 65536]])
-    module = ASEntmaxScaling(8, 3, init="paper", fixed_gamma=0.0)
-    beta, _ = module.beta_gamma(x)
-    torch.testing.assert_close(module(x, length), 1.0 + beta)
-    per_head = PerHeadScaling(3)
-    torch.nn.init.zeros_(per_head.beta)
-    assert torch.equal(per_head(x, length), torch.ones(2, 3, 4))
-
-
 # ---- plumbing -----------------------------------------------------------------------------------------------------------
-
-
-def test_nape_scales_only_heads_without_alibi() -> None:
-    torch.manual_seed(0)
-    scaled = MultiheadAttention(
-        16, 4, batch_first=True, normalizer="asentmax", positions="nape", scaling=ASEntmaxScaling(16, 4)
-    )
-    plain = MultiheadAttention(16, 4, batch_first=True, normalizer="entmax15", positions="nape")
-    plain.load_state_dict({name: value for name, value in scaled.state_dict().items() if not name.startswith("scaling")})
-    x = 2.0 * random(2, 20, 16)
-    arguments: dict[str, Any] = {"is_causal": True, "average_attn_weights": False}
-    _, with_scaling = scaled(x, x, x, **arguments)
-    with torch.no_grad():
-        scaled.scaling.beta.bias.fill_(2.0)  # type: ignore[union-attr, operator]
-    _, sharper = scaled(x, x, x, **arguments)
-    _, without = plain(x, x, x, **arguments)
-    assert torch.equal(with_scaling[:, :2], without[:, :2])
-    assert torch.equal(sharper[:, :2], without[:, :2])
-    with torch.no_grad():  # the identity start: scores of the other heads times 1.05
-        plain.in_proj_weight[8:16] *= 1.05  # type: ignore[index]
-    torch.testing.assert_close(with_scaling[:, 2:], plain(x, x, x, **arguments)[1][:, 2:], **CLOSE)
 
 
 def test_permuted_keys_give_permuted_weights_without_positions() -> None:
@@ -237,6 +169,3 @@ def test_permuted_keys_give_permuted_weights_without_positions() -> None:
     _, weights = module(x, x, x)
     _, permuted = module(x, x[:, order], x[:, order])
     torch.testing.assert_close(permuted, weights[:, :, order], **CLOSE)
-
-
-# ---- gradients ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import BOS, EOS, PAD
 
-SYMBOLS, LONGEST, ROWS, STEPS = 16, 10, 64, 500
+SYMBOLS, LONGEST, ROWS, STEPS = 12, 8, 48, 400
 COPY, REVERSE = 4, 5
 FIRST = 6
 
@@ -74,8 +74,8 @@ def test_copy_and_reverse_are_learned(normalizer: str) -> None:
     model = Seq2Seq(
         Seq2SeqConfig(
             vocab_size=FIRST + SYMBOLS,
-            encoder_layers=2,
-            decoder_layers=2,
+            encoder_layers=1,
+            decoder_layers=1,
             heads=4,
             width=64,
             hidden=128,
@@ -87,7 +87,7 @@ def test_copy_and_reverse_are_learned(normalizer: str) -> None:
     start = model.alphas()
     train(model)
     model.eval()
-    batch = make_batch(256, torch.Generator().manual_seed(2))  # of 16^10 sequences: these were not seen
+    batch = make_batch(256, torch.Generator().manual_seed(2))  # of 12^8 sequences: hardly any was seen
     labels = batch.target[:, 1:]
     written = write(model, batch.source, labels.shape[1])
     counted = labels != PAD

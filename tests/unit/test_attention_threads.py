@@ -1,4 +1,4 @@
-"""Attention under many threads: of torch, of Python, and after fork. In: the same problems. Out: the same bits, no crash."""
+"""Attention gives the same bits under any number of threads, of torch and of Python, and after a fork."""
 
 import multiprocessing
 import threading

@@ -7,7 +7,7 @@ not matter with 60 digits. Scores and alphas are float32 numbers, taken as exact
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import mpmath
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from entformer.kernels import native
 from entformer.kernels.entmax.api import entmax
 
 GRADIENT_ALPHAS = [1.0, 1.0 + 1e-7, 1.0001, 1.001, 1.01, 1.1, 1.5, 1.9, 2.0, 2.5]
@@ -25,8 +26,6 @@ LONG_ROWS = 12  # of 64 scores, for each alpha
 DIGITS = 60
 BAR = 1e-5  # for the alpha gradient
 MOST_ROWS_COUNT = 0.6
-
-RecordProperty = Callable[[str, object], None]
 
 
 @dataclass(frozen=True)
@@ -202,33 +201,30 @@ def test_the_oracle_knows_closed_forms() -> None:
         assert exact("", (0.0, 0.2, 0.3), (0.0, 0.0, 1.0), alpha).grad_alpha == pytest.approx((high - low) / 2e-5, rel=1e-6)
 
 
-def test_there_are_thousands_of_rows() -> None:
-    assert sum(len(oracle(single_alpha(alpha))) for alpha in VALUE_ALPHAS) >= 3000
+@pytest.fixture(params=["reference", "avx512", "avx2", "portable"])
+def impl(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The reference, or the kernels with each instruction set."""
+    if request.param == "reference":
+        yield "reference"
+        return
+    request.getfixturevalue("kernels")
+    before = native.isa()
+    if not native.set_isa(request.param):
+        pytest.skip(f"this CPU does not support {request.param}")
+    yield "cpu"
+    native.set_isa(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("alpha", VALUE_ALPHAS)
-def test_reference_values(alpha: float, dtype: torch.dtype, record_property: RecordProperty) -> None:
-    _check_values("reference", alpha, dtype, record_property)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("alpha", VALUE_ALPHAS)
-def test_cpu_values(alpha: float, dtype: torch.dtype, isa: str, record_property: RecordProperty) -> None:
-    _check_values("cpu", alpha, dtype, record_property)
-
-
-def _check_values(impl: str, alpha: float, dtype: torch.dtype, record_property: RecordProperty) -> None:
-    alpha = single_alpha(alpha)
+@pytest.mark.parametrize("alpha", map(single_alpha, VALUE_ALPHAS))
+def test_values(alpha: float, dtype: torch.dtype, impl: str) -> None:
     worst, at = 0.0, ""
     for rows in by_length(oracle(alpha)):
         weights = entmax(torch.tensor([row.scores for row in rows], dtype=dtype), alpha, impl=impl).double()
         error = (weights - torch.tensor([row.weights for row in rows], dtype=torch.float64)).abs().amax(-1)
         if error.max().item() > worst:
             worst, at = error.max().item(), rows[int(error.argmax())].kind
-    record_property("worst error", worst)
-    print(f"values, {impl}, {dtype}, alpha = {alpha:.7g}: worst error {worst:.1e} ({at})")
-    # The bars of the issue. Float64 has 2^29 times finer steps, but beyond alpha = 2 the weight at the edge of the support is
+    # Float64 has 2^29 times finer steps, but beyond alpha = 2 the weight at the edge of the support is
     # a root of what is left of them: 1e-16^(1/3) = 5e-6 at alpha = 4.
     if alpha > 2.0:
         assert worst <= 1e-5, at
@@ -236,24 +232,14 @@ def _check_values(impl: str, alpha: float, dtype: torch.dtype, record_property: 
         assert worst <= (1e-6 if dtype == torch.float32 else 1e-14), at
 
 
-@pytest.mark.parametrize("alpha", GRADIENT_ALPHAS)
-def test_reference_alpha_gradient(alpha: float, record_property: RecordProperty) -> None:
-    _check_gradient("reference", alpha, record_property)
-
-
-@pytest.mark.parametrize("alpha", GRADIENT_ALPHAS)
-def test_cpu_alpha_gradient(alpha: float, isa: str, record_property: RecordProperty) -> None:
-    _check_gradient("cpu", alpha, record_property)
-
-
-def _check_gradient(impl: str, alpha: float, record_property: RecordProperty) -> None:
+@pytest.mark.parametrize("alpha", map(single_alpha, GRADIENT_ALPHAS))
+def test_alpha_gradient(alpha: float, impl: str) -> None:
     """Within 1e-5 of the largest term, in every row whose answer float32 can hold.
 
     Rounding s_i - c alone, once, to float32 already moves the answer by `blur`. It is unbounded where an entry enters the
     support (at alpha = 2 the gradient jumps there, beyond it is infinite), and large where one entry has all the weight but
     1e-7 of it and the gradient is what is left. A kernel rounds a few times, so rows with a blur of a quarter of the bar count.
     """
-    alpha = single_alpha(alpha)
     rows_used = tuple(row for row in oracle(alpha) if row.blur <= 0.25 * BAR * row.largest_term)
     assert len(rows_used) >= MOST_ROWS_COUNT * len(oracle(alpha))
     worst, at = 0.0, ""
@@ -266,6 +252,4 @@ def _check_gradient(impl: str, alpha: float, record_property: RecordProperty) ->
             error = abs(value - row.grad_alpha) / row.largest_term if row.largest_term > 0.0 else abs(value)
             if error > worst:
                 worst, at = error, f"{row.kind}, n = {len(row.scores)}"
-    record_property("worst relative error", worst)
-    print(f"alpha gradient, {impl}, alpha = {alpha:.8g}: worst error relative to the largest term {worst:.1e} ({at})")
     assert worst <= BAR, at

@@ -1,11 +1,7 @@
-"""Changing `import entmax` to `import entformer as entmax` is enough: same signatures, same numbers, and no old complaints.
+"""The `entmax` package replaced by `entformer` or `entformer.compat`: its modules, names, signatures and numbers."""
 
-`test_complaint_NN_...` holds what users of `entmax` reported or what we measured there. Each fails with release 1.3, but for
-number 16, repaired in it.
-"""
-
+import importlib
 import inspect
-import math
 from typing import Any
 
 import entmax as package
@@ -14,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import entformer as ef
-from entformer.errors import ArgumentError
 
-INF = math.inf
+SUBMODULES = ("activations", "root_finding", "losses")
 NAMES = [
     *("sparsemax", "entmax15", "sparsemax_bisect", "entmax_bisect", "normmax_bisect", "budget_bisect"),
     *("Sparsemax", "Entmax15", "SparsemaxBisect", "EntmaxBisect", "NormmaxBisect", "BudgetBisect"),
@@ -43,7 +38,6 @@ LOSSES: list[tuple[str, dict[str, Any]]] = [
     ("normmax_bisect_loss", {"alpha": 1.3}),
     ("normmax_bisect_loss", {}),
 ]
-ENTMAX_FAMILY = NAMES[:4]
 TIGHT = 1e-10  # theirs: 50 halvings in float64, then a division
 
 
@@ -55,6 +49,12 @@ def labels(count: int, *shape: int) -> Tensor:
     return torch.randint(count, shape, generator=torch.Generator().manual_seed(1))
 
 
+def value_and_gradient(function: Any, x: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    x = x.requires_grad_()
+    out = function(x, *arguments, **options)
+    return out.detach(), torch.autograd.grad(out, x, rows(*out.shape, seed=1))[0]
+
+
 # ---- the same surface ----------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +62,7 @@ def test_every_public_name_is_here() -> None:
     public = {name for name, value in vars(package).items() if callable(value) and not name.startswith("_")}
     assert public == set(NAMES)
     assert all(hasattr(ef, name) for name in NAMES)
+    assert public <= set(ef.compat.__all__)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,13 +78,8 @@ def test_signature(name: str) -> None:
 @pytest.mark.parametrize(("name", "arguments"), MAPPINGS)
 @pytest.mark.parametrize(("shape", "dim"), [((40, 9), -1), ((9, 40), 0), ((3, 17, 5), 1)])
 def test_same_weights_and_gradients(name: str, arguments: dict[str, Any], shape: tuple[int, ...], dim: int) -> None:
-    results = []
-    for home in (ef, package):
-        x = rows(*shape).requires_grad_()
-        weights = getattr(home, name)(x, dim=dim, **arguments)
-        (grad,) = torch.autograd.grad(weights, x, rows(*shape, seed=1))
-        results.append((weights.detach(), grad))
-    torch.testing.assert_close(*results, rtol=TIGHT, atol=TIGHT)
+    ours, theirs = (value_and_gradient(getattr(home, name), rows(*shape), dim=dim, **arguments) for home in (ef, package))
+    torch.testing.assert_close(ours, theirs, rtol=TIGHT, atol=TIGHT)
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.33, 1.5, 2.0, 3.0])
@@ -98,13 +94,9 @@ def test_same_alpha_gradients(alpha: float) -> None:
 
 @pytest.mark.parametrize(("name", "arguments"), LOSSES)
 def test_same_losses_and_gradients(name: str, arguments: dict[str, Any]) -> None:
-    results = []
-    for home in (ef, package):
-        x = rows(30, 7).requires_grad_()
-        losses = getattr(home, name)(x, labels(7, 30), **arguments)
-        (grad,) = torch.autograd.grad(losses, x, rows(30, seed=1))
-        results.append((losses.detach(), grad))
-    torch.testing.assert_close(*results, rtol=TIGHT, atol=TIGHT)
+    target = labels(7, 30)
+    ours, theirs = (value_and_gradient(getattr(home, name), rows(30, 7), target, **arguments) for home in (ef, package))
+    torch.testing.assert_close(ours, theirs, rtol=TIGHT, atol=TIGHT)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("Loss")])
@@ -135,38 +127,7 @@ def test_modules_learn_an_alpha_given_as_parameter() -> None:
     assert torch.equal(sizes, (weights > 0).sum(-1, keepdim=True))
 
 
-def test_readme_numbers() -> None:
-    """The values printed in the README of `entmax`, four digits."""
-    x = torch.tensor([-2, 0, 0.5])
-    assert ef.sparsemax(x, dim=0).tolist() == pytest.approx([0.0, 0.25, 0.75], abs=5e-5)
-    assert ef.entmax15(x, dim=0).tolist() == pytest.approx([0.0, 0.3260, 0.6740], abs=5e-5)
-    assert ef.normmax_bisect(x, alpha=2, dim=0).tolist() == pytest.approx([0.0, 0.3110, 0.6890], abs=5e-5)
-    assert ef.normmax_bisect(x, alpha=1000, dim=0).tolist() == pytest.approx([0.0, 0.4997, 0.5003], abs=5e-5)
-    assert ef.budget_bisect(x, budget=2, dim=0).tolist() == pytest.approx([0.0, 1.0, 1.0], abs=5e-5)
-    alpha = torch.tensor(1.33, requires_grad=True)
-    p = ef.entmax_bisect(torch.tensor([[-1, 0, 0.5], [1, 2, 3.5]]), alpha)
-    assert p[0].tolist() == pytest.approx([0.0460, 0.3276, 0.6264], abs=5e-5)
-    assert p[1].tolist() == pytest.approx([0.0026, 0.1012, 0.8963], abs=6e-5)
-    assert torch.autograd.grad(p[0, 0], alpha)[0].item() == pytest.approx(-0.2562, abs=5e-5)
-
-
-# ---- the complaints ------------------------------------------------------------------------------------------------------
-
-
-def test_masks_of_a_transformer() -> None:
-    """Softmax swapped for sparsemax: padding and causal masks together leave rows with nothing to attend to."""
-    scores = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    padding = torch.tensor([[False, False, True, True, True], [True] * 5])[:, None, None, :]  # left padding
-    mask = padding & torch.ones(5, 5, dtype=torch.bool).tril()
-    weights = ef.sparsemax(scores, mask=mask)
-    weights.square().sum().backward()
-    assert (weights[0, :, :2] == 0.0).all()
-    torch.testing.assert_close(weights[0, :, 2:].sum(-1), torch.ones(4, 3))
-    assert (weights.masked_select(~mask) == 0.0).all()
-    assert scores.grad is not None
-    assert scores.grad.isfinite().all()
-    with pytest.raises(ArgumentError, match="broadcast"):
-        ef.sparsemax(scores, mask=mask[..., :3])
+# ---- what the package gets wrong -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -185,20 +146,6 @@ def test_loss_stays_finite_late_in_training(dtype: torch.dtype, pre_alpha: float
     assert alpha.pre_alpha.grad.isfinite()
 
 
-def test_learned_alpha_cannot_drift_below_1() -> None:
-    """Twenty steps of descent that push alpha down as hard as they can."""
-    x, learned = rows(4, 2, 3, 5), ef.EntmaxAlpha(2)
-    optimizer = torch.optim.SGD(learned.parameters(), lr=50.0)
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = learned(x).square().sum()  # denser is better
-        loss.backward()
-        optimizer.step()
-        assert loss.isfinite()
-        assert (learned.alpha_chooser() >= 1.0).all()
-    assert (learned.alpha_chooser() < 1.02).all()
-
-
 @pytest.mark.parametrize("alpha", [3.0, 5.0, 10.0])
 def test_large_alpha_is_smooth_in_float32(alpha: float) -> None:
     """Errors of entmax 1.3 here: 4e-4, 3e-2 and 0.2."""
@@ -210,112 +157,65 @@ def test_large_alpha_is_smooth_in_float32(alpha: float) -> None:
     torch.testing.assert_close(tau, torch.where(support, tau.gather(-1, exact.argmax(-1, keepdim=True)), 0.0))
 
 
-def test_peaked_scores() -> None:
-    """Bisection once returned NaN or the wrong winner here."""
-    x = 1000.0 * torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
-    for alpha in (1.5, 3.0, 8.0):
-        weights = ef.entmax_bisect(x, alpha)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(200))
-        assert torch.equal(weights.argmax(-1), x.argmax(-1))
-        torch.testing.assert_close(weights.double(), ef.entmax_bisect(x.double(), alpha), rtol=0.0, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
-def test_half_precision_far_below_zero(dtype: torch.dtype, alpha: float) -> None:
-    x = torch.tensor([[-1000.0, -1008.0, -1000.0, -5000.0]], dtype=dtype)
-    weights = ef.entmax_bisect(x, alpha)
-    assert weights.dtype == dtype
-    assert weights.tolist() == [[0.5, 0.0, 0.5, 0.0]]
-
-
-def test_autocast() -> None:
-    x, target = rows(4, 6).bfloat16().requires_grad_(), labels(6, 4)
-    alpha = torch.tensor(1.3, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        weights = [ef.entmax15(x), ef.sparsemax(x), ef.entmax_bisect(x, alpha), ef.normmax_bisect(x)]
-        loss = ef.entmax_bisect_loss(x, target, alpha).mean()
-    assert [w.dtype for w in weights] == [torch.float32] * 4  # as torch.softmax and cross_entropy under autocast
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(weights[2], ef.entmax_bisect(x.float(), alpha))
-    (loss + weights[2].square().sum()).backward()
-    assert x.grad is not None
-    assert x.grad.dtype == torch.bfloat16
-    assert alpha.grad is not None
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.0001, 1.001, 1.01])
-def test_alpha_gradient_near_1_in_float32(alpha: float) -> None:
-    x, direction = rows(6, 9), rows(6, 9, seed=1)
-    given = torch.tensor(alpha, requires_grad=True)
-    (grad,) = torch.autograd.grad(ef.entmax_bisect(x.float(), given), given, direction.float())
-    # Float64 central differences of the weights at the float32 alpha: accurate to step^2 = 1e-8 and 1e-16/step.
-    at, step = given.item(), 1e-4
-    slope = (ef.entmax_bisect(x, at + step) - ef.entmax_bisect(x, at - step)) / (2 * step)
-    terms = slope * direction
-    assert grad.item() == pytest.approx(terms.sum().item(), abs=1e-5 * terms.abs().sum().item())
-
-
-@pytest.mark.parametrize("ignored", [-100, -1, 2])
-@pytest.mark.parametrize(
-    "name", ["SparsemaxLoss", "Entmax15Loss", "SparsemaxBisectLoss", "EntmaxBisectLoss", "NormmaxBisectLoss"]
-)
-def test_ignore_index_and_reduction_as_cross_entropy(name: str, ignored: int) -> None:
-    x, target = rows(6, 5).requires_grad_(), torch.tensor([0, ignored, 4, ignored, 1, 3])
-    kept = target != ignored
-    mean, old = (getattr(ef, name)(ignore_index=ignored, reduction=r)(x, target) for r in ("mean", "elementwise_mean"))
-    each = getattr(ef, name)(reduction="none")(x[kept], target[kept])
-    torch.testing.assert_close(mean, each.mean())
-    torch.testing.assert_close(mean, old)
-    (grad,) = torch.autograd.grad(mean, x)
-    assert (grad[~kept] == 0.0).all()
-    assert (grad[kept] != 0.0).any()
-
-
-def test_losses_of_sequences() -> None:
-    x, target = rows(2, 7, 3), labels(7, 2, 3)  # (N, C, L), (N, L) as cross_entropy
-    flat = ef.sparsemax_loss(x.movedim(1, -1).reshape(6, 7), target.reshape(6)).reshape(2, 3)
-    torch.testing.assert_close(ef.SparsemaxLoss(reduction="none")(x, target), flat)
-    torch.testing.assert_close(ef.SparsemaxLoss(reduction="none", dim=-1)(x.movedim(1, -1), target), flat)  # (N, L, C)
-    torch.testing.assert_close(ef.SparsemaxLoss()(x, target), flat.mean())
-
-
-@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
-@pytest.mark.parametrize("dim", [-3, -2, 0, 1])
-@pytest.mark.parametrize("k", [1, 2, 100])
-def test_k_with_any_dimension(name: str, dim: int, k: int) -> None:
+def test_arguments_that_tune_the_package_have_no_effect() -> None:
     x = rows(4, 5, 6, scale=0.3)
-    expected = getattr(ef, name)(x.movedim(dim, -1).contiguous()).movedim(-1, dim)
-    torch.testing.assert_close(getattr(ef, name)(x, dim=dim, k=k), expected)
-
-
-def test_iterations_do_not_decide_the_result() -> None:
-    x = rows(10, 20)
-    for n_iter in (1, 2, 50, 500):
+    for name, dim in (("sparsemax", -3), ("entmax15", 1)):
+        torch.testing.assert_close(getattr(ef, name)(x, dim=dim, k=2), getattr(ef, name)(x, dim=dim))
+    for n_iter in (1, 500):
         torch.testing.assert_close(ef.sparsemax_bisect(x, n_iter=n_iter), ef.sparsemax(x))
         torch.testing.assert_close(ef.SparsemaxBisect(n_iter=n_iter)(x), ef.sparsemax(x))
         torch.testing.assert_close(ef.EntmaxBisect(1.5, n_iter=n_iter)(x), ef.entmax15(x))
-        for ensure_sum_one in (True, False):
-            torch.testing.assert_close(ef.entmax_bisect(x, 1.5, -1, n_iter, ensure_sum_one), ef.entmax15(x))
+        torch.testing.assert_close(ef.entmax_bisect(x, 1.5, -1, n_iter, ensure_sum_one=False), ef.entmax15(x))
 
 
-@pytest.mark.parametrize("name", ["sparsemax_loss", "entmax15_loss"])
-def test_losses_are_tensors_unless_asked(name: str) -> None:
-    loss = getattr(ef, name)
-    x, target = rows(6, 5), labels(5, 6)
-    assert isinstance(loss(x, target), Tensor)
-    assert isinstance(loss(x, target, 3), Tensor)
-    losses, sizes = loss(x, target, return_support_size=True)
-    assert torch.equal(losses, loss(x, target))
-    assert sizes.shape == (6, 1)
+# ---- submodules and autograd functions -----------------------------------------------------------------------------------
 
 
-def test_log_probabilities_for_beam_search_and_sampling() -> None:
-    x = rows(1, 12, scale=1.0)
-    logs, support = ef.log_entmax(x, 1.5), ef.entmax_support(x, 1.5)
-    assert torch.equal(logs.isfinite(), support)
-    assert 1 < support.sum() < 12
-    top = logs.topk(12, -1)
-    assert torch.equal(top.values.isfinite().sum(), support.sum())  # a beam stops at the first -inf
-    draws = torch.multinomial(logs.exp(), 500, replacement=True, generator=torch.Generator().manual_seed(0))
-    assert support[0, draws[0]].all()
+def definitions(module: Any) -> set[str]:
+    """Functions and classes that a module of the package defines."""
+    return {n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__}
+
+
+@pytest.mark.parametrize("name", SUBMODULES)
+def test_every_name_of_every_submodule(name: str) -> None:
+    wanted = definitions(importlib.import_module(f"entmax.{name}"))
+    assert len(wanted) > 3
+    assert wanted - set(dir(getattr(ef.compat, name))) == set()
+
+
+FUNCTIONS: list[tuple[str, str, tuple[Any, ...]]] = [
+    ("activations", "SparsemaxFunction", (1, None)),
+    ("activations", "SparsemaxFunction", ()),
+    ("activations", "Entmax15Function", ()),  # along the first dimension, as there
+    ("activations", "Entmax15Function", (1, 3)),
+    ("root_finding", "EntmaxBisectFunction", (1.3, 0, 50, True)),
+    ("root_finding", "EntmaxBisectFunction", (torch.tensor([[1.2], [1.5], [1.9], [2.4]], dtype=torch.float64),)),
+    ("root_finding", "SparsemaxBisectFunction", (1, 60)),
+    ("root_finding", "NormmaxBisectFunction", (1.7, 1, 60)),
+    ("root_finding", "BudgetBisectFunction", (2.5, -1, 60)),
+    ("losses", "SparsemaxLossFunction", (None,)),
+    ("losses", "SparsemaxBisectLossFunction", (60,)),
+    ("losses", "Entmax15LossFunction", (None,)),
+    ("losses", "EntmaxBisectLossFunction", (1.3, 60)),
+    ("losses", "NormmaxBisectLossFunction", (1.7, 60)),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "arguments"), FUNCTIONS, ids=[f"{n}-{i}" for i, (_, n, _) in enumerate(FUNCTIONS)])
+def test_apply_of_the_function_classes(module: str, name: str, arguments: tuple[Any, ...]) -> None:
+    target = (torch.tensor([0, 3, 5, 2]),) if module == "losses" else ()
+    homes = (importlib.import_module(f"{home}.{module}") for home in ("entformer.compat", "entmax"))
+    ours, theirs = (value_and_gradient(getattr(home, name).apply, rows(4, 6), *target, *arguments) for home in homes)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
+
+
+def test_signatures_of_apply_begin_as_those_of_forward() -> None:
+    for module in SUBMODULES:
+        theirs = importlib.import_module(f"entmax.{module}")
+        ours = importlib.import_module(f"entformer.compat.{module}")
+        for name in definitions(theirs):
+            if name.endswith("Function"):
+                wanted = list(inspect.signature(getattr(theirs, name).forward).parameters.values())[1:]  # without ctx
+                given = list(inspect.signature(getattr(ours, name).apply).parameters.values())
+                shared = [(p.name, p.default) for p in given[: len(wanted)]]
+                assert shared == [(p.name, p.default) for p in wanted], name

@@ -105,7 +105,7 @@ def test_alpha_gradient_against_fifty_digits(alpha: float) -> None:
             return p * (deformed / a - (log * p**e - deformed) / e) / a
 
         expected = float(mpmath.fsum(slope(p) for p in weights))
-    assert grad.item() == pytest.approx(expected, rel=1e-5)  # issue: 1e-5 relative in float32
+    assert grad.item() == pytest.approx(expected, rel=1e-5)
 
 
 # ---- alpha = 1 is cross entropy ------------------------------------------------------------------------------------------
@@ -131,14 +131,6 @@ def test_alpha_1_is_cross_entropy(shape: tuple[int, ...], weighted: bool, smooth
     mine = value_and_gradients(entmax_loss(x, q, 1.0, **options), x, q)
     theirs = value_and_gradients(F.cross_entropy(x, q, **options), x, q)
     torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=TIGHT)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.0 + 1e-7])
-def test_alpha_1_in_float32(alpha: float) -> None:
-    x, target = scores(6, 500, scale=4.0).float().requires_grad_(), classes(500, 6)
-    mine = value_and_gradients(entmax_loss(x, target, alpha, reduction="none"), x)
-    theirs = value_and_gradients(F.cross_entropy(x, target, reduction="none"), x)
-    torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=1e-6)  # alpha off by 1e-7 moves the loss by 1e-7 * log(500)^2
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
@@ -226,15 +218,6 @@ def test_normmax_derivatives(alpha: float) -> None:
     assert gradgradcheck(lambda x, a: normmax_bisect_loss(x, target, a), (x, given))
 
 
-def test_the_hessian_is_the_jacobian_of_entmax() -> None:
-    x, target = scores(6, scale=0.5), torch.tensor(2)
-    expected = torch.autograd.functional.jacobian(lambda x: entmax(x, 1.5), x)
-    assert expected.abs().max() > 0.1
-    hessian = torch.autograd.functional.hessian(lambda x: entmax_loss(x, target, 1.5), x)
-    torch.testing.assert_close(hessian, expected, rtol=0.0, atol=TIGHT)
-    torch.testing.assert_close(torch.func.hessian(lambda x: entmax_loss(x, target, 1.5))(x), expected, rtol=0.0, atol=TIGHT)
-
-
 def test_first_order_backward_runs_no_backward_pass_of_entmax(kernels: None) -> None:
     seen: list[str] = []
 
@@ -286,50 +269,26 @@ def test_functions_give_one_loss_per_sample() -> None:
     torch.testing.assert_close(sparsemax_bisect_loss(x, target, 3), sparsemax_loss(x, target))
     torch.testing.assert_close(entmax_bisect_loss(x, target, 1.5, 3), entmax15_loss(x, target))
     losses, sizes = sparsemax_loss(x, target, return_support_size=True)
+    mean, same_sizes = SparsemaxLoss(return_support_size=True)(x, target)
     assert torch.equal(losses, sparsemax_loss(x, target))
+    assert mean == SparsemaxLoss()(x, target)
     assert torch.equal(sizes, (entmax(x, 2.0) > 0.0).sum(-1, keepdim=True))
+    assert torch.equal(same_sizes, sizes)
 
 
-@pytest.mark.parametrize(
-    ("module", "function", "arguments"),
-    [
-        (SparsemaxLoss, entmax_loss, (2.0,)),
-        (SparsemaxBisectLoss, entmax_loss, (2.0,)),
-        (Entmax15Loss, entmax_loss, (1.5,)),
-        (EntmaxBisectLoss, entmax_loss, (1.5,)),
-        (EntmaxLoss, entmax_loss, (1.5,)),
-    ],
-)
-def test_modules_have_every_option(module: type[nn.Module], function: Callable[..., Tensor], arguments: tuple[float]) -> None:
+@pytest.mark.parametrize("module", [SparsemaxLoss, SparsemaxBisectLoss, Entmax15Loss, EntmaxBisectLoss, EntmaxLoss])
+def test_modules_have_every_option(module: type[nn.Module]) -> None:
     x, target, weight = scores(5, 3, 4), classes(4, 5, 3), torch.tensor([1.0, 2.0, 0.5, 0.0]).double()
     target[0, 0] = 3
     options: dict[str, Any] = {"ignore_index": 3, "weight": weight, "label_smoothing": 0.1, "dim": -1}
     loss = module(**options)
-    torch.testing.assert_close(loss(x, target), function(x, target, *arguments, **options))
+    torch.testing.assert_close(loss(x, target), entmax_loss(x, target, loss.alpha, **options))
     assert set(loss.state_dict()) == {"weight"}
     assert "ignore_index=3" in repr(loss)
     assert module(reduction="none")(x.movedim(-1, 1), target).shape == (5, 3)
 
 
-def test_normmax_module() -> None:
-    x, target = scores(5, 4), torch.tensor([0, 3, -100, 1, 2])
-    losses = normmax_bisect_loss(x, target, 1.5)
-    torch.testing.assert_close(NormmaxBisectLoss(1.5)(x, target), losses.sum() / 4)
-    assert NormmaxBisectLoss().alpha == 2
-    alpha = nn.Parameter(torch.tensor(1.5))
-    NormmaxBisectLoss(alpha)(x, target).backward()
-    assert alpha.grad is not None
-    assert alpha.grad != 0.0
-
-
-def test_support_sizes_from_modules() -> None:
-    x, target = scores(5, 4), classes(4, 5)
-    loss, sizes = Entmax15Loss(return_support_size=True)(x, target)
-    torch.testing.assert_close(loss, Entmax15Loss()(x, target))
-    assert torch.equal(sizes, (entmax(x, 1.5) > 0.0).sum(-1, keepdim=True))
-
-
-@pytest.mark.parametrize("module", [EntmaxLoss, EntmaxBisectLoss])
+@pytest.mark.parametrize("module", [EntmaxLoss, EntmaxBisectLoss, NormmaxBisectLoss])
 def test_alpha_of_a_module_is_learned_or_moved(module: Callable[[Any], nn.Module]) -> None:
     x, target = scores(5, 4), classes(4, 5)
     learned = module(nn.Parameter(torch.tensor(1.2)))

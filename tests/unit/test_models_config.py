@@ -1,6 +1,5 @@
 """Configurations: what fits is frozen, what does not is named, and JSON brings it back."""
 
-import dataclasses
 import json
 
 import pytest
@@ -14,14 +13,6 @@ from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 def test_presets_are_configurations(name: str) -> None:
     config = Seq2SeqConfig(vocab_size=100, **PRESETS[name])
     assert Seq2SeqConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_defaults_are_transformer_base_with_learned_alphas() -> None:
-    config = Seq2SeqConfig(vocab_size=32000)
-    assert (config.encoder_layers, config.heads, config.width, config.hidden) == (6, 8, 512, 2048)
-    assert config.encoder.learned
-    assert config.decoder.learned
-    assert config.cross.learned
 
 
 def test_learned() -> None:
@@ -97,11 +88,6 @@ def test_integers_become_floats_where_floats_are_expected() -> None:
     assert isinstance(config.cross.alpha, float)
     with pytest.raises(ArgumentError, match="vocab_size"):
         Seq2SeqConfig.from_dict({})
-
-
-def test_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Seq2SeqConfig(vocab_size=100).width = 7  # type: ignore[misc]
 
 
 def test_files_written_when_there_was_one_form_of_alpha_keep_it() -> None:

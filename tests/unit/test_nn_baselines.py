@@ -24,22 +24,11 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def fn_of(name: str, heads: int = 2) -> Any:
+def make_fn(name: str, heads: int = 2) -> Any:
     found = make_normalizer_fn(
         get_normalizer(name), heads, SHORT if name == "adaptive_span" else {"k": 3} if name == "topk" else {}
     )
     return found.double() if isinstance(found, torch.nn.Module) else found
-
-
-def scores_of(name: str, scores: Tensor, offset: int = 0) -> Tensor:
-    """The mapping of scores (..., queries, keys) whose first query stands at `offset`."""
-    found = fn_of(name)
-    if not getattr(found, "uses_positions", False):
-        weights: Tensor = found(scores)
-        return weights
-    distance = torch.arange(scores.shape[-2])[:, None] + offset - torch.arange(scores.shape[-1])
-    placed: Tensor = found(scores, distance)
-    return placed
 
 
 # ---- the equations ---------------------------------------------------------------------------------------------------------
@@ -131,7 +120,7 @@ def test_activations_in_place_of_relu(name: str, function: Any) -> None:
 
 @pytest.mark.parametrize("name", DENSE)
 def test_gradients(name: str) -> None:
-    found = fn_of(name).train()
+    found = make_fn(name).train()
     scores = random(1, 2, 5, 6, seed=3).requires_grad_()
     distance = torch.arange(5)[:, None] + 1 - torch.arange(6)
     own = list(found.parameters())
@@ -141,14 +130,6 @@ def test_gradients(name: str) -> None:
         return out
 
     assert torch.autograd.gradcheck(weights, (scores, *own))
-
-
-@pytest.mark.parametrize("name", DENSE)
-def test_hidden_keys_do_not_exist(name: str) -> None:
-    """A row with hidden keys at its end is the shorter row; only counts of allowed keys may enter."""
-    scores = random(1, 2, 3, 5)
-    longer = torch.cat([scores, torch.full((1, 2, 3, 4), -math.inf)], -1)
-    torch.testing.assert_close(scores_of(name, longer, 4)[..., :5], scores_of(name, scores, 4))
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e300])
@@ -168,7 +149,7 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
         for t in inputs:
             t.requires_grad_()
         masks = Masks(pairs[None, None], None, None)
-        out = dense_attention(*inputs, fn_of(name), ScoreTerms(masks)).output  # type: ignore[misc]
+        out = dense_attention(*inputs, make_fn(name), ScoreTerms(masks)).output  # type: ignore[misc]
         out[:, :, :5].square().sum().backward()
         results.append((out.detach()[:, :, :5], *(t.grad for t in inputs)))
     assert not results[0][0][:, :, 3].any()
@@ -181,29 +162,36 @@ def test_garbage_behind_masks_leaks_nowhere(name: str, garbage: float) -> None:
 def test_nan_in_an_attended_key_shows_in_its_rows_alone(name: str) -> None:
     q, k, v = (random(1, 1, 5, 4, seed=part) for part in range(3))
     k[:, :, 2] = math.nan
-    out = dense_attention(q, k, v, fn_of(name, 1), ScoreTerms(NOTHING, causal=True)).output
+    out = dense_attention(q, k, v, make_fn(name, 1), ScoreTerms(NOTHING, causal=True)).output
     first = 3 if name == "stickbreaking" else 2  # which begins with the key before the query
     assert out[0, 0, :first].isfinite().all()
     assert out[0, 0, first:].isnan().all()
 
 
-@pytest.mark.parametrize("norm", ["none", "rms", "plain", "gated", "init"])
+@pytest.mark.parametrize(
+    ("norm", "per_head"), [("none", False), ("rms", False), ("rms", True), ("gated", False), ("gated", True), ("init", True)]
+)
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_every_normalizer_takes_an_output_norm(name: str, norm: str) -> None:
+def test_every_normalizer_takes_an_output_norm(name: str, norm: str, per_head: bool) -> None:
     """By hand: the output is the norm of the heads, through the output projection."""
     torch.manual_seed(0)
-    module = MultiheadAttention(8, 2, normalizer=name, output_norm=norm, batch_first=True)
+    module = MultiheadAttention(8, 2, normalizer=name, output_norm=norm, output_norm_per_head=per_head, batch_first=True)
     torch.nn.init.normal_(module.out_proj.bias)
     x = random(2, 6, 8).float()
     out, weights = module(x, x, x, average_attn_weights=False)
-    v = (x @ module.state_dict()["in_proj_weight"][16:].T).unflatten(-1, (2, 4)).transpose(1, 2)
-    z = (weights @ v).transpose(1, 2).flatten(2)
     state = module.state_dict()
+    q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (x @ state["in_proj_weight"].T).chunk(3, -1))
+    if name == "rela":
+        torch.testing.assert_close(weights, (q @ k.mT / 2.0).relu())
+    heads = (weights @ v).transpose(1, 2)  # (B, L, H, head size)
+    z = heads.flatten(2)
+    assert ("norm.gain" in state, "norm.gate" in state) == (norm != "none", norm == "gated")
     if norm != "none":
-        gain, rms = state["norm.gain"], (z.square().mean(-1, keepdim=True) + 1e-8).sqrt()
+        gain, bound = state["norm.gain"], (3 / 8) ** 0.5
+        assert gain.abs().max() <= bound if norm == "init" else torch.equal(gain, torch.ones(8))
+        rms = (heads.square().mean(-1 if per_head else (-2, -1), keepdim=True) + 1e-8).sqrt()
         gate = torch.sigmoid(state["norm.gate"] * z) if norm == "gated" else 1.0
-        z = gate * gain * z / rms
-    assert ("norm.gain" in state) == (norm != "none")
+        z = gate * gain * (heads / rms).flatten(2)
     torch.testing.assert_close(out, module.out_proj(z), rtol=1e-4, atol=1e-4)
 
 

@@ -31,12 +31,12 @@ def normal(*shape: int) -> Tensor:
     return 2.0 * torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def nodes_and_error(module: nn.Module, folder: Path, *inputs: Tensor, dynamic: Any = None) -> tuple[int, float]:
+def nodes_and_error(module: nn.Module, directory: Path, *inputs: Tensor, dynamic: Any = None) -> tuple[int, float]:
     """How many nodes the ONNX graph has, and how far its results are from the module's, on other sizes too if dynamic."""
     program = torch.onnx.export(module.eval(), inputs[:1], dynamo=True, verbose=False, dynamic_shapes=dynamic)
     assert program is not None
-    program.save(str(folder / "model.onnx"))
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    program.save(str(directory / "model.onnx"))
+    session = onnxruntime.InferenceSession(str(directory / "model.onnx"))
     name, error = session.get_inputs()[0].name, 0.0
     for x in inputs:
         (found,) = session.run(None, {name: x.numpy()})

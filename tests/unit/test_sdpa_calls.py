@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import entformer as ef
 from entformer.kernels import registry as choice
@@ -53,42 +52,22 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
 # ---- the default device ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{}, {"dropout_p": 0.3}, {"impl": "reference", "dropout_p": 0.3}, {"return_support": True}])
-def test_the_default_device_changes_nothing(how: dict[str, Any]) -> None:
-    q, k, v = (normal(1, 2, n, 8) for n in (5, 6, 6))
-
-    def run() -> Any:
-        torch.manual_seed(0)
-        return ef.attention(q, k, v, **how)
-
-    right = run()
-    with torch.device("meta"):
-        inside = run()
-    for ours, theirs in zip(flat(inside), flat(right), strict=True):
-        assert ours.device.type == "cpu"
-        assert torch.equal(ours, theirs)
-
-
-def flat(found: Any) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else [found.output, *found.support]
-
-
-def test_the_default_device_changes_no_module_and_no_loss() -> None:
+def test_the_default_device_changes_nothing() -> None:
     torch.manual_seed(0)
+    q, k, v = (normal(1, 2, n, 8) for n in (5, 6, 6))
     layer = ef.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
     x, scores, target = normal(2, 5, 16), normal(3, 7), torch.tensor([1, 2, 3])
 
     def run() -> list[Tensor]:
         torch.manual_seed(1)
-        out, weights = layer(x, x, x)
-        return [out, weights, ef.entmax_loss(scores, target), ef.log_entmax(scores), ef.budget_bisect(scores)]
+        found = ef.attention(q, k, v, dropout_p=0.3, return_support=True)
+        dense = ef.attention(q, k, v, dropout_p=0.3, impl="reference")
+        functions = ef.entmax_loss(scores, target), ef.log_entmax(scores), ef.budget_bisect(scores)
+        return [found[0], *found[2], dense, *layer(x, x, x), *functions]  # type: ignore[list-item, misc]
 
     right = run()
-    torch.set_default_device("meta")
-    try:
+    with torch.device("meta"):
         inside = run()
-    finally:
-        torch.set_default_device(None)
     for ours, theirs in zip(inside, right, strict=True):
         assert torch.equal(ours, theirs)
 
@@ -142,20 +121,6 @@ def test_a_causal_bias_with_more_queries_than_keys_gives_rows_of_zeros() -> None
     assert out.isfinite().all()
 
 
-class Opaque(Tensor):
-    """A tensor subclass that only its own function can read."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return NotImplemented
-
-
-def test_a_mask_that_refuses_to_be_read_is_refused() -> None:
-    q = normal(1, 1, 3, 4)
-    with pytest.raises(TypeError, match="attention"):
-        entmax(q, q, q, torch.zeros(3, 3).as_subclass(Opaque))
-
-
 HIDDEN = {
     "-inf": (torch.float32, -math.inf),
     "lowest float32": (torch.float32, torch.finfo(torch.float32).min),
@@ -163,13 +128,15 @@ HIDDEN = {
     "lowest bfloat16": (torch.bfloat16, torch.finfo(torch.bfloat16).min),
     "lowest float16": (torch.float16, torch.finfo(torch.float16).min),
     "lowest float64": (torch.float64, torch.finfo(torch.float64).min),
+    "lowest float16 in float32": (torch.float32, torch.finfo(torch.float16).min),  # of a half-precision model
 }
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[int]) -> None:
     dtype, value = HIDDEN[hidden]
-    q, k, v = normal(2, 3, 9, 8), normal(2, 3, 13, 8), normal(2, 3, 13, 8)
+    inputs = normal(2, 3, 9, 8), normal(2, 3, 13, 8), normal(2, 3, 13, 8)
+    q, k, v = (t.half() if hidden == "lowest float16 in float32" else t for t in inputs)
     allowed = (normal(2, 1, 9, 13) > -0.3).index_fill(2, torch.tensor([4]), False)  # one row has no key
     mask = torch.zeros(2, 1, 9, 13, dtype=dtype).masked_fill(~allowed, value)
     right = entmax(q, k, v, allowed)
@@ -177,15 +144,8 @@ def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[i
     assert len(fused_calls) == 2
     assert (right[:, :, 4] == 0.0).all()
     # A mask that is learned keeps its gradient and takes the dense path to the same numbers.
-    torch.testing.assert_close(entmax(q, k, v, mask.requires_grad_()), right, **CLOSE)
-    assert len(fused_calls) == 2
-
-
-def test_half_precision_masks_of_a_half_precision_model(fused_calls: list[int]) -> None:
-    q = normal(1, 2, 4, 8).half()
-    allowed = torch.ones(4, 4, dtype=torch.bool).tril()
-    mask = torch.zeros(4, 4).masked_fill(~allowed, torch.finfo(torch.float16).min)  # float32, with float16's lowest number
-    assert torch.equal(entmax(q, q, q, mask), entmax(q, q, q, is_causal=True))
+    close = CLOSE if q.dtype == torch.float32 else {"rtol": 1e-3, "atol": 1e-3}
+    torch.testing.assert_close(entmax(q, k, v, mask.requires_grad_()), right, **close)
     assert len(fused_calls) == 2
 
 
@@ -210,29 +170,6 @@ def test_the_dense_path_warns_once_with_the_reason(kernels: None, monkeypatch: p
         entmax(q, q[:, :, :0], q[:, :, :0])  # nothing to hold in memory
     with pytest.warns(ef.SlowPathWarning, match="float64"):
         entmax(q.double(), q.double(), q.double())
-
-
-class Dtypes(TorchDispatchMode):
-    """Collects the dtypes of what is computed, small tensors apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.seen |= {
-            t.dtype for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor) and t.numel() >= 1000
-        }
-        return out
-
-
-def test_other_devices_compute_in_float32() -> None:
-    """GPUs have float64 at a small part of their speed; a meta tensor stands for one."""
-    x = torch.empty(10, 100, device="meta")
-    with Dtypes() as dtypes:
-        ef.entmax(x, 1.3)
-    assert torch.float64 not in dtypes.seen
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------------
@@ -324,23 +261,3 @@ def test_the_output_lies_in_memory_as_the_query_does(impl: Any) -> None:
     assert out.transpose(1, 2).view(2, 5, 32).shape == (2, 5, 32)
     assert torch.equal(out, entmax(q.contiguous(), k, v, impl=impl))
     assert entmax(q.contiguous(), k, v, impl=impl).is_contiguous()
-
-
-@pytest.mark.parametrize(
-    ("convert", "sentence"),
-    [
-        (
-            lambda t: t.to(torch.float8_e4m3fn),
-            r"query must be .* float16, bfloat16, float32 or float64, not torch\.float8_e4m3fn",
-        ),
-        (lambda t: t.to_sparse(), r"query must be a dense tensor .*, not torch\.sparse_coo; convert it with \.to_dense\(\)"),
-        (
-            lambda t: torch.nested.nested_tensor([t[0], t[0]], layout=torch.jagged),
-            r"query must be a dense tensor .*, not a nested one; convert it with torch\.nested\.to_padded_tensor",
-        ),
-    ],
-)
-def test_unusual_tensors_are_refused_in_one_sentence(convert: Any, sentence: str) -> None:
-    t = convert(normal(1, 2, 3, 4))
-    with pytest.raises(ef.ArgumentError, match=sentence):
-        entmax(t, t, t)

@@ -115,6 +115,15 @@ class RunFolder:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raises `DataError` if the directory is not that of a run."""
+        if not self.path.is_dir():
+            raise DataError(f"there is no run directory {self.path}.")
+        if not self.model.is_file():
+            raise DataError(
+                f"{self.path} is not an entformer run: it has no model.json. Pass a directory written by `entformer train`."
+            )
+
     def complete(self) -> list[Checkpoint]:
         """Returns the complete checkpoints, oldest first."""
         if not self.checkpoints.is_dir():

@@ -120,12 +120,7 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     """
     folder = RunFolder(Path(run))
     device = usable_device(device)
-    if not folder.path.is_dir():
-        raise DataError(f"there is no run directory {folder.path}.")
-    if not folder.model.is_file():
-        raise DataError(
-            f"{folder.path} is not an entformer run: it has no model.json. Pass a directory written by `entformer train`."
-        )
+    folder.check()
     checked, info = read_model_info(folder.model)
     subwords = _subwords(folder, checked)
     try:
@@ -133,10 +128,7 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     except ArgumentError as err:
         raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
     weights, step = _weights(folder, which)
-    try:
-        model = Seq2Seq(config)
-    except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
-        raise DataError(f"the model that {folder.model} describes cannot be built ({_first_line(err)}).") from err
+    model = Seq2Seq(config)
     load_weights(weights, model)
     return LoadedRun(
         model=model.to(device).eval(),
@@ -146,10 +138,6 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
         info=info,
         step=step,
     )
-
-
-def _first_line(err: BaseException) -> str:
-    return (str(err).splitlines() or [type(err).__name__])[0]
 
 
 def _subwords(folder: RunFolder, info: ModelInfo) -> SubwordTokenizer:

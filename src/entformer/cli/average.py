@@ -37,8 +37,7 @@ def average(
     if sum(option is not None for option in (last, best)) + bool(names) > 1:
         raise ArgumentError("give one of --last, --best and --checkpoint.")
     folder = RunFolder(run)
-    if not folder.model.is_file():
-        raise DataError(f"{run} is not a run of entformer: it has no model.json.")
+    folder.check()
     recipe = saved_recipe(folder.recipe)
     warmup = 0 if recipe is None else recipe.training.warmup
     chosen = [folder.checkpoint(name) for name in names] or _choose(folder, last, best, warmup)

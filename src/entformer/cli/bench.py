@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -36,11 +36,7 @@ def bench_rows(
     _check_outputs(json_file, png_file)
     with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_rows(quick=quick, num_threads=threads, progress=progress)
-    _finish(report, json_file)
-    if png_file is not None:
-        from entformer.bench.figures import plot_report
-
-        plot_report(report, png_file, x="n", x_label="row length n")
+    _finish(report, json_file, png_file, x="n", x_label="row length n")
 
 
 @app.command("attention")
@@ -70,11 +66,7 @@ def bench_attention(
     chosen = _parse_shapes(shapes) if shapes else None
     with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_attention(chosen, counts, quick=quick, progress=progress)
-    _finish(report, json_file)
-    if png_file is not None:
-        from entformer.bench.figures import plot_report
-
-        plot_report(report, png_file, x="density", x_label="density (fraction of nonzero weights)")
+    _finish(report, json_file, png_file, x="density", x_label="density (fraction of nonzero weights)")
 
 
 @app.command("training")
@@ -82,14 +74,11 @@ def bench_training(
     json_file: JsonOption = None,
     quick: QuickOption = False,
     threads: Annotated[int, typer.Option(min=1, help="Number of threads.")] = 1,
-    preset: Annotated[str, typer.Option(help="Size of the models: micro, tiny, small or base.")] = "tiny",
+    preset: Annotated[Literal["micro", "tiny", "small", "base"], typer.Option(help="Size of the models.")] = "tiny",
 ) -> None:
     """Benchmark training steps of a translation model against the same model with SDPA softmax. Takes fifteen minutes."""
     from entformer.bench.training import benchmark_training
-    from entformer.models.config import PRESETS
 
-    if preset not in PRESETS:
-        raise ArgumentError(f"--preset {preset!r} is unknown; choose one of {', '.join(PRESETS)}.")
     _check_outputs(json_file, None)
     with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_training(preset=preset, num_threads=threads, quick=quick, progress=progress)
@@ -104,13 +93,17 @@ def _check_outputs(json_file: str | None, png_file: Path | None) -> None:
         writable_file(png_file)
 
 
-def _finish(report: "Report", json_file: str | None) -> None:
+def _finish(report: "Report", json_file: str | None, png_file: Path | None = None, *, x: str = "", x_label: str = "") -> None:
     _print_report(Console(stderr=json_file == "-"), report)  # standard output is JSON only
     text = json.dumps(report.as_dict(), indent=1)
     if json_file == "-":
         print(text)
     elif json_file is not None:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
+    if png_file is not None:
+        from entformer.bench.figures import plot_report
+
+        plot_report(report, png_file, x=x, x_label=x_label)
 
 
 def _print_report(console: Console, report: "Report") -> None:

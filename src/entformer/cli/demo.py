@@ -23,14 +23,20 @@ from entformer.cli.output import progress_bar, writable_directory
 from entformer.errors import RunFailed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from entformer.cli.demo_training import DemoModel
     from entformer.cli.test_sets import TestSet
-    from entformer.decoding.records import AttentionRecord, HeadKey
     from entformer.decoding.scoring import Scores
 
+KEYS = ("the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired")
+SCORES = (-0.5, 2.6, 0.6, -1.9, -0.7, 1.9, -1.3, 1.1, -0.9, 1.5)  # made up: how much "it" might attend to each word
+NORMALIZERS = {"softmax": 1.0, "α = 1.25": 1.25, "1.5-entmax": 1.5, "sparsemax": 2.0}
+HIDDEN_ALPHA = 1.73
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#8e44ad", "#b8860b")  # of the highest weights; distinct for color-blind readers
+GRAY = "#9a9a9a"
 ATTENTION_TYPES = {"encoder": "encoder self", "decoder": "decoder self", "cross": "decoder to source"}
 QUICK_SENTENCES = 20  # test sentences of --quick
-DENSITY_SENTENCES = 50
 REPORT_SENTENCES = 200
 EXAMPLES = 8  # sentences of the report shown one by one
 MIN_ROLE_SCORE = 0.5
@@ -49,8 +55,8 @@ def demo(
     """
     import torch
 
-    from entformer.cli.demo_row import show_row
-    from entformer.cli.demo_training import check_directories, make_models
+    from entformer.analysis.html_report import write_report
+    from entformer.cli.demo_training import check_directories, make_models, train_side_by_side
 
     start = time.perf_counter()
     console = Console(highlight=False)
@@ -61,10 +67,14 @@ def demo(
         models = make_models(out, quick=quick)
         check_directories(models, fresh=fresh)
         show_row(console, out / "demo.png")
-        stopped, scores = _train_and_evaluate(models, out, console, quick=quick)
+        console.print("\n[bold]Two translation models, English to German[/bold], on a small built-in corpus")
+        console.print(f"  The same Transformer twice, {models[0].steps} steps each: with softmax attention, and with")
+        console.print("  alpha-entmax attention in which every head learns its own alpha.")
+        stopped = train_side_by_side(models, console)
         if not stopped:
+            data = _evaluate(models, out, console, quick=quick)
             try:
-                write_demo_report(models, scores, out, console, sentences=QUICK_SENTENCES if quick else REPORT_SENTENCES)
+                write_report(data, out / "report.html", out / "figures", formats=("png",))
             except Exception as err:  # the results are still shown
                 error = err
     except KeyboardInterrupt:
@@ -81,203 +91,239 @@ def demo(
         raise RunFailed(f"the report could not be written ({why}); everything else is saved. Try: {again}") from error
 
 
+# ---- one row of scores ---------------------------------------------------------------------------------------------------
+
+
+def show_row(console: Console, figure: Path) -> None:
+    """Shows one row of scores under four normalizers, and alpha learned by gradient descent; draws `figure`."""
+    import torch
+
+    from entformer.kernels.entmax.api import entmax
+    from entformer.text.numbers import format_alpha
+
+    scores = torch.tensor(SCORES)
+    weights = {name: entmax(scores, alpha) for name, alpha in NORMALIZERS.items()}
+    longest = max(float(p.max()) for p in weights.values())
+    console.print('\n[bold]One row of scores, four normalizers[/bold]: attention weights of the word "it" (made-up scores)')
+    table = Table("key", "score", *weights, box=None, padding=(0, 1), pad_edge=False)
+    for i, (key, score) in enumerate(zip(KEYS, SCORES, strict=True)):
+        table.add_row(key, f"{score:+.1f}", *(_bar(float(p[i]), longest) for p in weights.values()))
+    table.add_row("support", "", *(f"{int((p > 0).sum())} of {len(KEYS)}" for p in weights.values()), style="dim")
+    console.print(table)
+    console.print("A [bold red]0[/bold red] is exact: that key gets no weight and no gradient.")
+
+    target = entmax(scores, HIDDEN_ALPHA)
+    raw = torch.tensor(-2.2, requires_grad=True)  # alpha = 1 + sigmoid(raw) starts near 1.1: almost softmax
+    path = []
+    for _ in range(150):
+        alpha = 1.0 + torch.sigmoid(raw)
+        (grad,) = torch.autograd.grad((entmax(scores, alpha) - target).square().sum(), raw)
+        raw.data -= 10.0 * grad
+        path.append(alpha.item())
+    found = " → ".join(format_alpha(path[step]) for step in (0, 5, 20, 149))
+    console.print("\n[bold]Alpha is learned by gradient descent[/bold], like any parameter")
+    console.print(f"  recovering alpha = {HIDDEN_ALPHA} from its weights: {found}")
+    alphas = torch.linspace(1.0, 2.0, 201)
+    _draw_row(figure, weights, alphas, entmax(scores.expand(len(alphas), -1), alphas.unsqueeze(-1)).T)
+    console.print("  the same as a figure:", Text(str(figure)), soft_wrap=True)
+
+
+def _bar(weight: float, longest: float) -> Text:
+    """Returns a bar and a number; an exact zero is a dot and a bare 0, unlike a small weight."""
+    from entformer.text.numbers import format_short
+
+    if weight == 0.0:
+        return Text.assemble((f"{'·':<9}", "dim"), ("    0", "bold red"))
+    eighths = max(1, round(72 * weight / longest))
+    cells = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return Text.assemble((f"{cells:<9}", "cyan"), f" {format_short(weight):>4}")
+
+
+def _draw_row(path: Path, weights: "dict[str, Tensor]", alphas: "Tensor", curves: "Tensor") -> None:
+    """Draws the weights under each normalizer, and `curves` (keys, alphas): the weight of each key as alpha grows."""
+    from matplotlib.figure import Figure
+
+    rank = curves[:, 0].argsort(descending=True).argsort().tolist()
+    colors = [COLORS[r] if r < len(COLORS) else GRAY for r in rank]
+    figure = Figure(figsize=(13.0, 5.2), layout="constrained")
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1.0))[0]
+    left.suptitle("the same scores, four normalizers")
+    for panel, (name, p) in zip(left.subplots(1, len(weights), sharex=True, sharey=True), weights.items(), strict=True):
+        bars = panel.barh(range(len(KEYS)), p.tolist(), color=colors)
+        panel.bar_label(bars, ["0" if w == 0.0 else f"{w:.2g}" for w in p.tolist()], padding=3, fontsize=9)
+        panel.set_title(f"{name}\n{int((p > 0).sum())} of {len(KEYS)} keys", fontsize=10.5)
+        panel.set_xlim(0.0, 1.3 * max(float(q.max()) for q in weights.values()))
+        panel.set_xticks([])
+        panel.set_yticks(range(len(KEYS)), KEYS)
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+    left.axes[0].invert_yaxis()
+    right.suptitle("weight of each key as alpha grows")
+    panel = right.subplots()
+    for key, curve, color in zip(KEYS, curves, colors, strict=True):
+        panel.plot(alphas, curve.where(curve > 0, float("nan")), color=color, linewidth=1.2 if color == GRAY else 2.2)
+        if color != GRAY:
+            panel.text(0.985, float(curve[0]), key, color=color, ha="right", va="center")
+    for name, alpha in NORMALIZERS.items():
+        panel.axvline(alpha, color="#cccccc", linewidth=0.8, zorder=0)
+        panel.text(alpha, 1.02, name, ha="center", va="bottom", fontsize=8.5, transform=panel.get_xaxis_transform())
+    panel.set(xlim=(1.0, 2.0), ylim=(0.0, None), xlabel="alpha   (a line ends where the weight becomes exactly 0)")
+    panel.yaxis.tick_right()
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
 # ---- two models ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Count:
-    """Nonzero weights of one or several heads. Keys a query may not attend to (later ones in the decoder) do not count."""
-
-    nonzero: int = 0
-    allowed: int = 0
-    queries: int = 0
-
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.nonzero + other.nonzero, self.allowed + other.allowed, self.queries + other.queries)
-
-    @property
-    def density(self) -> float:
-        return self.nonzero / max(self.allowed, 1)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Results of one model on the test set."""
+class _Evaluated:
+    """A model, its translations of the test set, and its part of the report."""
 
     model: "DemoModel"
     translations: list[str]
-    validation: list[dict[str, Any]]  # scores on the validation set: {"name", "value", "signature", "about"}
-    scores: "Scores"  # on the test set
-    alphas: "dict[HeadKey, float]"
-    heads: "dict[HeadKey, Count]"
+    scores: "Scores"
+    report: dict[str, Any]
 
-    @property
-    def test_scores(self) -> list[dict[str, Any]]:
-        """The scores on the test set, as the report shows them."""
-        about = f"on {self.scores.lines:,} sentences of the test set, beam {self.model.recipe.decoding.beam}"
-        return [
-            {"name": f"test {name}", "value": score.value, "signature": score.signature, "about": about}
-            for name, score in (("BLEU", self.scores["bleu"]), ("chrF", self.scores["chrf"]))
+    def mean(self, measure: str, attn_type: str) -> float:
+        """Returns the mean of a measure over the heads of an attention type."""
+        values = [float(head[measure]) for head in self.report["heads"] if head["attn_type"] == attn_type]
+        return sum(values) / len(values)
+
+    def as_dict(self) -> dict[str, Any]:
+        validation = [score for score in self.report["scores"] if score["name"].startswith("validation ")]
+        heads = [
+            {"kind": head["attn_type"], "layer": head["layer"], "head": head["head"]}
+            | {"alpha": head["alpha"], "density": head["density"]}
+            for head in self.report["heads"]
         ]
+        return {
+            "run": str(self.model.folder.path),
+            "steps": self.model.steps,
+            **self.scores.as_dict(),
+            "validation": {score["name"].removeprefix("validation "): score["value"] for score in validation},
+            "density": {attn_type: self.mean("density", attn_type) for attn_type in ATTENTION_TYPES},
+            "heads": heads,
+        }
 
-    def count(self, attn_type: str) -> Count:
-        return sum((count for key, count in self.heads.items() if key.kind == attn_type), Count())
 
-
-def _train_and_evaluate(
-    models: "Sequence[DemoModel]", out: Path, console: Console, *, quick: bool
-) -> tuple[int, list[list[dict[str, Any]]]]:
-    """Returns the signal that stopped the training (0 if none did) and the test scores of each model."""
-    from entformer.cli.demo_training import train_side_by_side
+def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, quick: bool) -> dict[str, Any]:
+    """Translates and scores the test set with both models, analyzes their heads, shows the results and returns the report."""
+    from entformer.analysis.data import report_data
+    from entformer.cli.report import prepare_run
     from entformer.cli.test_sets import prepared_test_set
-    from entformer.files import write_json
+    from entformer.decoding.scoring import corpus_scores
+    from entformer.decoding.translate import Translator
+    from entformer.files import write_json, write_text
 
-    console.print("\n[bold]Two translation models, English to German[/bold], on a small built-in corpus")
-    console.print(f"  The same Transformer twice, {models[0].steps} steps each: with softmax attention, and with")
-    console.print("  alpha-entmax attention in which every head learns its own alpha.")
-    if stopped := train_side_by_side(models, console):
-        return stopped, []
     test_set = prepared_test_set("test", models[0].recipe.data.prepared, None)
     if quick:
         sources, references = test_set.sources[:QUICK_SENTENCES], test_set.references[:QUICK_SENTENCES]
         test_set = replace(test_set, sources=sources, references=references)
-    evaluated = [_evaluate(model, test_set, out / f"{model.name}.test.de", console) for model in models]
+    sentences = QUICK_SENTENCES if quick else REPORT_SENTENCES
+    translations, all_scores, runs = [], [], []
+    with progress_bar(console, "  ") as show:
+        for model in models:
+            lines: list[str] = []
+            translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster, and its progress jumps
+            for translation in translator.translate(test_set.sources):
+                lines.append(translation.text)
+                show(f"{model.title}: translating test sentences", len(lines), len(test_set.sources))
+            write_text(out / f"{model.name}.test.de", "".join(f"{line}\n" for line in lines))
+            scores = corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase)
+            about = f"on {scores.lines:,} sentences of the test set, beam {model.recipe.decoding.beam}"
+            test_scores = [
+                {"name": f"test {name}", "value": score.value, "signature": score.signature, "about": about}
+                for name, score in (("BLEU", scores["bleu"]), ("chrF", scores["chrf"]))
+            ]
+            runs.append(replace(prepare_run(model.folder.path, model.title, sentences=sentences), scores=test_scores))
+            translations.append(lines)
+            all_scores.append(scores)
+        data = report_data(runs, examples=EXAMPLES, title="The demo: softmax and learned alpha", progress=show)
+    evaluated = [_Evaluated(*parts) for parts in zip(models, translations, all_scores, data["runs"], strict=True)]
+    results = {one.model.name: one.as_dict() for one in evaluated}
+    write_json(out / "demo.json", {"test_set": test_set.shown, "sentences": len(test_set.sources), "models": results})
     _show_scores(console, evaluated, test_set)
     _show_samples(console, evaluated, test_set)
-    _show_heads(console, evaluated, sentences=min(DENSITY_SENTENCES, len(test_set.sources)))
-    results = {one.model.name: _as_dict(one) for one in evaluated}
-    write_json(out / "demo.json", {"test_set": test_set.shown, "sentences": len(test_set.sources), "models": results})
-    return 0, [one.test_scores for one in evaluated]
+    _show_heads(console, evaluated)
+    return data
 
 
-def _evaluate(model: "DemoModel", test_set: "TestSet", file: Path, console: Console) -> Evaluation:
-    """Translates and scores the test set with the best checkpoint, and records the attention of some sentences."""
-    from entformer.analysis.history import metrics_of, validation_scores
-    from entformer.decoding.scoring import corpus_scores
-    from entformer.decoding.translate import Translator
-    from entformer.files import write_text
-
-    translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster and shows progress later
-    done = []
-    with progress_bar(console, "  ") as show:
-        for translation in translator.translate(test_set.sources):
-            done.append(translation)
-            show(f"{model.title}: translating test sentences", len(done), len(test_set.sources))
-    lines = [translation.text for translation in done]
-    write_text(file, "".join(f"{line}\n" for line in lines))
-    records = [record for translation in done[:DENSITY_SENTENCES] for record in translator.attention(translation)]
-    return Evaluation(
-        model=model,
-        translations=lines,
-        validation=validation_scores(model.folder, metrics_of(model.folder.metrics), translator.run.step),
-        scores=corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase),
-        alphas=records[0].alphas,
-        heads=count_attention(records),
-    )
-
-
-def count_attention(records: "Sequence[AttentionRecord]") -> "dict[HeadKey, Count]":
-    """Returns the nonzero weights of every head over all records."""
-    counts: dict[HeadKey, Count] = {}
-    for record in records:
-        for key, rows in record.heads.items():
-            n = rows.queries
-            allowed = n * (n + 1) // 2 if key.kind == "decoder" else n * rows.keys
-            nonzero = int((rows.weight > 0).sum())  # softmax may round a weight to zero
-            counts[key] = counts.get(key, Count()) + Count(nonzero, allowed, n)
-    return counts
-
-
-def _as_dict(one: Evaluation) -> dict[str, Any]:
-    return {
-        "run": str(one.model.folder.path),
-        "steps": one.model.steps,
-        **one.scores.as_dict(),
-        "validation": {score["name"].removeprefix("validation "): score["value"] for score in one.validation},
-        "density": {attn_type: one.count(attn_type).density for attn_type in ATTENTION_TYPES},
-        "heads": [{**key._asdict(), "alpha": one.alphas.get(key), "density": n.density} for key, n in one.heads.items()],
-    }
-
-
-def _show_scores(console: Console, evaluated: Sequence[Evaluation], test_set: "TestSet") -> None:
+def _show_scores(console: Console, evaluated: Sequence[_Evaluated], test_set: "TestSet") -> None:
     from entformer.text.numbers import format_number
 
     beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]Translation quality[/bold] on {len(test_set.sources)} unseen test sentences, beam {beam}")
-    values = [{score["name"]: score["value"] for score in (*one.test_scores, *one.validation)} for one in evaluated]
-    names = list(dict.fromkeys(name for own in values for name in own))  # the report shows the same names and scores
-    table = _table("  model", *names, "exact matches")
-    for one, own in zip(evaluated, values, strict=True):
+    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact matches")
+    for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
-        cells = [format_number(own.get(name), 1) for name in names]
+        cells = [format_number(score["value"], 1) for score in one.report["scores"]]
         table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
     console.print(table)
     console.print("  The checkpoint was selected on the validation set, not on the test set.")
-    for score in evaluated[0].test_scores:
+    for score in evaluated[0].report["scores"][:2]:
         console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, soft_wrap=True)
 
 
-def _show_samples(console: Console, evaluated: Sequence[Evaluation], test_set: "TestSet") -> None:
+def _show_samples(console: Console, evaluated: Sequence[_Evaluated], test_set: "TestSet") -> None:
+    """Shows a question, a subordinate clause, a long compound word and an error, if any."""
+    references, indices = test_set.references, range(len(test_set.references))
+    candidates = (
+        [i for i in indices if references[i].endswith("?")],
+        [i for i in indices if ", weil " in references[i] or ", dass " in references[i]],
+        sorted(indices, key=lambda i: -max(map(len, references[i].split()))),
+        [i for i in indices if evaluated[-1].translations[i] != references[i]],
+    )
+    chosen: list[int] = []
+    for group in candidates:
+        chosen += [i for i in group if i not in chosen][:1]
     console.print("\n[bold]Translations[/bold]: some test sentences; the last one has an error, if there is any")
-    for i in _sample_lines(test_set.references, evaluated[-1].translations):
-        rows = [("English", Text(test_set.sources[i])), ("reference", Text(test_set.references[i]))]
+    for i in chosen:
+        rows = [("English", Text(test_set.sources[i])), ("reference", Text(references[i]))]
         for one in evaluated:
-            mark = ("✓", "green") if one.translations[i] == test_set.references[i] else ("✗", "red")
+            mark = ("✓", "green") if one.translations[i] == references[i] else ("✗", "red")
             rows.append((one.model.title, Text.assemble(one.translations[i], "  ", mark)))
         for name, text in rows:
             console.print(Text.assemble((f"  {name:<13} ", "dim"), text), soft_wrap=True)
         console.print()
 
 
-def _sample_lines(references: Sequence[str], translations: Sequence[str]) -> list[int]:
-    """Selects a question, a subordinate clause, a long compound word and an error, if any."""
-    indices = range(len(references))
-    candidates = (
-        [i for i in indices if references[i].endswith("?")],
-        [i for i in indices if ", weil " in references[i] or ", dass " in references[i]],
-        sorted(indices, key=lambda i: -max(map(len, references[i].split()))),
-        [i for i in indices if translations[i] != references[i]],
-    )
-    chosen: list[int] = []
-    for group in candidates:
-        chosen += [i for i in group if i not in chosen][:1]
-    return chosen
+def _show_heads(console: Console, evaluated: Sequence[_Evaluated]) -> None:
+    """Shows the learned alpha and the density of every head, the density of both models, and the most specialized heads."""
+    from entformer.text.numbers import format_alpha, format_number, format_percent
 
-
-def _show_heads(console: Console, evaluated: Sequence[Evaluation], sentences: int) -> None:
-    """Shows the learned alpha and the density of every head, and the density of both models."""
-    from entformer.analysis.alphas import initial_alphas
-    from entformer.analysis.history import learned_alphas_of, metrics_of
-    from entformer.text.numbers import format_alpha, format_percent
-
-    learned = evaluated[-1]
+    learned = evaluated[-1].report
     console.print("[bold]Learned alphas[/bold]: alpha of every head (1 is softmax, 2 is sparsemax) and its")
-    console.print(f"density over {sentences} test sentences; below, alpha before training")
-    initial = initial_alphas(metrics_of(learned.model.folder.metrics))
-    grid = _table("  attention", "layer", *(f"head {head}" for head in range(1 + max(key.head for key in learned.heads))))
+    console.print(f"density over {learned['data']['sentences']} test sentences; below, alpha before training")
+    grid = _table("  attention", "layer", *(f"head {head}" for head in range(1 + max(own["head"] for own in learned["heads"]))))
     rows: dict[tuple[str, int], list[Text]] = {}
-    for key, count in sorted(learned.heads.items(), key=lambda item: (list(ATTENTION_TYPES).index(item[0].kind), *item[0][1:])):
-        before = initial.get((key.kind, key.layer, key.head))
+    for head in learned["heads"]:
+        before = head["alpha_initial"]
         start = "" if before is None else f"\n{format_alpha(before)}"
-        alpha, density = format_alpha(learned.alphas[key]), f" {format_percent(count.density):>4}"
-        rows.setdefault((key.kind, key.layer), []).append(Text.assemble((alpha, "cyan"), (density + start, "dim")))
-    for (attn_type, layer), cells in rows.items():
-        grid.add_row("" if layer else f"  {ATTENTION_TYPES[attn_type]}", str(layer), *cells)
+        alpha, density = format_alpha(head["alpha"]), f" {format_percent(head['density']):>4}"
+        rows.setdefault((head["attn_type"], head["layer"]), []).append(Text.assemble((alpha, "cyan"), (density + start, "dim")))
+    for attn_type, title in ATTENTION_TYPES.items():
+        for (_, layer), cells in ((key, cells) for key, cells in rows.items() if key[0] == attn_type):
+            grid.add_row("" if layer else f"  {title}", str(layer), *cells)
     console.print(grid)
-    final = {(key.kind, key.layer, key.head): alpha for key, alpha in learned.alphas.items()}
-    alphas = learned_alphas_of(learned.model.folder, learned.model.recipe.model, final, learned.model.steps)
-    if alphas["alpha_sentence"] is not None:
-        console.print(f"  {alphas['alpha_sentence']}")
-    console.print("\n[bold]Density[/bold]: percentage of keys with nonzero weight (mean number of keys per query)")
+    if learned["alpha_sentence"] is not None:
+        console.print(f"  {learned['alpha_sentence']}")
+    console.print("\n[bold]Density[/bold]: percentage of keys with nonzero weight (mean number of such keys per query)")
     table = _table("  attention", *(one.model.title for one in evaluated))
     for attn_type, title in ATTENTION_TYPES.items():
-        counts = [one.count(attn_type) for one in evaluated]
-        per_query = [f"{c.nonzero / max(c.queries, 1):.1f} of {c.allowed / max(c.queries, 1):.1f}" for c in counts]
-        table.add_row(
-            f"  {title}", *(f"{format_percent(c.density)} ({mean})" for c, mean in zip(counts, per_query, strict=True))
-        )
+        both = [(one.mean("density", attn_type), one.mean("support", attn_type)) for one in evaluated]
+        table.add_row(f"  {title}", *(f"{format_percent(density)} ({support:.1f})" for density, support in both))
     console.print(table)
     console.print("  All other weights of the learned-alpha model are exactly 0.")
+    scored = [
+        (*ranking["heads"][0][::-1], one.model.title, ranking["role"])
+        for one in evaluated
+        for ranking in one.report["roles"]
+        if ranking["role"] not in ("broad context", "rarely active")  # how much a head attends to, not to what
+    ]
+    console.print("\n[bold]What the heads do[/bold]: the most specialized heads (1 is the maximum); the report ranks all")
+    for score, head, title, role in sorted(scored, reverse=True)[:2]:
+        if score >= MIN_ROLE_SCORE:
+            console.print(f"    {title:<13} {head:<13} {role:<16} {format_number(score)}", markup=False, soft_wrap=True)
 
 
 def _table(first: str, *others: str) -> Table:
@@ -286,52 +332,6 @@ def _table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-# ---- the report ----------------------------------------------------------------------------------------------------------
-
-
-def write_demo_report(
-    models: "Sequence[DemoModel]", scores: Sequence[list[dict[str, Any]]], out: Path, console: Console, *, sentences: int
-) -> None:
-    """Writes the page of `entformer report` for both models over a few sentences, and shows the most specialized heads."""
-    from entformer.analysis.data import report_data
-    from entformer.analysis.html_report import write_report
-    from entformer.cli.report import prepare_run
-    from entformer.text.numbers import format_number
-
-    console.print(f"\n[bold]What the heads do[/bold]: a report on both models over {sentences} test sentences")
-    with progress_bar(console, "  ") as show:
-        runs = [
-            replace(prepare_run(model.folder.path, model.title, sentences=sentences), scores=own)
-            for model, own in zip(models, scores, strict=True)
-        ]
-        data = report_data(runs, examples=EXAMPLES, title="The demo: softmax and learned alpha", progress=show)
-        show("drawing the figures")
-        write_report(data, out / "report.html", out / "figures", formats=("png",))
-    found = specialized_heads(data)
-    console.print(
-        "  The most specialized heads (1 is the maximum):" if found else "  No head is specialized; the page ranks all."
-    )
-    for score, run, head, role in found[:2]:
-        console.print(f"    {run:<13} {head:<13} {role:<16} {format_number(score)}", markup=False, soft_wrap=True)
-
-
-def specialized_heads(data: dict[str, Any]) -> list[tuple[float, str, str, str]]:
-    """Returns (score, run, head, role) of heads with a high score, best first, each role and each head once."""
-    scored = [
-        (score, run["name"], head, ranking["role"])
-        for run in data["runs"]
-        for ranking in run["roles"]
-        if ranking["role"] not in ("broad context", "rarely active")  # how much a head attends to, not to what
-        for head, score in ranking["heads"]
-        if score >= MIN_ROLE_SCORE
-    ]
-    best: list[tuple[float, str, str, str]] = []
-    for found in sorted(scored, key=lambda found: -found[0]):
-        if all(found[3] != other[3] and found[1:3] != other[1:3] for other in best):
-            best.append(found)
-    return best
 
 
 def _show_files(console: Console, models: "Sequence[DemoModel]", out: Path, seconds: float, *, reported: bool) -> None:

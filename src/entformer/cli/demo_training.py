@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from entformer.analysis.history import metrics_of
 from entformer.checkpoint.folder import RunFolder
 from entformer.cli.output import ShowProgress, progress_bar
 from entformer.errors import ArgumentError, RunFailed
@@ -45,25 +46,6 @@ MODELS = {
     "softmax": ("softmax", ("name=demo-softmax", "model.attention.normalizer=softmax", "model.attention.alpha=null")),
     "entmax": ("learned alpha", ("name=demo-entmax",)),
 }
-
-
-@dataclass
-class Metrics:
-    """The latest values of a metrics.jsonl."""
-
-    step: int = 0
-    seconds: float = 0.0
-    loss: float | None = None
-    accuracy: float | None = None
-    alphas: tuple[float, float] | None = None  # lowest and highest
-    bleu: float | None = None  # of the last validation
-
-    def describe(self) -> str:
-        if self.loss is None or self.accuracy is None:
-            return "starting"
-        learned = f", alpha {format_alpha(self.alphas[0])} to {format_alpha(self.alphas[1])}" if self.alphas else ""
-        validated = "" if self.bleu is None else f", validation BLEU {self.bleu:.1f}"
-        return f"loss {self.loss:.2f}, accuracy {format_percent(self.accuracy)}{learned}{validated}"
 
 
 @dataclass
@@ -192,35 +174,33 @@ def stop_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def read_metrics(path: Path) -> Metrics:
-    """Returns the latest values of a metrics.jsonl."""
-    found = Metrics()
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            entry: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue  # the line is incomplete
-        if entry["kind"] == "train":
-            found.step, found.seconds = entry["step"], entry["seconds"]
-            found.loss, found.accuracy = entry["loss"], entry["accuracy"]
-        elif entry["kind"] == "valid" and entry["bleu"] is not None:
-            found.bleu = entry["bleu"]
-        elif entry["kind"] == "alphas":
-            alphas = [alpha for kind in ("encoder", "decoder", "cross") for layer in entry.get(kind, ()) for alpha in layer]
-            found.alphas = (min(alphas), max(alphas)) if alphas else None
-    return found
+def describe_progress(latest: dict[str, dict[str, Any]]) -> str:
+    """Returns the latest values of a metrics.jsonl, given by kind of entry, for a progress bar."""
+    if "train" not in latest:
+        return "starting"
+    text = f"loss {latest['train']['loss']:.2f}, accuracy {format_percent(latest['train']['accuracy'])}"
+    layers = [layer for name in ("encoder", "decoder", "cross") for layer in latest.get("alphas", {}).get(name, ())]
+    if alphas := [alpha for layer in layers for alpha in layer]:
+        text += f", alpha {format_alpha(min(alphas))} to {format_alpha(max(alphas))}"
+    if (bleu := latest.get("valid", {}).get("bleu")) is not None:
+        text += f", validation BLEU {bleu:.1f}"
+    return text
 
 
 def _show_progress(models: Sequence[DemoModel], console: Console, show: ShowProgress, lines: int) -> int:
     """Updates a bar per model; without a terminal, prints a line for every twentieth. Returns the number of lines so far."""
-    found = {model.title: read_metrics(model.folder.metrics) for model in models}
     steps = models[0].steps
-    for title, metrics in found.items():
-        show(f"{title:<13}", metrics.step, steps, f"{metrics.step}/{steps}  {metrics.describe()}")
-    slowest = min(found.values(), key=lambda metrics: metrics.step)
-    reached = PLAIN_LINES * slowest.step // steps
-    if reached > lines and not console.is_terminal:
-        parts = "; ".join(f"{title}: {metrics.describe()}" for title, metrics in found.items())
-        left = time_text((steps - slowest.step) * slowest.seconds / slowest.step)
-        console.print(f"  step {slowest.step:>4} of {steps}  {parts}; {left} left", markup=False, soft_wrap=True)
-    return max(reached, lines)
+    reached: list[tuple[int, float]] = []
+    parts = []
+    for model in models:
+        latest = {entry["kind"]: entry for entry in metrics_of(model.folder.metrics)}
+        train = latest.get("train", {"step": 0, "seconds": 0.0})
+        text = describe_progress(latest)
+        show(f"{model.title:<13}", train["step"], steps, f"{train['step']}/{steps}  {text}")
+        reached.append((train["step"], train["seconds"]))
+        parts.append(f"{model.title}: {text}")
+    step, seconds = min(reached)
+    if PLAIN_LINES * step // steps > lines and not console.is_terminal:
+        left = time_text((steps - step) * seconds / step)
+        console.print(f"  step {step:>4} of {steps}  {'; '.join(parts)}; {left} left", markup=False, soft_wrap=True)
+    return max(PLAIN_LINES * step // steps, lines)

@@ -6,8 +6,8 @@ import platform
 import shlex
 import subprocess
 import warnings
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -15,9 +15,6 @@ from rich.text import Text
 
 from entformer import __version__
 from entformer.cli.options import Json
-
-if TYPE_CHECKING:
-    from entformer.cli.self_test import SelfTest
 
 OPERATORS = (  # those with kernels
     "entformer::entmax",
@@ -28,50 +25,19 @@ OPERATORS = (  # those with kernels
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dispatch:
-    """The implementation that runs an operator on a device."""
-
-    serves: str
-    why_not: dict[str, str]
-    """Each other implementation -> the reason it is not used."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentReport:
-    """Everything `entformer doctor` reports."""
-
-    entformer: str
-    python: str
-    torch: str
-    system: str
-    cpu: str
-    cores: int
-    threads: int
-    compiler: str | None
-    compiler_version: str | None
-    cache: str
-    library: str | None
-    instruction_set: str | None
-    instruction_sets: dict[str, bool]
-    operators: dict[str, dict[str, Dispatch]]
-    """Operator -> device -> implementation."""
-    self_test: "SelfTest"
-
-
 def doctor(as_json: Json = False) -> None:
     """Show which implementation runs on this machine and why, and test it. Exits with code 1 if the self-test fails."""
     report = examine()
     if as_json:
-        print(json.dumps(asdict(report), indent=1))
+        print(json.dumps(report, indent=1))
     else:
         _print(report, Console())
-    if not report.self_test.passed:
+    if not report["self_test"]["passed"]:
         raise typer.Exit(1)
 
 
-def examine() -> EnvironmentReport:
-    """Inspects this machine. Builds the kernels if they are not built yet."""
+def examine() -> dict[str, Any]:
+    """Returns everything `entformer doctor` reports. Builds the kernels if they are not built yet."""
     import torch
 
     from entformer.bench.harness import cpu_name
@@ -86,32 +52,36 @@ def examine() -> EnvironmentReport:
             available = {name: native.set_isa(name) for name in reversed(native.X86_FLAGS)}  # widest first
         finally:
             native.set_isa(before)
+    names = ("choice", "path", "condition")  # the first condition that holds decides the path of the kernels
+    paths = [] if why_not else [dict(zip(names, row, strict=True)) for row in native.dispatch_table()]
     library = native.library_path()
     try:
         compiler = native.compiler()
     except native.BuildError:  # reported as the reason why there are no kernels
         compiler = None
     devices = {device: _dispatch(device) for device in ["cpu"] + ["cuda"] * torch.cuda.is_available()}
-    return EnvironmentReport(
-        entformer=__version__,
-        python=platform.python_version(),
-        torch=torch.__version__,
-        system=f"{platform.system()} {platform.machine()}",
-        cpu=cpu_name(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        compiler=shlex.join(compiler) if compiler else None,
-        compiler_version=_version(compiler) if compiler else None,
-        cache=str(native.cache_dir()),
-        library=str(library) if library else None,
-        instruction_set=native.isa() if why_not is None else None,
-        instruction_sets=available,
-        operators=dict.fromkeys(OPERATORS, devices),  # all operators share one library
-        self_test=self_test([name for name, works in available.items() if works]),
-    )
+    return {
+        "entformer": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "compiler": shlex.join(compiler) if compiler else None,
+        "compiler_version": _version(compiler) if compiler else None,
+        "cache": str(native.cache_dir()),
+        "library": str(library) if library else None,
+        "instruction_set": native.isa() if why_not is None else None,
+        "instruction_sets": available,
+        "operators": dict.fromkeys(OPERATORS, devices),  # all operators share one library
+        "dispatch_table": paths,
+        "self_test": asdict(self_test([name for name, works in available.items() if works])),
+    }
 
 
-def _dispatch(device: str) -> Dispatch:
+def _dispatch(device: str) -> dict[str, Any]:
+    """Returns the implementation that runs on a device, and the reason why each other one does not."""
     from entformer.errors import ImplUnavailable
     from entformer.kernels.registry import resolve
 
@@ -126,7 +96,7 @@ def _dispatch(device: str) -> Dispatch:
             why_not[name] = str(err)
     if serves != "reference":
         why_not["reference"] = "slower; it is the definition that the others are tested against."
-    return Dispatch(serves=serves, why_not=why_not)
+    return {"serves": serves, "why_not": why_not}
 
 
 def _version(compiler: list[str]) -> str | None:
@@ -137,40 +107,40 @@ def _version(compiler: list[str]) -> str | None:
     return next(iter(done.stdout.splitlines()), None)
 
 
-def _print(report: EnvironmentReport, console: Console) -> None:
+def _print(report: dict[str, Any], console: Console) -> None:
     def line(label: str, text: str, style: str = "") -> None:
         console.print(Text.assemble((f"{label:<14}", "dim"), (text, style)), soft_wrap=True)  # paths can be copied whole
 
-    line("entformer", report.entformer)
-    line("python", f"{report.python}, {report.system}")
-    line("torch", f"{report.torch}, threads: {report.threads}")
-    line("processor", f"{report.cpu}, cores: {report.cores}")
-    line("compiler", f"{report.compiler} ({report.compiler_version})" if report.compiler else "not found")
-    line("kernel cache", report.cache)
-    line("library", report.library or "none")
-    if report.instruction_set:
-        others = [name for name, works in report.instruction_sets.items() if works and name != report.instruction_set]
-        missing = [name for name, works in report.instruction_sets.items() if not works]
+    line("entformer", report["entformer"])
+    line("python", f"{report['python']}, {report['system']}")
+    line("torch", f"{report['torch']}, threads: {report['threads']}")
+    line("processor", f"{report['cpu']}, cores: {report['cores']}")
+    line("compiler", f"{report['compiler']} ({report['compiler_version']})" if report["compiler"] else "not found")
+    line("kernel cache", report["cache"])
+    line("library", report["library"] or "none")
+    if report["instruction_set"]:
+        others = [name for name, works in report["instruction_sets"].items() if works and name != report["instruction_set"]]
+        missing = [name for name, works in report["instruction_sets"].items() if not works]
         also = f"; also available: {', '.join(others)}" if others else ""
         lacking = f"; not supported by this CPU: {', '.join(missing)}" if missing else ""
-        line("instructions", f"{report.instruction_set}{also}{lacking}")
+        line("instructions", f"{report['instruction_set']}{also}{lacking}")
 
     console.print()
-    names = ", ".join(name.split("::")[1] for name in report.operators)
-    for device, dispatch in next(iter(report.operators.values())).items():
-        line(f"on {device}", f"{dispatch.serves} runs {names}", "bold")
-        for name, reason in sorted(dispatch.why_not.items()):
+    names = ", ".join(name.split("::")[1] for name in report["operators"])
+    for device, dispatch in next(iter(report["operators"].values())).items():
+        line(f"on {device}", f"{dispatch['serves']} runs {names}", "bold")
+        for name, reason in sorted(dispatch["why_not"].items()):
             line(f"on {device}", f"not {name}: {reason}")
 
     console.print()
-    test = report.self_test
-    on = f" on {', '.join(test.instruction_sets)}" if test.instruction_sets else ""
+    test = report["self_test"]
+    on = f" on {', '.join(test['instruction_sets'])}" if test["instruction_sets"] else ""
     line(
         "self-test",
-        f"{'passed' if test.passed else 'FAILED'}: {test.compared}{on}, {test.cases} cases in {test.seconds:.1f} s",
-        "green" if test.passed else "red",
+        f"{'passed' if test['passed'] else 'FAILED'}: {test['compared']}{on}, {test['cases']} cases in {test['seconds']:.1f} s",
+        "green" if test["passed"] else "red",
     )
-    errors = ", ".join(f"{name} {error:.1e}" for name, error in test.largest_error.items())
-    line("largest error", f"{errors} (tolerance: {test.tolerance:.0e})")
-    if not test.passed:
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in test["largest_error"].items())
+    line("largest error", f"{errors} (tolerance: {test['tolerance']:.0e})")
+    if not test["passed"]:
         line("", "The kernels return wrong numbers on this machine. Set ENTFORMER_NATIVE=0 to disable them, and report this.")

@@ -87,6 +87,7 @@ def prep(
     as_json: Json = False,
 ) -> None:
     """Prepare parallel text for training: check and filter it, learn a subword vocabulary and write token ids."""
+    from entformer.data.filters import PreprocessConfig
     from entformer.data.prep import prepare
     from entformer.data.texts import is_tsv
     from entformer.text.tokenizer import SubwordTokenizer
@@ -113,17 +114,19 @@ def prep(
         report = prepare(
             texts if tokenized is None else replace(texts, tokenized=tokenized),
             out,
-            vocab_size=vocab_size or usual,
-            max_length=max_length,
-            max_ratio=max_ratio,
-            dedup=dedup,
-            clean=clean,
-            lowercase=lowercase,
-            keep_identical=keep_identical,
-            allow_truncate=allow_truncate,
+            PreprocessConfig(
+                vocab_size=vocab_size or usual,
+                max_length=max_length,
+                max_ratio=max_ratio,
+                dedup=dedup,
+                clean=clean,
+                lowercase=lowercase,
+                keep_identical=keep_identical,
+                allow_truncate=allow_truncate,
+                sample=sample,
+                seed=seed,
+            ),
             subwords=SubwordTokenizer.load(subwords) if subwords is not None else None,
-            sample=sample,
-            seed=seed,
             batch_tokens=batch_tokens,
             overwrite=overwrite,
             progress=show,

@@ -7,8 +7,9 @@ the opposite order of the run's languages are swapped, gold alignments included.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from entformer.analysis.data import RunToReport
     from entformer.analysis.html_report import ReportFiles
     from entformer.checkpoint import LoadedRun
+    from entformer.cli.test_sets import TestSet
     from entformer.data.store import TokenStore
 
 AVERAGES = {
@@ -158,15 +160,6 @@ def _names(runs: Sequence[Path]) -> list[str]:
 # ---- the text ------------------------------------------------------------------------------------------------------------
 
 
-class _Text(NamedTuple):
-    """Lines of both sides, in the run's direction."""
-
-    sources: list[str]
-    targets: list[str]
-    name: str
-    swapped: bool = False  # the files were given in the other order
-
-
 def prepare_run(
     path: Path,
     name: str,
@@ -189,29 +182,32 @@ def prepare_run(
     if gold is None and gold_text is not None:
         raise ArgumentError("--gold-text is the text of gold alignments; give those with --gold FILE.")
     loaded = load_run(path, checkpoint)
-    text = _find_text(data, split, path, loaded)
-    chosen = [i for i, both in enumerate(zip(text.sources, text.targets, strict=True)) if all(line.strip() for line in both)]
+    text, swapped = _find_text(data, split, path, loaded)
+    pairs = zip(text.sources, text.references, strict=True)
+    chosen = [i for i, both in enumerate(pairs) if all(line.strip() for line in both)]
     if not chosen:
-        raise DataError(f"{text.name} has no pair of lines with text on both sides.")
+        raise DataError(f"{text.shown} has no pair of lines with text on both sides.")
     if len(chosen) > sentences:
         picked = np.random.default_rng(1).choice(len(chosen), sentences, replace=False)
         chosen = [chosen[i] for i in sorted(picked.tolist())]
-    sources, targets = ([side[i] for i in chosen] for side in (text.sources, text.targets))
+    sources, targets = ([side[i] for i in chosen] for side in (text.sources, text.references))
     links, gold_store = None, None
     if gold is not None:
-        about = text if gold_text is None else _find_text(gold_text, split, path, loaded)
-        as_given = (about.targets, about.sources) if about.swapped else (about.sources, about.targets)
-        links = read_gold(gold, *as_given, first=gold_first)
-        links = links.turned() if about.swapped else links
-        gold_store = _encode(about.sources, about.targets, loaded, about.name)
+        about = text
+        if gold_text is not None:
+            about, swapped = _find_text(gold_text, split, path, loaded)
+        as_given = about.reversed() if swapped else about
+        links = read_gold(gold, as_given.sources, as_given.references, first=gold_first)
+        links = links.turned() if swapped else links
+        gold_store = _encode(about.sources, about.references, loaded, about.shown)
     return RunToReport(
         name=name,
         folder=RunFolder(path),
         loaded=loaded,
         which=checkpoint,
-        store=_encode(sources, targets, loaded, text.name),
+        store=_encode(sources, targets, loaded, text.shown),
         numbers=[i + 1 for i in chosen],
-        data_name=text.name,
+        data_name=text.shown,
         text_key=hashlib.sha256("\n".join([*sources, *targets]).encode()).hexdigest(),
         tokenized=bool(loaded.info.get("tokenized")),
         gold=links,
@@ -227,37 +223,24 @@ def _encode(sources: Sequence[str], targets: Sequence[str], loaded: "LoadedRun",
     return TokenStore.from_examples(zip(*sides, strict=True), name=name)
 
 
-def _find_text(data: str | None, split: str, run: Path, loaded: "LoadedRun") -> _Text:
-    """Returns lines of a prepared directory (the run's own if `data` is None) or of text files."""
-    from entformer.cli.test_sets import prepared_of_run
-    from entformer.data.prepared import Prepared
-    from entformer.data.texts import find_text, is_tsv
+def _find_text(data: str | None, split: str, run: Path, loaded: "LoadedRun") -> "tuple[TestSet, bool]":
+    """Returns a text in the run's direction, and whether it was given in the other one.
 
-    languages = loaded.source_language, loaded.target_language
+    The text is that of a prepared directory (the run's own if `data` is None) or of text files.
+    """
+    from entformer.cli.test_sets import TestSet, in_direction_of, prepared_test_set
+    from entformer.data.texts import find_text, is_swapped
+
     if data is None or Path(data).is_dir():
-        prepared = prepared_of_run(run) if data is None else Prepared.open(Path(data))
-        if split == "train":
-            pairs = [prepared.store("train")[i] for i in range(len(prepared.store("train")))]
-            both = [[prepared.subwords.decode(pair[side].tolist()) for pair in pairs] for side in (0, 1)]
-        else:
-            both = list(prepared.text(split))
-        own = prepared.source_language, prepared.target_language
-        if own == languages[::-1]:
-            return _Text(both[1], both[0], split, swapped=True)
-        if own != languages:
-            raise ArgumentError(
-                f"{run} translates {languages[0]} -> {languages[1]}, and {prepared.folder} is {own[0]} -> {own[1]}."
-            )
-        return _Text(both[0], both[1], split)
-    text = find_text(data, *languages)
-    pairs_of_text = list(text.pairs(nul="keep"))
-    sources, targets = [pair.source for pair in pairs_of_text], [pair.target for pair in pairs_of_text]
-    if text.target is None:
-        return _Text(sources, targets, text.source.name)
-    endings = tuple(path.name.removesuffix(".gz").rpartition(".")[2] for path in text.files)
-    swapped = not is_tsv(data) and endings == languages[::-1]
-    name = f"{text.source.name}, {text.target.name}"
-    return _Text(targets, sources, name, swapped=True) if swapped else _Text(sources, targets, name)
+        given = replace(prepared_test_set(split, None if data is None else Path(data), run), shown=split)
+    else:
+        languages = loaded.source_language, loaded.target_language
+        text = find_text(data, *languages)
+        own = languages[::-1] if is_swapped(text, *languages) else languages
+        name = ", ".join(path.name for path in text.files)
+        given = TestSet(*text.lines(), name, *own, tokenized=False, lowercase=False)
+    found = in_direction_of(given, run)
+    return found, found is not given
 
 
 # ---- the summary -----------------------------------------------------------------------------------------------------------

@@ -80,10 +80,8 @@ def named_test_set(name: str, source: str | None = None) -> TestSet:
         sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
         return TestSet(sources, references, f"{part} of builtin", SOURCE_LANGUAGE, TARGET_LANGUAGE, False, False)
     files = fetch(corpus, cache_folder(), source=source, layout=layout or None)
-    text = list(ParallelText(*files.files[part]).pairs(nul="keep"))
     return TestSet(
-        [pair.source for pair in text],
-        [pair.target for pair in text],
+        *ParallelText(*files.files[part]).lines(),
         f"{part} of {corpus} ({files.layout})",
         files.source_language,
         files.target_language,
@@ -103,10 +101,8 @@ def text_test_set(name: str, run: Path | None) -> TestSet:
     text = find_text(name, source_language, target_language)
     if facts:
         refuse_swapped(text, source_language, target_language)
-    pairs = list(text.pairs(nul="keep"))
     return TestSet(
-        [pair.source for pair in pairs],
-        [pair.target for pair in pairs],
+        *text.lines(),
         text.name,
         source_language,
         target_language,
@@ -118,13 +114,12 @@ def text_test_set(name: str, run: Path | None) -> TestSet:
 def run_facts(run: Path) -> dict[str, Any]:
     """Returns model.json of a run."""
     folder = RunFolder(run)
-    if not folder.model.is_file():
-        raise DataError(f"{run} is not a run of entformer: it has no model.json.")
+    folder.check()
     return read_json(folder.model)
 
 
 def prepared_test_set(part: str, data: Path | None, run: Path | None) -> TestSet:
-    """Returns "test" or "valid" of a prepared directory, by default the one the run was trained on."""
+    """Returns "test", "valid" or "train" of a prepared directory, by default the one the run was trained on."""
     prepared = Prepared.open(data) if data is not None else prepared_of_run(run)
     sources, references = prepared.text(part)
     languages = prepared.source_language, prepared.target_language

@@ -1,5 +1,6 @@
 """The names of `entmax.activations`, and the base class of the modules."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,25 +45,24 @@ class Sparsemax(NormalizerModule):
         self.return_support_size = return_support_size
 
     def forward(self, X: Tensor) -> Any:
-        return sparsemax(X, self.dim, self.k, self.return_support_size)  # type: ignore[call-overload]
+        return sparsemax(X, self.dim, self.k, self.return_support_size)
 
 
 class Entmax15(Sparsemax):
     """1.5-entmax. With `return_support_size=True` it returns `(weights, sizes)`."""
 
     def forward(self, X: Tensor) -> Any:
-        return entmax15(X, self.dim, self.k, self.return_support_size)  # type: ignore[call-overload]
+        return entmax15(X, self.dim, self.k, self.return_support_size)
 
 
-class SparsemaxFunction:
-    """`SparsemaxFunction.apply` is `sparsemax`."""
+def function_class(name: str, function: Callable[..., Any]) -> Any:
+    """A class whose `apply` is `function`, as the package's autograd functions are called."""
+    return type(name, (), {"apply": staticmethod(function), "__doc__": f"`{name}.apply` is `{function.__name__}`."})
 
-    apply = staticmethod(sparsemax)
+
+def _entmax15_along_0(X: Tensor, dim: int = 0, k: int | None = None) -> Any:
+    return entmax15(X, dim, k)
 
 
-class Entmax15Function:
-    """`Entmax15Function.apply` is `entmax15`, with the package's default dimension."""
-
-    @staticmethod
-    def apply(X: Tensor, dim: int = 0, k: int | None = None) -> Tensor:
-        return entmax15(X, dim, k)
+SparsemaxFunction = function_class("SparsemaxFunction", sparsemax)
+Entmax15Function = function_class("Entmax15Function", _entmax15_along_0)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from entformer.compat.activations import NormalizerModule
+from entformer.compat.activations import NormalizerModule, function_class
 from entformer.functional import budget_bisect, entmax, entmax_bisect, normmax_bisect, sparsemax_bisect
 
 __all__ = ["BudgetBisect", "BudgetBisectFunction", "Entmax", "EntmaxBisect", "EntmaxBisectFunction"]
@@ -70,25 +70,7 @@ class BudgetBisect(NormalizerModule):
         return budget_bisect(X, self.budget, self.dim, self.n_iter)
 
 
-class EntmaxBisectFunction:
-    """`EntmaxBisectFunction.apply` is `entmax_bisect`."""
-
-    apply = staticmethod(entmax_bisect)
-
-
-class SparsemaxBisectFunction:
-    """`SparsemaxBisectFunction.apply` is `sparsemax_bisect`."""
-
-    apply = staticmethod(sparsemax_bisect)
-
-
-class NormmaxBisectFunction:
-    """`NormmaxBisectFunction.apply` is `normmax_bisect`."""
-
-    apply = staticmethod(normmax_bisect)
-
-
-class BudgetBisectFunction:
-    """`BudgetBisectFunction.apply` is `budget_bisect`."""
-
-    apply = staticmethod(budget_bisect)
+EntmaxBisectFunction = function_class("EntmaxBisectFunction", entmax_bisect)
+SparsemaxBisectFunction = function_class("SparsemaxBisectFunction", sparsemax_bisect)
+NormmaxBisectFunction = function_class("NormmaxBisectFunction", normmax_bisect)
+BudgetBisectFunction = function_class("BudgetBisectFunction", budget_bisect)

@@ -153,6 +153,17 @@ struct StridedView {
   }
 };
 
+// The last arguments of the operators; see kernels/attention/arguments.py::Features.
+struct Features {
+  std::optional<Tensor> bias, sinks, cu_seqlens_q, cu_seqlens_k;
+  std::optional<int64_t> window_left, window_right;
+  std::optional<double> softcap, sigmoid_bias;
+  void require_none(const char* op) const {
+    require(!bias && !sinks && !cu_seqlens_q && !cu_seqlens_k && !window_left && !window_right && !softcap && !sigmoid_bias, op,
+            ": bias, sinks, packed sequences, windows, softcap and sigmoid are not supported yet.");
+  }
+};
+
 // Everything the three operators have in common: the checked arguments, the problem and the prepared copies of k and v.
 struct Setup {
   StridedView q, k, v;
@@ -245,8 +256,11 @@ struct Setup {
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask,
     std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, std::string normalizer, double scale, bool is_causal,
-    int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool return_entropy) {
+    int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool return_entropy, std::optional<Tensor> bias, std::optional<Tensor> sinks, std::optional<Tensor> cu_seqlens_q, std::optional<Tensor> cu_seqlens_k,
+    std::optional<int64_t> window_left, std::optional<int64_t> window_right, std::optional<double> softcap,
+    std::optional<double> sigmoid_bias) {
   const char* op = "attention";
+  Features{bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias}.require_none(op);
   Setup setup(op, query, key, value, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   setup.set_dropout(op, dropout_p, dropout_seed);
   AttentionProblem& p = setup.p;
@@ -290,12 +304,17 @@ Tensor add_chunks(const Tensor& parts, int64_t chunks, int64_t B, int64_t width,
   return sum;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha,
     std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask, std::optional<Tensor> alibi_slopes, const Tensor& row_max,
     const Tensor& threshold, const Tensor& support_size, const Tensor& reserve, std::string normalizer, double scale,
-    bool is_causal, int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool needs_alpha_grad) {
+    bool is_causal, int64_t causal_offset, double dropout_p, const Tensor& dropout_seed, bool needs_alpha_grad,
+    std::optional<Tensor> bias, std::optional<Tensor> sinks, std::optional<Tensor> cu_seqlens_q, std::optional<Tensor> cu_seqlens_k,
+    std::optional<int64_t> window_left, std::optional<int64_t> window_right, std::optional<double> softcap,
+    std::optional<double> sigmoid_bias, bool needs_bias_grad, bool needs_sinks_grad, bool needs_slopes_grad) {
   const char* op = "attention_backward";
+  Features{bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias}.require_none(op);
+  require(!needs_bias_grad && !needs_sinks_grad && !needs_slopes_grad, op, ": no gradient to bias, sinks and slopes yet.");
   Setup setup(op, query, key, value, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   setup.set_dropout(op, dropout_p, dropout_seed);
   AttentionProblem& p = setup.p;
@@ -343,15 +362,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     double* total = data<double>(grad_alpha);
     for (size_t i = 0; i < alpha_parts.size(); ++i) total[i % (p.B * p.H)] += alpha_parts[i];
   }
-  return {grad_q, add_chunks(grad_k, chunks, p.B, p.D, query), add_chunks(grad_v, chunks, p.B, p.E, query), grad_alpha};
+  return {grad_q, add_chunks(grad_k, chunks, p.B, p.D, query), add_chunks(grad_v, chunks, p.B, p.E, query), grad_alpha,
+          make_zeros(query, {0}, ScalarType::Float), make_zeros(query, {0}, ScalarType::Float), make_zeros(query, {0}, ScalarType::Float)};
 }
 
 std::tuple<Tensor, Tensor> attention_support(const Tensor& query, const Tensor& key, const Tensor& alpha,
                                              std::optional<Tensor> attn_mask, std::optional<Tensor> key_mask,
                                              std::optional<Tensor> alibi_slopes, const Tensor& row_max, const Tensor& threshold,
                                              const Tensor& crow_indices, std::string normalizer, double scale, bool is_causal,
-                                             int64_t causal_offset) {
+                                             int64_t causal_offset, std::optional<Tensor> bias, std::optional<Tensor> sinks, std::optional<Tensor> cu_seqlens_q, std::optional<Tensor> cu_seqlens_k,
+    std::optional<int64_t> window_left, std::optional<int64_t> window_right, std::optional<double> softcap,
+    std::optional<double> sigmoid_bias) {
   const char* op = "attention_support";
+  Features{bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias}.require_none(op);
   Setup setup(op, query, key, key, alpha, attn_mask, key_mask, alibi_slopes, normalizer, scale, is_causal, causal_offset);
   const AttentionProblem& p = setup.p;
   const int64_t rows = setup.num_rows();

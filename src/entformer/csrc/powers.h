@@ -61,8 +61,6 @@ struct SingleCenters {
 };
 constexpr SingleCenters kSingle;
 
-constexpr vi kLanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
 inline vf fused(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }  // a b + c, rounded once
 inline vf pick(vf low, vf high, vi at) { return (vf)_mm512_permutex2var_ps((__m512)low, (__m512i)at, (__m512)high); }
 inline vf pick(vf from, vi at) { return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)from); }

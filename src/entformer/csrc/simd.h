@@ -55,125 +55,37 @@ inline vf as_float(vi v) {
   return r;
 }
 
-// The last `count` < VL floats of a row; the other lanes hold `fill`.
+// What the vector extensions have no operation for, once per instruction set:
+//   load_tail, store_tail   the last `count` < VL floats of a row; the other lanes hold `fill`
+//   reciprocal              1/a to a few parts in 10^4: for the size of a step, not for a result
+//   bits_greater            one bit per lane where a > b (false where either is NaN)
+//   blend                   lane by lane: `a` where the bit is set, else `b`
+//   hsum, hmax              over the lanes; the same tree on every run, so results do not depend on threads
+//   sum_each, max_each      lane r is the sum, or the maximum, of the lanes of v[r]: VL of them for little more than the price of one
+//   compress                the lanes whose bit is set to dst, packed; may write up to VL floats; returns how many count
+//   expand                  the inverse: lane i is the next packed float where its bit is set, else 0; reads up to VL floats
+
+#if defined(__AVX512F__)
+
 inline vf load_tail(const float* p, int64_t count, float fill) {
-#if defined(__AVX512F__)
   return (vf)_mm512_mask_loadu_ps((__m512)splat(fill), (__mmask16)((1u << count) - 1), p);
-#else
-  vf v = splat(fill);
-  memcpy(&v, p, (size_t)count * sizeof(float));
-  return v;
-#endif
 }
-inline void store_tail(float* p, vf v, int64_t count) {
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), (__m512)v);
-#else
-  memcpy(p, &v, (size_t)count * sizeof(float));
-#endif
+inline void store_tail(float* p, vf v, int64_t count) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), (__m512)v); }
+inline vf vmax(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+inline vf vmin(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+inline vf vsqrt(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
+inline vf reciprocal(vf a) { return (vf)_mm512_rcp14_ps((__m512)a); }
+inline uint32_t bits_greater(vf a, vf b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ); }
+inline vf blend(uint32_t bits, vf a, vf b) { return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a); }
+inline bool any_nan(vf a) { return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q) != 0; }
+inline float hsum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
+inline float hmax(vf v) { return _mm512_reduce_max_ps((__m512)v); }
+inline vf expand(const float* src, uint32_t bits) { return (vf)_mm512_maskz_expand_ps((__mmask16)bits, _mm512_loadu_ps(src)); }
+inline int compress(float* dst, vf v, uint32_t bits) {
+  // Compress in a register and store whole: the memory form of vcompressps is microcoded on Zen 4.
+  _mm512_storeu_ps(dst, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)v));
+  return __builtin_popcount(bits);
 }
-
-inline vf vmax(vf a, vf b) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
-  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-inline vf vmin(vf a, vf b) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
-  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-inline vf vsqrt(vf a) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_sqrt_ps((__m512)a);
-#elif defined(__AVX2__)
-  return (vf)_mm256_sqrt_ps((__m256)a);
-#else
-  vf r;
-  for (int i = 0; i < VL; ++i) r[i] = __builtin_sqrtf(a[i]);
-  return r;
-#endif
-}
-
-// 1/a to a few parts in 10^4: for the size of a step, not for a result.
-inline vf reciprocal(vf a) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_rcp14_ps((__m512)a);
-#elif defined(__AVX2__)
-  return (vf)_mm256_rcp_ps((__m256)a);
-#else
-  return 1.0f / a;
-#endif
-}
-
-// One bit per lane where a > b (false where either is NaN).
-inline uint32_t bits_greater(vf a, vf b) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
-#elif defined(__AVX2__)
-  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
-#else
-  vi m = a > b;
-  uint32_t bits = 0;
-  for (int i = 0; i < VL; ++i) bits |= (uint32_t)(m[i] & 1) << i;
-  return bits;
-#endif
-}
-// Lane by lane: `a` where the bit is set, else `b`.
-inline vf blend(uint32_t bits, vf a, vf b) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
-#else
-  vi lanes;
-  for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
-  return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
-#endif
-}
-inline bool any_nan(vf a) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q) != 0;
-#elif defined(__AVX2__)
-  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)a, _CMP_UNORD_Q)) != 0;
-#else
-  vi m = a != a;
-  int32_t any = 0;
-  for (int i = 0; i < VL; ++i) any |= m[i];
-  return any != 0;
-#endif
-}
-
-// Halving sums: the same tree on every run, so results do not depend on threads.
-inline float hsum(vf v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_ps((__m512)v);
-#else
-  float t[VL];
-  memcpy(t, &v, sizeof t);
-  for (int w = VL / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) t[i] += t[i + w];
-  return t[0];
-#endif
-}
-inline float hmax(vf v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_ps((__m512)v);
-#else
-  float m = v[0];
-  for (int i = 1; i < VL; ++i) m = v[i] > m ? v[i] : m;
-  return m;
-#endif
-}
-
-// Lane r of the result is the sum, or the maximum, of the lanes of v[r]: VL of them for little more than the price of one.
-#if defined(__AVX512F__)
 template <class Join>
 inline vf join_each(const vf* v, const Join& join) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -191,15 +103,54 @@ inline vf sum_each(const vf* v) {
 inline vf max_each(const vf* v) {
   return join_each(v, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
 }
+
 #else
+
+inline vf load_tail(const float* p, int64_t count, float fill) {
+  vf v = splat(fill);
+  memcpy(&v, p, (size_t)count * sizeof(float));
+  return v;
+}
+inline void store_tail(float* p, vf v, int64_t count) { memcpy(p, &v, (size_t)count * sizeof(float)); }
+inline vf blend(uint32_t bits, vf a, vf b) {
+  vi lanes;
+  for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
+  return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
+}
+inline float hsum(vf v) {
+  float t[VL];
+  memcpy(t, &v, sizeof t);
+  for (int w = VL / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; ++i) t[i] += t[i + w];
+  return t[0];
+}
+inline float hmax(vf v) {
+  float m = v[0];
+  for (int i = 1; i < VL; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
 inline vf sum_each(const vf* v) {
   vf sums;
   for (int i = 0; i < VL; ++i) sums[i] = hsum(v[i]);
   return sums;
 }
-#endif
+inline vf expand(const float* src, uint32_t bits) {
+  vf v{};
+  for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
+  return v;
+}
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
+
+inline vf vmax(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+inline vf vmin(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+inline vf vsqrt(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
+inline vf reciprocal(vf a) { return (vf)_mm256_rcp_ps((__m256)a); }
+inline uint32_t bits_greater(vf a, vf b) {
+  return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
+}
+inline bool any_nan(vf a) { return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)a, _CMP_UNORD_Q)) != 0; }
+
 // Row `bits`: the positions of its set bits, packed to the front.
 struct CompressTable {
   uint8_t position[256][8];
@@ -210,35 +161,44 @@ struct CompressTable {
   }
 };
 constexpr CompressTable kCompress;
-#endif
-
-// Writes the lanes of `v` whose bit is set to dst, packed; may write up to VL floats; returns how many count.
 inline int compress(float* dst, vf v, uint32_t bits) {
-#if defined(__AVX512F__)
-  // Compress in a register and store whole: the memory form of vcompressps is microcoded on Zen 4.
-  _mm512_storeu_ps(dst, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)v));
-#elif defined(__AVX2__)
   const __m256i from = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)kCompress.position[bits]));
   _mm256_storeu_ps(dst, _mm256_permutevar8x32_ps((__m256)v, from));
+  return __builtin_popcount(bits);
+}
+
 #else
+
+inline vf vmax(vf a, vf b) { return a > b ? a : b; }
+inline vf vmin(vf a, vf b) { return a < b ? a : b; }
+inline vf vsqrt(vf a) {
+  vf r;
+  for (int i = 0; i < VL; ++i) r[i] = __builtin_sqrtf(a[i]);
+  return r;
+}
+inline vf reciprocal(vf a) { return 1.0f / a; }
+inline uint32_t bits_greater(vf a, vf b) {
+  vi m = a > b;
+  uint32_t bits = 0;
+  for (int i = 0; i < VL; ++i) bits |= (uint32_t)(m[i] & 1) << i;
+  return bits;
+}
+inline bool any_nan(vf a) {
+  vi m = a != a;
+  int32_t any = 0;
+  for (int i = 0; i < VL; ++i) any |= m[i];
+  return any != 0;
+}
+inline int compress(float* dst, vf v, uint32_t bits) {
   for (int i = 0, count = 0; i < VL; ++i) {
     dst[count] = v[i];
     count += (bits >> i) & 1;
   }
-#endif
   return __builtin_popcount(bits);
 }
 
-// The inverse: lane i takes the next packed float where its bit is set, else 0. Reads up to VL floats from src.
-inline vf expand(const float* src, uint32_t bits) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_maskz_expand_ps((__mmask16)bits, _mm512_loadu_ps(src));
-#else
-  vf v{};
-  for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
-  return v;
 #endif
-}
+#endif
 
 // exp(z) for z <= 88, zero below the smallest normal float; relative error 4e-9 of the polynomial plus rounding.
 inline vf vexp(vf z) {

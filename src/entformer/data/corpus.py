@@ -68,6 +68,11 @@ class ParallelText:
             raise ArgumentError(f"{self.source} is given for both sides; pass a source file and a target file.")
         return self._zipped(self.target, nul, allow_truncate, found)
 
+    def lines(self) -> tuple[list[str], list[str]]:
+        """Returns all source lines and all target lines."""
+        pairs = list(self.pairs(nul="keep"))
+        return [pair.source for pair in pairs], [pair.target for pair in pairs]
+
     def _zipped(self, other: Path, nul: Nul, allow_truncate: bool, found: Found) -> Iterator[SentencePair]:
         both = [
             read_lines(self.source, nul=nul, text_issues=found.source),

@@ -94,7 +94,7 @@ def _result(info: DatasetInfo, layout: Layout, files: dict[str, tuple[Path, Path
 def _from_network(info: DatasetInfo, layout: Layout, directory: Path, texts: Path, *, mirror: str | None) -> None:
     """Downloads what is missing, writes the splits, and records the checksums that are not published."""
     record = directory / "checksums.json"
-    recorded = _read_checksums(record)
+    recorded: dict[str, str] = read_json(record) if record.exists() else {}
     downloads = directory / "downloads"
     with wrap_os_errors(downloads):
         downloads.mkdir(exist_ok=True)
@@ -104,12 +104,7 @@ def _from_network(info: DatasetInfo, layout: Layout, directory: Path, texts: Pat
     try:
         for file in unverified:
             check_download(downloads / file)
-        expected = {
-            split: info.pairs[split]
-            for split, parts in layout.splits.items()
-            if split in info.pairs and any(part.downloads & set(unverified) for part in parts)
-        }
-        _write_splits(info, layout, downloads, texts, expected)
+        _write_splits(info, layout, downloads, texts, info.pairs)
     except DataError as err:
         if not unverified:
             raise
@@ -187,18 +182,6 @@ def _innermost_reason(err: BaseException) -> str:
         err = inner
     reason = getattr(err, "strerror", None) or str(err) or type(err).__name__
     return " ".join(str(reason).split()).rstrip(".")
-
-
-def _read_checksums(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    try:
-        content = read_json(path)
-    except DataError as err:
-        raise DataError(f"{str(err).rstrip('.')}; delete it, and the checksums are recorded again.") from err
-    if not all(isinstance(value, str) for value in content.values()):
-        raise DataError(f"{path} does not hold checksums of files; delete it, and the checksums are recorded again.")
-    return content
 
 
 # ---- local copy ----------------------------------------------------------------------------------------------------------

@@ -10,16 +10,13 @@ The training text is streamed twice: to check, count and sample it for the vocab
 """
 
 import hashlib
-import shutil
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +27,7 @@ from entformer.data.corpus import Found, ParallelCorpus, ParallelText
 from entformer.data.filters import PreprocessConfig, digest, find_repeats
 from entformer.data.prep_folder import FORMAT, make_request, write_checksums
 from entformer.data.prep_report import Overlap, PrepReport, SideReport, TextReport
-from entformer.data.store import StoreWriter, TokenStore
+from entformer.data.store import SIDES, StoreWriter, TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.files import staged_directory, write_json
 from entformer.text.lines import open_file
@@ -38,7 +35,6 @@ from entformer.text.tokenizer import SubwordTokenizer
 
 CHUNK = 4096  # pairs encoded at a time
 PROGRESS_EVERY = 50_000  # pairs
-SIDES = ("source", "target")
 
 Progress = Callable[[str, int, int | None], None]  # step, pairs done, pairs in total if known
 
@@ -52,7 +48,6 @@ def prepare(
     batch_tokens: int = 8192,
     overwrite: bool = False,
     progress: Progress | None = None,
-    **options: Any,
 ) -> PrepReport:
     """Checks, filters and encodes a corpus into the directory `out`.
 
@@ -64,15 +59,14 @@ def prepare(
         batch_tokens: Batch size for which the report states the padding.
         overwrite: Replace `out` if it is a prepared directory.
         progress: Called with the current step, the pairs done and the pairs in total.
-        options: Fields of `PreprocessConfig` that override `config`.
 
     Raises:
-        ArgumentError: An option is invalid, or `out` exists.
+        ArgumentError: `out` exists.
         DataError: A text is invalid, or no training pair is left.
         RunFailed: `out` cannot be written.
     """
     began = time.perf_counter()
-    config = replace(config or PreprocessConfig(), **options)
+    config = config or PreprocessConfig()
     out = Path(out)
     for text in (*corpus.train, corpus.valid, corpus.test):
         for path in text.files if text is not None else ():
@@ -113,12 +107,11 @@ class _Job:
         self.texts = [TextReport(text.name) for text in corpus.train]
         self.held_out: dict[str, TextReport] = {}
         self.overlap: dict[str, Overlap] = {}
-        # digest -> number of held-out lines, of sources and of whole pairs
+        # split -> digest -> number of held-out lines not yet found in the training text, of sources and of whole pairs
         self._held_sources: dict[str, Counter[int]] = {}
         self._held_pairs: dict[str, Counter[int]] = {}
         self._digests = array("Q")  # of every training pair that is not dropped for its text
         self._repeated: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._characters = 0
         self._has_capitals = False
         self._longest = 0
 
@@ -173,7 +166,8 @@ class _Job:
         """Writes held-out text, every line of it, and remembers it to find it in the training text."""
         report = self.held_out[split] = TextReport(text.name)
         self.overlap[split] = Overlap()
-        sources, pairs = self._held_sources.setdefault(split, Counter()), self._held_pairs.setdefault(split, Counter())
+        sources = self._held_sources[split] = Counter[int]()
+        pairs = self._held_pairs[split] = Counter[int]()
         with ExitStack() as stack:
             source, target = (
                 stack.enter_context((self.directory / f"{split}.{side}.txt").open("w", encoding="utf-8", newline="\n"))
@@ -205,13 +199,11 @@ class _Job:
     def _checked_lines(self) -> Iterator[str]:
         """Yields both sides of the training pairs for the vocabulary, and counts and compares them."""
         self.progress("reading", 0, None)
-        seen: dict[str, set[int]] = {split: set() for split in self._held_sources}
         for report, text in zip(self.texts, self.corpus.train, strict=True):
             for pair in self._train_pairs(report, text, report.found):
                 both = digest(pair.source, pair.target)
                 self._digests.append(both)
-                self._compare(pair, both, seen)
-                self._characters += len(pair.source) + len(pair.target)
+                self._count_overlap(pair, both)
                 self._has_capitals = self._has_capitals or (pair.source + pair.target) != (pair.source + pair.target).lower()
                 yield pair.source
                 yield pair.target
@@ -225,22 +217,21 @@ class _Job:
         self._check_first_pass()
         self.progress("learning the vocabulary", len(self._digests), None)
 
-    def _compare(self, pair: SentencePair, both: int, seen: dict[str, set[int]]) -> None:
+    def _count_overlap(self, pair: SentencePair, both: int) -> None:
         """Counts the held-out lines that occur in this training pair, each once."""
         source = digest(pair.source)
-        for split, counted in seen.items():
-            overlap = self.overlap[split]
-            if source in self._held_sources[split] and source not in counted:
-                counted.add(source)
-                overlap.sources += self._held_sources[split][source]
-            if both in self._held_pairs[split]:
+        for split, overlap in self.overlap.items():
+            sources, pairs = self._held_sources[split], self._held_pairs[split]
+            if source in sources:
+                overlap.sources += sources[source]
+                sources[source] = 0
+            if both in pairs:
                 overlap.train_lines.add(pair.line)
-                if both not in counted:
-                    counted.add(both)
-                    overlap.pairs += self._held_pairs[split][both]
+                overlap.pairs += pairs[both]
+                pairs[both] = 0
 
     def _check_first_pass(self) -> None:
-        """Raises if the training text is unusable or the disk too small."""
+        """Raises if the training text is unusable."""
         pairs = sum(report.pairs for report in self.texts)
         identical = sum(report.dropped["identical"].count for report in self.texts if "identical" in report.dropped)
         if identical > pairs / 2:
@@ -251,13 +242,6 @@ class _Job:
         if not self._digests:
             raise self._nothing_left()
         self._repeated = find_repeats(np.frombuffer(self._digests, dtype=np.uint64))
-        needed = 2 * self._characters  # ids take at most two bytes for each character of the text
-        free = shutil.disk_usage(self.directory).free
-        if free < needed:
-            raise DataError(
-                f"the disk has {free >> 20} MB free and the ids may need {needed >> 20} MB; free some space or choose "
-                "another directory."
-            )
 
     def _nothing_left(self) -> DataError:
         counts: Counter[str] = Counter()

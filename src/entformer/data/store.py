@@ -26,7 +26,6 @@ from entformer.files import read_json
 SIDES = ("source", "target")
 FORMAT = 1
 AGAIN = "run `entformer prep` again"
-_DTYPES = ("<u2", "<u4")
 
 Ids = NDArray[np.unsignedinteger[Any]]
 
@@ -59,18 +58,21 @@ class TokenStore:
     def open(cls, directory: Path, split: str) -> "TokenStore":
         """Opens one split of a prepared directory."""
         directory = Path(directory)
-        facts = _read_facts(directory / f"{split}.json")
-        sides = [_open_side(directory, split, side, facts) for side in SIDES]
+        path = directory / f"{split}.json"
+        if not path.exists():
+            raise DataError(f"{path}: there is no such split of the prepared data; create it with `entformer prep`.")
+        facts = read_object(path)
+        if facts.get("format") != FORMAT:
+            raise DataError(f"{path}: written by another version of entformer; {AGAIN}.")
+        sides = [
+            Side(
+                _map(directory / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"]),
+                _map(directory / f"{split}.{side}.index.bin", "<i8", facts["examples"] + 1),
+            )
+            for side in SIDES
+        ]
         lines = _map(directory / f"{split}.lines.bin", "<i8", facts["examples"])
         return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{directory.name}/{split}")
-
-    def check_ids(self, vocab_size: int) -> None:
-        """Raises `DataError` if an id is outside the vocabulary. Reads every id."""
-        for side, ids in zip(SIDES, (self.source.ids, self.target.ids), strict=True):
-            if len(ids) and int(ids.max()) >= vocab_size:
-                raise DataError(
-                    f"{self.name}.{side}.bin: damaged, it has the id {int(ids.max())} in a vocabulary of {vocab_size}; {AGAIN}."
-                )
 
     @classmethod
     def from_examples(cls, examples: Iterable[tuple[Sequence[int], Sequence[int]]], *, name: str = "examples") -> "TokenStore":
@@ -170,28 +172,6 @@ def check_size(path: Path, size: int) -> None:
         raise DataError(f"{path}: missing ({err.strerror}); {AGAIN}.") from err
     if found != size:
         raise DataError(f"{path}: has {found} bytes, expected {size} (truncated copy or full disk); {AGAIN}.")
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise DataError(f"{path}: there is no such split of the prepared data; create it with `entformer prep`.")
-    facts = read_object(path)
-    if facts.get("format") != FORMAT:
-        raise DataError(f"{path}: written by another version of entformer; {AGAIN}.")
-    counts = [facts.get(key) for key in ("examples", "source_tokens", "target_tokens")]
-    valid = all(type(count) is int and 0 <= count < 1 << 48 for count in counts)
-    if not valid or facts.get("dtype") not in _DTYPES or not isinstance(facts.get("fingerprint"), str):
-        raise DataError(f"{path}: damaged (invalid counts, dtype or fingerprint); {AGAIN}.")
-    return facts
-
-
-def _open_side(directory: Path, split: str, side: str, facts: dict[str, Any]) -> Side:
-    ids = _map(directory / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"])
-    path = directory / f"{split}.{side}.index.bin"
-    index = _map(path, "<i8", facts["examples"] + 1)
-    if index[0] != 0 or index[-1] != len(ids) or (np.diff(index) < 0).any():
-        raise DataError(f"{path}: damaged, it does not partition the {len(ids)} ids of its side; {AGAIN}.")
-    return Side(ids, index)
 
 
 def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:

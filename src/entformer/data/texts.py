@@ -52,6 +52,11 @@ def refuse_swapped(text: ParallelText, source_language: str, target_language: st
             )
 
 
+def is_swapped(text: ParallelText, source_language: str, target_language: str) -> bool:
+    """Returns whether the suffixes of the two files are the languages in the opposite order."""
+    return tuple(map(_ending, text.files)) == (target_language.lower(), source_language.lower())
+
+
 def is_tsv(name: str) -> bool:
     """Returns whether the name is that of a TSV file."""
     return name.endswith(TSV_ENDS)

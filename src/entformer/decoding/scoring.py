@@ -10,7 +10,7 @@ signatures are not comparable. The paired bootstrap is sacreBLEU's (`sacrebleu -
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -79,10 +79,7 @@ class Scores:
         return self["chrf"].value
 
     def __getitem__(self, name: str) -> Score:
-        for score in self.scores:
-            if score.name == name:
-                return score
-        raise KeyError(name)
+        return {score.name: score for score in self.scores}[name]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the scores for JSON."""
@@ -99,32 +96,22 @@ class Scores:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric of two systems, compared by paired bootstrap."""
+    """A metric of two systems, compared by paired bootstrap. Means and half-widths of 95% intervals are of the resamples."""
 
     name: str
     baseline: float
     system: float
+    difference: float
     p_value: float  # probability of a difference this large by chance
-    baseline_interval: tuple[float, float]  # mean of the resamples, half-width of the 95% confidence interval
-    system_interval: tuple[float, float]
+    baseline_mean: float
+    baseline_ci95: float
+    system_mean: float
+    system_ci95: float
     signature: str
 
-    @property
-    def difference(self) -> float:
-        return self.system - self.baseline
-
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "baseline": self.baseline,
-            "system": self.system,
-            "difference": self.difference,
-            "p_value": self.p_value,
-            "baseline_mean": self.baseline_interval[0],
-            "baseline_ci95": self.baseline_interval[1],
-            "system_mean": self.system_interval[0],
-            "system_ci95": self.system_interval[1],
-            "signature": self.signature,
-        }
+        """Returns everything but the name, for JSON."""
+        return {key: value for key, value in asdict(self).items() if key != "name"}
 
 
 def corpus_scores(
@@ -149,19 +136,12 @@ def corpus_scores(
         ArgumentError: The options contradict each other.
     """
     streams = _streams(hypotheses, references)
-    found = [
-        _score(name, metric, *_as_scored(name, hypotheses, streams, moses), moses)
-        for name, metric in _metrics(tokenized, lowercase, moses).items()
-    ]
+    found = []
+    for name, metric in _metrics(tokenized, lowercase, moses).items():
+        score = metric.corpus_score(*_as_scored(name, hypotheses, streams, moses))
+        detail = _detail(score) if isinstance(metric, BLEU) else ""
+        found.append(Score(name, float(score.score), _signature(name, str(metric.get_signature()), moses), detail))
     return Scores(len(hypotheses), tuple(found))
-
-
-def _score(
-    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], streams: Sequence[Sequence[str]], moses: str | None
-) -> Score:
-    score = metric.corpus_score(hypotheses, streams)
-    detail = _detail(score) if isinstance(metric, BLEU) else ""
-    return Score(name, float(score.score), _signature(name, str(metric.get_signature()), moses), detail)
 
 
 def _signature(name: str, signature: str, moses: str | None) -> str:
@@ -219,13 +199,17 @@ def paired_bootstrap(
         first, second = pair
         found.append(
             Comparison(
-                name,
-                float(first.score),
-                float(second.score),
-                1.0 if first.score == second.score else float(second.p_value),  # sacreBLEU calls no difference significant
-                (float(first.mean), float(first.ci)),
-                (float(second.mean), float(second.ci)),
-                _signature(name, str(signature), moses),
+                name=name,
+                baseline=float(first.score),
+                system=float(second.score),
+                difference=float(second.score - first.score),
+                # sacreBLEU calls no difference significant
+                p_value=1.0 if first.score == second.score else float(second.p_value),
+                baseline_mean=float(first.mean),
+                baseline_ci95=float(first.ci),
+                system_mean=float(second.mean),
+                system_ci95=float(second.ci),
+                signature=_signature(name, str(signature), moses),
             )
         )
     return tuple(found)

@@ -1,9 +1,8 @@
 """Compiles C++ sources to a shared library.
 
-At most as many compilers run at once as this process may use cores. Each has a process group of its own, and its temporary
-files lie in the build folder: when the build is interrupted (Ctrl-C, SIGTERM, any error) the compilers are ended and the folder
-is removed. What a killed build leaves is removed by the next. A lock in the cache folder keeps two processes from building at
-once; it is given back explicitly and closed in forked children, so that no child can hold it.
+At most as many compilers run at once as this process may use cores. When a build is interrupted (Ctrl-C, SIGTERM, any error)
+they are ended and the build directory is removed. A lock in the cache directory keeps two processes from building at once; it
+is given back explicitly and closed in forked children, so that no child can hold it.
 """
 
 import contextlib
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 PATIENCE = 3.0  # seconds of compiling before the user is told what is going on
+LINK = "the library"  # the last job
 _POLL = 0.02
 _held: set[int] = set()  # descriptors of build locks of this process
 
@@ -58,7 +58,7 @@ def compile_library(
         cxx: the compiler's command.
         sources: files and their flags.
         link_flags: for the last step.
-        scratch: an empty folder for everything that is written.
+        scratch: an empty directory for everything that is written.
 
     Returns:
         The library, in `scratch`.
@@ -76,7 +76,7 @@ def compile_library(
     with _collected_signals() as received:
         names = [source.name for source, _ in sources]
         _run(cxx, list(zip(names, commands, strict=True)), objects, scratch, received)
-        _run(cxx, [("the library", link)], [library], scratch, received)
+        _run(cxx, [(LINK, link)], [library], scratch, received)
     return library
 
 
@@ -109,7 +109,7 @@ def _run(
                     del running[number]
                     said = (scratch / f"{number}.log").read_text(encoding="utf-8", errors="replace")
                     _check(cxx, jobs[number][0], process.returncode, said, targets[number])
-            if not told and time.monotonic() - began > PATIENCE:
+            if jobs[0][0] != LINK and not told and time.monotonic() - began > PATIENCE:
                 told = True
                 # Without a configuration of its own, logging writes this line to the standard error.
                 logging.getLogger("entformer").warning("entformer: compiling CPU kernels, about a minute, once per machine")
@@ -183,8 +183,8 @@ def _collected_signals() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def build_folder(cache: Path) -> Iterator[Path]:
-    """A folder to build in, while no other process builds in this cache. Removed at the end; older ones are too."""
+def build_directory(cache: Path) -> Iterator[Path]:
+    """A directory to build in, while no other process builds in this cache. Removed at the end; older ones are too."""
     try:
         with _only_one_builder(cache):
             for left in cache.glob("build-*"):  # of builds that were killed: nobody else builds now

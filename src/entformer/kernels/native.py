@@ -1,14 +1,9 @@
 """Builds and loads the C++ kernels of `csrc/`, which register themselves as torch operators.
 
-The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`) and reused by every
-later process. A lock keeps two processes from building at once, a rename makes the result appear whole or not at all, and a
-checksum in its name is verified before loading, so a truncated or stale file is rebuilt instead of crashing the process. A
-library that other users could have written is never loaded: the file and its folders must belong to the user or to root and be
-writable by nobody else. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS` adds compiler flags (for
-sanitizers).
-
-A process forked while another thread builds or loads does so for itself. Run as a module (`python -m entformer.kernels.native`)
-it builds and reports; `make install` does that.
+The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`). A lock keeps two
+processes from building at once, and a checksum in its name is verified before loading, so that a truncated file is rebuilt. A
+library that other users could have written is never loaded. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS`
+adds compiler flags. Run as a module (`python -m entformer.kernels.native`) it builds and reports.
 """
 
 import ctypes
@@ -23,7 +18,7 @@ from pathlib import Path
 import torch
 
 from entformer.cache import cache_root, temporary_root
-from entformer.kernels.build import BuildError, build_folder, compile_library, compiler
+from entformer.kernels.build import BuildError, build_directory, compile_library, compiler
 
 __all__ = ["BuildError", "cache_dir", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
 
@@ -38,7 +33,6 @@ X86_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
 }
-# gcc 12's own AVX-512 headers trip its uninitialized-use warning, hence the one exception.
 COMMON_FLAGS = [
     "-std=c++17",
     "-O3",
@@ -49,7 +43,7 @@ COMMON_FLAGS = [
     "-Wall",
     "-Wextra",
 ]
-COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]  # gcc 12's own AVX-512 headers trip both
 TARGET_TORCH = "0x020a000000000000"  # the oldest torch whose stable ABI we use: 2.10
 
 _lock = threading.Lock()  # held while building and loading, up to minutes
@@ -79,17 +73,11 @@ def _reset_in_child() -> None:
     _lock, _opening = threading.Lock(), threading.RLock()
 
 
-def _release_in_parent() -> None:
-    _opening.release()
-
-
-def _wait_before_fork() -> None:
-    """The system's loader has locks of its own, which a child cannot release: fork before or after, not meanwhile."""
-    _opening.acquire()
-
-
+# The system's loader has locks of its own, which a child cannot release: fork before or after, not meanwhile.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_before_fork, after_in_parent=_release_in_parent, after_in_child=_reset_in_child)
+    os.register_at_fork(
+        before=lambda: _opening.acquire(), after_in_parent=lambda: _opening.release(), after_in_child=_reset_in_child
+    )
 
 
 def library_path() -> Path | None:
@@ -100,9 +88,7 @@ def library_path() -> Path | None:
 
 def isa() -> str:
     """The instruction set in use: "avx512", "avx2" or "portable"."""
-    function = _c_library().entformer_isa
-    function.restype = ctypes.c_char_p
-    return str(function().decode())
+    return _text("entformer_isa")
 
 
 def set_isa(name: str) -> bool:
@@ -112,9 +98,7 @@ def set_isa(name: str) -> bool:
 
 def dispatch_table() -> list[tuple[str, str, str]]:
     """Returns which path the kernels take when, as (choice, path, condition); the first condition that holds wins."""
-    function = _c_library().entformer_dispatch_table
-    function.restype = ctypes.c_char_p
-    lines = function().decode().splitlines()
+    lines = _text("entformer_dispatch_table").splitlines()
     return [(choice, path, condition) for choice, path, condition in (line.split("\t") for line in lines)]
 
 
@@ -130,28 +114,33 @@ def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(str(library_path()))
 
 
+def _text(name: str) -> str:
+    function = _c_library()[name]
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
 def _build_and_load() -> Path:
     if os.environ.get("ENTFORMER_NATIVE") == "0":
         raise BuildError("the C++ kernels are switched off by ENTFORMER_NATIVE=0.")
     if os.name != "posix":
         raise BuildError(f"the C++ kernels are not built on {platform.system()} yet.")
-    folder = _own_folder()
-    found = _cached(folder)
-    if found is None or not _try_load(found):
-        found = _build(folder)
-        if not _try_load(found):
-            raise BuildError(f"the library just built at {found} cannot be loaded: {_state.get('load_error')}")
+    directory = _own_directory()
+    found = _cached(directory)
+    if found is None or _load_error(found):
+        found = _build(directory)
+        if problem := _load_error(found):
+            raise BuildError(f"the library just built at {found} cannot be loaded: {problem}")
     return found
 
 
-def _try_load(path: Path) -> bool:
+def _load_error(path: Path) -> OSError | None:
     try:
         with _opening:
             torch.ops.load_library(str(path))
     except OSError as problem:
-        _state["load_error"] = str(problem)
-        return False
-    return True
+        return problem
+    return None
 
 
 def _key() -> str:
@@ -169,10 +158,10 @@ def _extra_flags() -> list[str]:
     return os.environ.get("ENTFORMER_CXXFLAGS", "").split()
 
 
-def _cached(folder: Path) -> Path | None:
+def _cached(directory: Path) -> Path | None:
     """The library for these sources if it is there whole. The file name carries the checksum of its bytes."""
     try:
-        for path in sorted(folder.glob(f"kernels-{_key()}-*.so")):
+        for path in sorted(directory.glob(f"kernels-{_key()}-*.so")):
             if not _only_ours(path):
                 continue
             if path.stem.rsplit("-", 1)[1] == hashlib.sha256(path.read_bytes()).hexdigest()[:20]:
@@ -185,20 +174,20 @@ def _cached(folder: Path) -> Path | None:
 # ---- who else may write -------------------------------------------------------------------------------------------------
 
 
-def _own_folder() -> Path:
-    """The cache folder, free of what others could have put there; if the default one is not, one of our own."""
+def _own_directory() -> Path:
+    """The cache directory, free of what others could have put there; if the default one is not, one of our own."""
     explicit = bool(os.environ.get("ENTFORMER_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    folder = Path(os.path.realpath(cache_dir()))
-    problem = _writable_by_others(folder, tighten=not explicit)
+    directory = Path(os.path.realpath(cache_dir()))
+    problem = _writable_by_others(directory, tighten=not explicit)
     if problem is not None and not explicit:
-        folder = Path(os.path.realpath(temporary_root()))
-        problem = _writable_by_others(folder, tighten=False)
+        directory = Path(os.path.realpath(temporary_root()))
+        problem = _writable_by_others(directory, tighten=False)
     if problem is not None:
         raise BuildError(
-            f"{problem}, so a library in the kernel cache {folder} could be another user's; point ENTFORMER_CACHE at a folder "
-            "that only you can write."
+            f"{problem}, so a library in the kernel cache {directory} could be another user's; point ENTFORMER_CACHE at a "
+            "directory that only you can write."
         )
-    return folder
+    return directory
 
 
 def _trusted_users() -> set[int]:
@@ -212,25 +201,25 @@ def _only_ours(path: Path) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_uid in _trusted_users() and not info.st_mode & 0o022
 
 
-def _writable_by_others(folder: Path, *, tighten: bool) -> str | None:
-    """Why others could put a file into `folder` or exchange one above it; None if they cannot.
+def _writable_by_others(directory: Path, *, tighten: bool) -> str | None:
+    """Why others could put a file into `directory` or exchange one above it; None if they cannot.
 
-    A folder above may be writable by all if it is sticky (/tmp), or by a group that is the user's alone. `tighten`: take the
-    others' right to write away from a folder of ours instead.
+    A directory above may be writable by all if it is sticky (/tmp), or by a group that is the user's alone. `tighten`: take the
+    others' right to write away from a directory of ours instead.
     """
-    for place in (folder, *folder.parents):
+    for place in (directory, *directory.parents):
         try:
             info = place.stat()
         except FileNotFoundError:
             continue  # made by us, for us alone
         except OSError:
-            return None  # a file in the way, or no right to look: making the folder says so
+            return None  # a file in the way, or no right to look: making the directory says so
         if info.st_uid not in _trusted_users():
             return f"{place} belongs to another user (number {info.st_uid})"
         others = info.st_mode & 0o022
-        if place == folder and others and tighten and info.st_uid == os.geteuid():
+        if place == directory and others and tighten and info.st_uid == os.geteuid():
             place.chmod(stat.S_IMODE(info.st_mode) & ~0o022)
-        elif others and place == folder:
+        elif others and place == directory:
             return f"{place} can be written by others (chmod go-w would end that)"
         elif others and not info.st_mode & stat.S_ISVTX and not _private_group(others, info.st_gid):
             return f"{place} can be written by others"
@@ -245,32 +234,32 @@ def _private_group(others: int, group: int) -> bool:
 # ---- building -----------------------------------------------------------------------------------------------------------
 
 
-def _build(folder: Path) -> Path:
+def _build(directory: Path) -> Path:
     cxx = compiler()
     if cxx is None:
         raise BuildError("no C++ compiler was found; install g++ or clang++ (or set CXX) to get the fast kernels.")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = _writable_by_others(folder, tighten=True)  # folders above may have been made just now
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = _writable_by_others(directory, tighten=True)  # directories above may have been made just now
         if problem is not None:
-            raise BuildError(f"{problem}; point ENTFORMER_CACHE at a folder that only you can write.")
-        with build_folder(folder) as scratch:
-            found = _cached(folder)  # another process may have built it while we waited
-            if found is not None and _try_load(found):
+            raise BuildError(f"{problem}; point ENTFORMER_CACHE at a directory that only you can write.")
+        with build_directory(directory) as scratch:
+            found = _cached(directory)  # another process may have built it while we waited
+            if found is not None and _load_error(found) is None:
                 return found
             built = compile_library(cxx, _sources(), _link_flags(), scratch)
             built.chmod(0o755)
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
-            final = folder / f"kernels-{_key()}-{checksum}.so"
+            final = directory / f"kernels-{_key()}-{checksum}.so"
             os.replace(built, final)
-            for stale in folder.glob(f"kernels-{_key()}-*.so"):
+            for stale in directory.glob(f"kernels-{_key()}-*.so"):
                 if stale != final:
                     stale.unlink(missing_ok=True)
         return final
     except OSError as problem:
         raise BuildError(
-            f"the kernel cache {folder} cannot be written ({problem.strerror or problem}); "
-            "free some space or point ENTFORMER_CACHE at a writable folder."
+            f"the kernel cache {directory} cannot be written ({problem.strerror or problem}); "
+            "free some space or point ENTFORMER_CACHE at a writable directory."
         ) from problem
 
 

@@ -10,7 +10,7 @@ kernels with torch.library and has `unsupported(...)`: what it lacks for the giv
 import importlib
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -19,7 +19,7 @@ from entformer.kernels import native, triton_host
 from entformer.kernels.checks import traced_by_jit
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
-IMPLS: tuple[str, ...] = ("auto", "reference", "cpu", "triton")
+IMPLS: tuple[str, ...] = get_args(Impl)
 
 _already_said: set[str] = set()
 
@@ -99,9 +99,12 @@ def dense_dtype(dtype: torch.dtype, device_type: str, *, exact: bool) -> torch.d
     float64 for float64 tensors and for an explicit impl="reference" (`exact`), the definition; float32 otherwise: other
     devices than CPUs have float64 at a small part of their speed, or not at all.
     """
-    if device_type == "mps":
-        return torch.float32
-    return torch.float64 if exact or dtype == torch.float64 else torch.float32
+    return work_dtype(torch.device(device_type)) if exact or dtype == torch.float64 else torch.float32
+
+
+def work_dtype(device: torch.device) -> torch.dtype:
+    """float64 wherever the device has it: the reference is an oracle first."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def exporting_to_onnx() -> bool:

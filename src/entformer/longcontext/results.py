@@ -11,6 +11,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def sweep(
     recipe: TaskConfig,
     specs: Iterable[RunSpec],
     out: Path,
-    note: Note | None = None,
+    note: Note = lambda spec, what: None,
     tell: Tell | None = None,
     *,
     device: str = "cpu",
@@ -54,21 +55,15 @@ def sweep(
     for spec in specs:
         folder = out / "runs" / spec.name
         if _finished(folder, recipe, spec):
-            if note is not None:
-                note(spec, "was finished before")
+            note(spec, "was finished before")
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        progress = None if tell is None else _bound(tell, spec)
+        progress = None if tell is None else partial(tell, spec)
         run, _ = train_and_evaluate(recipe, spec, folder, progress, device=device)
         write_json(folder / "run.json", run.as_dict())
         gather_results(out)
-        if note is not None:
-            note(spec, _summary(run.as_dict()))
+        note(spec, _summary(run.as_dict()))
     return gather_results(out)
-
-
-def _bound(tell: Tell, spec: RunSpec) -> Callable[[int, int, float], None]:
-    return lambda step, steps, loss: tell(spec, step, steps, loss)
 
 
 def _finished(folder: Path, recipe: TaskConfig, spec: RunSpec) -> bool:

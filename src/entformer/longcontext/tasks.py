@@ -100,35 +100,33 @@ class _Tokens(Task):
     def data_tokens(self) -> int:
         return self.alphabet
 
-    def _source(self, batch: int, n: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.alphabet, (batch, n), generator=generator)
+    def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
+        source = torch.randint(self.alphabet, (batch, n), generator=generator)
+        return self._after(source, self._target(source))
+
+    def _target(self, source: Tensor) -> Tensor:
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Copy(_Tokens):
     """BOS 7 3 3 1 SEP -> 7 3 3 1 EOS."""
 
-    def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
-        source = self._source(batch, n, generator)
-        return self._after(source, source)
+    def _target(self, source: Tensor) -> Tensor:
+        return source
 
 
-@dataclass(frozen=True)
 class Reverse(_Tokens):
     """BOS 7 3 3 1 SEP -> 1 3 3 7 EOS."""
 
-    def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
-        source = self._source(batch, n, generator)
-        return self._after(source, source.flip(1))
+    def _target(self, source: Tensor) -> Tensor:
+        return source.flip(1)
 
 
-@dataclass(frozen=True)
 class Sort(_Tokens):
     """BOS 7 3 3 1 SEP -> 1 3 3 7 EOS; ascending."""
 
-    def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
-        source = self._source(batch, n, generator)
-        return self._after(source, source.sort(1).values)
+    def _target(self, source: Tensor) -> Tensor:
+        return source.sort(1).values
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,8 @@ class MQMTAR(Task):
 
     def sample(self, batch: int, n: int, generator: torch.Generator) -> Sample:
         pairs, block = self.pairs(n), self.key_letters + self.value_letters + 2
-        keys, values = (_words(self.letters, size, self.words, self.split, salt) for size, salt in self._kinds)
+        sizes = {"keys": self.key_letters, "values": self.value_letters}
+        keys, values = (_words(self.letters, size, self.words, self.split, salt) for salt, size in sizes.items())
         if pairs < 1 or pairs > min(len(keys), len(values)):
             raise ArgumentError(f"MQMTAR of length {n} has {pairs} pairs; it needs 1 to {min(len(keys), len(values))}.")
         key = keys[_distinct(batch, pairs, len(keys), generator)]  # (B, m, key letters)
@@ -262,10 +261,6 @@ class MQMTAR(Task):
             torch.cat([field.flatten(1), self._marked(key, asked)], 1),
             self._marked(value, asked),
         )
-
-    @property
-    def _kinds(self) -> tuple[tuple[int, str], tuple[int, str]]:
-        return (self.key_letters, "keys"), (self.value_letters, "values")
 
     def _marked(self, words: Tensor, which: Tensor) -> Tensor:
         """Returns the queried (B, q) words of (B, m, letters), each after a question mark: (B, q * (1 + letters))."""

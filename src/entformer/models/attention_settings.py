@@ -1,8 +1,9 @@
-"""Builds attention layers from their configuration, for every model."""
+"""What all models share: attention layers built from their configuration, alphas, parameter groups."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from entformer.models.config import AttentionConfig
@@ -11,7 +12,7 @@ from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizer_functions import AdaptiveSpan
 from entformer.nn.scaling import make_scaling
 
-__all__ = ["attention_penalty", "build_attention", "parameter_groups"]
+__all__ = ["AttentionModel", "attention_penalty", "build_attention"]
 
 
 def build_attention(
@@ -50,14 +51,40 @@ def attention_penalty(layers: Iterable[MultiheadAttention]) -> Tensor | None:
     return sum(penalties[1:], penalties[0]) if penalties else None
 
 
-def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Returns the groups of the optimizer.
+class AttentionModel(nn.Module):
+    """Base of the models."""
 
-    "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": the parameters of learned alphas.
-    """
-    alphas = {id(owner.parameter) for owner in learned_alphas(model)}
-    groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
-    for name, parameter in model.named_parameters():
-        matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
-        groups["alpha" if id(parameter) in alphas else "decay" if matrix else "no_decay"].append(parameter)
-    return groups
+    def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
+        """Yields (attention type, layer, module) of every attention."""
+        raise NotImplementedError
+
+    def _init_weights(self) -> None:
+        """Initializes what the modules inside do not initialize themselves."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Initializes all parameters again."""
+        for child in self.modules():
+            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+        self._init_weights()
+
+    def alphas(self) -> dict[str, Tensor]:
+        """Returns the alpha of every head: attention type -> (layers, heads). Types without alpha (ReLA) are missing."""
+        found: dict[str, list[Tensor]] = {}
+        for kind, _, attention in self.attention_layers():
+            if (alphas := attention.alphas) is not None:
+                found.setdefault(kind, []).append(alphas.detach())
+        return {kind: torch.stack(alphas) for kind, alphas in found.items()}
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Returns the groups of the optimizer.
+
+        "decay": matrices; "no_decay": vectors, embeddings and length scaling; "alpha": the parameters of learned alphas.
+        """
+        alphas = {id(owner.parameter) for owner in learned_alphas(self)}
+        groups: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "alpha": []}
+        for name, parameter in self.named_parameters():
+            matrix = parameter.dim() >= 2 and "scaling" not in name and "embedding" not in name
+            groups["alpha" if id(parameter) in alphas else "decay" if matrix else "no_decay"].append(parameter)
+        return groups

@@ -17,20 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.models.attention_settings import build_attention, parameter_groups
+from entformer.models.attention_settings import AttentionModel, build_attention
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.cache import KeyValueCache, unchanged_on_error
+from entformer.nn.cache import KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.layers import EPS, CausalLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
-from entformer.nn.window import WindowedCache
 
 __all__ = ["CausalLM", "LMState"]
 
 
-class CausalLM(nn.Module):
+class CausalLM(AttentionModel):
     """A decoder-only language model, configured by `LMConfig`."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -74,13 +73,6 @@ class CausalLM(nn.Module):
                 for name, weight in layer.named_parameters():
                     if name in ("attention.in_proj_weight", "attention.out_proj.weight") or name.startswith("feed_forward."):
                         weight.normal_(0.0, std or weight.shape[1] ** -0.5)
-
-    def reset_parameters(self) -> None:
-        """Initializes all parameters again."""
-        for child in self.modules():
-            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
-                reset()
-        self._init_weights()
 
     # ---- all at once -----------------------------------------------------------------------------------------------------
 
@@ -212,15 +204,6 @@ class CausalLM(nn.Module):
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
         """Yields ("decoder", layer, module) of every attention."""
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(cast(list[CausalLayer], self.layers)))
-
-    def alphas(self) -> dict[str, Tensor]:
-        """Returns the alpha of every head: "decoder" -> (layers, heads); empty for normalizers without one."""
-        found = [attention.alphas for _, _, attention in self.attention_layers()]
-        return {"decoder": torch.stack([a.detach() for a in found if a is not None])} if found[0] is not None else {}
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Returns the parameters as "decay", "no_decay" and "alpha", see `attention_settings.parameter_groups`."""
-        return parameter_groups(self)
 
 
 def _segment_mask(segments: Tensor) -> Tensor:

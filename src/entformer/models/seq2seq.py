@@ -18,14 +18,14 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.functional import log_entmax
-from entformer.models.attention_settings import attention_penalty, build_attention, parameter_groups
+from entformer.models.attention_settings import AttentionModel, attention_penalty, build_attention
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import output_loss
 from entformer.models.special_tokens import PAD
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import unchanged_on_error
-from entformer.nn.layers import DecoderLayer, Dropout, EncoderLayer
+from entformer.nn.layers import DecoderLayer, EncoderLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
 
@@ -57,7 +57,7 @@ class LossSums(NamedTuple):
     tokens: int
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(AttentionModel):
     """A Transformer for translation, configured by `Seq2SeqConfig`."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
@@ -68,7 +68,7 @@ class Seq2Seq(nn.Module):
         self.target_embedding = None if config.tied_embeddings == "all" else nn.Parameter(torch.empty(size))
         self.output_weight = nn.Parameter(torch.empty(size)) if config.tied_embeddings == "none" else None
         self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.kind_alphas = nn.ModuleDict()  # alphas that several layers use belong to the model
         options: dict[str, Any] = {
             "dropout": config.dropout,
@@ -121,13 +121,6 @@ class Seq2Seq(nn.Module):
                     weight[PAD] = 0.0
             for _, _, attention in self.attention_layers():
                 nn.init.xavier_uniform_(attention.out_proj.weight)
-
-    def reset_parameters(self) -> None:
-        """Initializes all parameters again."""
-        for child in self.modules():
-            if child is not self and callable(reset := getattr(child, "reset_parameters", None)):
-                reset()
-        self._init_weights()
 
     # ---- teacher-forced --------------------------------------------------------------------------------------------------
 
@@ -237,18 +230,6 @@ class Seq2Seq(nn.Module):
         yield from (("encoder", number, layer.attention) for number, layer in enumerate(encoder))
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(decoder))
         yield from (("cross", number, layer.cross_attention) for number, layer in enumerate(decoder))
-
-    def alphas(self) -> dict[str, Tensor]:
-        """Returns the alpha of every head: attention type -> (layers, heads). Types without alpha (ReLA) are missing."""
-        found: dict[str, list[Tensor]] = {}
-        for kind, _, attention in self.attention_layers():
-            if (alphas := attention.alphas) is not None:
-                found.setdefault(kind, []).append(alphas.detach())
-        return {kind: torch.stack(alphas) for kind, alphas in found.items()}
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Returns the parameters as "decay", "no_decay" and "alpha", see `attention_settings.parameter_groups`."""
-        return parameter_groups(self)
 
 
 def _none_if_full(mask: Tensor) -> Tensor | None:

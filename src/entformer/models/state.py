@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.cache import KeyValueCache, check_batch_index, unchanged_on_error
-from entformer.nn.window import WindowedCache
+from entformer.nn.cache import KeyValueCache, WindowedCache, check_batch_index, unchanged_on_error
 
 __all__ = ["DecoderState", "LMState"]
 
@@ -102,8 +101,6 @@ class DecoderState:
         for cache in self.caches:
             if cache.length:
                 cache.reorder(index)
-
-    select = reorder
 
     def mark(self) -> list[Any]:
         """Returns what `restore` needs to undo all later steps."""

@@ -1,4 +1,4 @@
-"""Caches of keys and values for decoding.
+"""Caches of keys and values for decoding: of all tokens, or of each head's window only.
 
 Buffers grow by doubling, so appending L tokens one by one copies O(L) in all, not O(L^2). A call that raises leaves the
 cache unchanged: `append` checks before it writes, and `mark` and `restore` undo earlier writes of the same call.
@@ -14,7 +14,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 from entformer.nn.execution_mode import normal_tensors
 
-__all__ = ["KeyValueCache", "check_batch_index", "unchanged_on_error"]
+__all__ = ["HeadGroup", "KeyValueCache", "WindowedCache", "check_batch_index", "unchanged_on_error"]
 
 
 def check_batch_index(index: Tensor, batch: int) -> None:
@@ -145,3 +145,119 @@ class KeyValueCache:
         if buffer is not None:
             larger[:, :, : self._length] = buffer[:, :, : self._length]
         return larger
+
+
+class HeadGroup(NamedTuple):
+    """Heads that share a buffer, and the keys and values they still hold."""
+
+    heads: Tensor  # (G,) which heads
+    keys: Tensor  # (B, G, n, D), the last n tokens
+    values: Tensor  # (B, G, n, E)
+
+
+class WindowedCache:
+    """A `KeyValueCache` in which each head holds little more than its window, for causal self-attention.
+
+    Heads whose windows differ by a factor of two or less share a buffer, so that a decoding step is a few kernel calls.
+
+    Args:
+        windows: keys each head needs, the query's own included, as `alibi_windows` returns them; None: all of them.
+    """
+
+    def __init__(self, windows: list[int | None]) -> None:
+        self.windows = windows
+        self._length = 0
+        self._groups: list[tuple[Tensor, KeyValueCache]] = []
+        unbounded = [head for head, window in enumerate(windows) if window is None]
+        if unbounded:
+            self._groups.append((torch.tensor(unbounded, device="cpu"), KeyValueCache()))
+        rest = sorted((window, head) for head, window in enumerate(windows) if window is not None)
+        while rest:
+            largest = rest[-1][0]
+            together = [head for window, head in rest if 2 * window >= largest]
+            rest = rest[: -len(together)]
+            self._groups.append((torch.tensor(sorted(together), device="cpu"), _Tail(largest)))
+
+    @property
+    def length(self) -> int:
+        """Number of tokens appended so far, dropped ones included."""
+        return self._length
+
+    @property
+    def batch(self) -> int | None:
+        """Number of sequences; None before the first token."""
+        return self._groups[0][1].batch
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all buffers."""
+        return sum(buffer.bytes for _, buffer in self._groups)
+
+    def append(self, k: Tensor, v: Tensor) -> list[HeadGroup]:
+        """Appends n tokens, k (B, H, n, D) and v (B, H, n, E). Returns the keys and values in reach, per group of heads."""
+        if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3] or k.shape[1] != len(self.windows):
+            raise ArgumentError(
+                f"keys {tuple(k.shape)} and values {tuple(v.shape)} must be (B, {len(self.windows)}, length, size) alike."
+            )
+        groups = []
+        with unchanged_on_error(self):  # some groups may have accepted the tokens before one does not
+            for heads, buffer in self._groups:
+                index = heads.to(k.device)
+                groups.append(HeadGroup(index, *buffer.append(k[:, index], v[:, index])))
+        self._length += k.shape[2]
+        return groups
+
+    def reorder(self, index: Tensor) -> None:
+        """Replaces batch entry b by entry index[b]. The batch size may change."""
+        if not self._length:
+            raise ArgumentError("the cache is empty; there is nothing to reorder.")
+        for _, buffer in self._groups:  # all have one batch size, so the first raises for all
+            if buffer.batch is not None:
+                buffer.reorder(index)
+
+    def crop(self, length: int) -> None:
+        """Drops all tokens after the first `length`. Only the last few can be, since keys before a window are gone."""
+        if not 0 <= length <= self._length:
+            raise ArgumentError(f"cannot crop to length={length}; the cache has had {self._length} tokens.")
+        dropped = self._length - length
+        tails = [buffer for _, buffer in self._groups if isinstance(buffer, _Tail)]
+        if any(tail.length - dropped < min(tail.keep, length) for tail in tails):
+            raise ArgumentError(
+                f"cannot crop from {self._length} to {length} tokens: heads with a window no longer hold the keys before; "
+                "decode with windowed=False (a KeyValueCache) to crop this far."
+            )
+        for _, buffer in self._groups:
+            buffer.crop(buffer.length - dropped)
+        self._length = length
+
+    def mark(self) -> tuple[int, list[Any]]:
+        """Returns what `restore` needs to undo every later `append`."""
+        return self._length, [buffer.mark() for _, buffer in self._groups]
+
+    def restore(self, mark: tuple[int, list[Any]]) -> None:
+        """Restores the cache to the state of `mark`."""
+        self._length, marks = mark
+        for (_, buffer), state in zip(self._groups, marks, strict=True):
+            buffer.restore(state)
+
+
+class _Tail(KeyValueCache):
+    """The last `window` - 1 keys and values; the next token completes the window."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.keep = window - 1
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        new = k.shape[2]
+        if self._length == 0 and new > self.keep:  # a long prompt: only its end is copied
+            super().append(k[:, :, new - self.keep :], v[:, :, new - self.keep :])
+            return k, v
+        keys, values = super().append(k, v)
+        seen = min(self._length, self.keep + new)
+        keys, values = (t[:, :, self._length - seen :] for t in (keys, values))
+        limit = 2 * max(self.keep, 1) + 64
+        if self._length >= limit:  # dropping in bulk costs O(1) copies a token
+            self._keys, self._values, self._length, self._capacity = None, None, 0, limit
+            super().append(keys[:, :, seen - self.keep :], values[:, :, seen - self.keep :])
+        return keys, values

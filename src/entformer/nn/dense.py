@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.kernels import finite
-from entformer.kernels.attention.api import Attention, RowStats, Support
+from entformer.kernels.attention.api import Attention, RowStats, Support, attention_scores
+from entformer.kernels.attention.arguments import Call, Features
 from entformer.nn.masks import ScoreTerms
 from entformer.nn.normalizer_functions import NormalizerFn
 
@@ -64,25 +65,30 @@ def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: 
     dtype = torch.promote_types(q.dtype, torch.float32)
     has_autocast = torch.amp.is_autocast_available(q.device.type)
     with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
-        scores = finite.products(q.to(dtype) / math.sqrt(max(q.shape[-1], 1)), k.to(dtype))
-        distance = torch.arange(q.shape[2], device=q.device)[:, None] + terms.offset - torch.arange(k.shape[2], device=q.device)
-        pairs, keys, bias = terms.masks
-        if terms.slopes is not None:
-            scores = scores - terms.slopes.to(dtype)[:, None, None] * distance.abs()
-        if bias is not None:
-            scores = scores + bias.to(dtype)
-        allowed = scores.detach() != -math.inf  # NaN is not masked: it should show
-        if bias is not None:
-            allowed = allowed & (bias.detach() != -math.inf)
-        if terms.causal:
-            allowed = allowed & (distance >= 0)
-        if pairs is not None:
-            allowed = allowed & pairs
-        if keys is not None:
-            allowed = allowed & keys[:, None, None, :]
+        call = Call(
+            query=q,
+            key=k,
+            value=k,  # not read, as alpha and dropout are not
+            alpha=q.detach(),
+            attn_mask=terms.masks.pairs,
+            key_mask=terms.masks.keys,
+            alibi_slopes=None if terms.slopes is None else terms.slopes[None],
+            normalizer="entmax",
+            scale=1.0 / math.sqrt(max(q.shape[-1], 1)),
+            is_causal=terms.causal,
+            causal_offset=terms.offset,
+            dropout_p=0.0,
+            dropout_seed=q.detach(),
+            features=Features(bias=terms.masks.bias),
+        )
+        scores = attention_scores(call, dtype).masked
+        allowed = scores.detach() != -math.inf
         # A row without keys is passed as zeros, so that the function's gradient there is not NaN.
-        given = finite.masked(scores, allowed).masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-        weights = normalizer_fn(given, distance) if getattr(normalizer_fn, "uses_positions", False) else normalizer_fn(given)
+        given = [scores.masked_fill(~allowed.any(-1, keepdim=True), 0.0)]
+        if getattr(normalizer_fn, "uses_positions", False):
+            query_at = torch.arange(q.shape[2], device=q.device)[:, None] + terms.offset
+            given.append(query_at - torch.arange(k.shape[2], device=q.device))
+        weights = normalizer_fn(*given)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ArgumentError(f"the normalizer must return weights of its scores' shape {tuple(scores.shape)}, not {found}.")

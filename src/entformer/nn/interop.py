@@ -13,47 +13,11 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
 
-__all__ = ["TorchAttention", "check_inputs", "from_nested", "to_nested"]
+__all__ = ["TorchAttention", "from_nested", "to_nested"]
 
 
 def _block_fast_path(module: nn.Module, arguments: tuple[Any, ...]) -> None:
     """A forward pre-hook that does nothing. TransformerEncoderLayer computes softmax by itself unless it finds a hook."""
-
-
-def check_inputs(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    is_causal: bool,
-    *,
-    sizes: tuple[int, int, int],
-    positions: str,
-    batch_first: bool,
-) -> bool:
-    """Checks the shapes and returns whether there is a batch dimension. `sizes`: last dimensions of query, key and value."""
-    if (key is None) != (value is None):
-        raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
-    if key is None and is_causal:
-        raise ArgumentError("is_causal needs key and value: the queries have no position in a memory.")
-    for name, t, size in zip(("query", "key", "value"), (query, key, value), sizes, strict=True):
-        if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
-            raise ArgumentError(
-                f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
-                f"and size {size} in the last."
-            )
-    if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
-        raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
-    if key is None and positions != "none":
-        raise ArgumentError(
-            f"{positions!r} needs the positions of self-attention; a memory needs positions='none' and another normalizer."
-        )
-    batch_dim = 0 if batch_first else 1
-    if key is not None and query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
-        raise ArgumentError(
-            f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch size, dimension {batch_dim} "
-            f"as batch_first={batch_first}."
-        )
-    return query.dim() == 3
 
 
 def from_nested(
@@ -92,19 +56,6 @@ def _lengths(t: Tensor) -> list[int]:
     return [row.shape[0] for row in t.unbind()]
 
 
-def _fill_own_state(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
-    """If `state_dict` holds exactly torch.nn.MultiheadAttention's entries, adds the present values of the module's other ones.
-
-    Tensors on the meta device have no values, so they stay missing.
-    """
-    own = module.state_dict()
-    of_torch = {name for name in own if "." not in name or name.startswith("out_proj.")}
-    if {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)} == of_torch:
-        for name, value in own.items():
-            if name not in of_torch and not (isinstance(value, Tensor) and value.is_meta):
-                state_dict[prefix + name] = value
-
-
 class TorchAttention(nn.MultiheadAttention):
     """torch.nn.MultiheadAttention without its `forward`, which torch's fast path cannot replace by softmax.
 
@@ -131,7 +82,12 @@ class TorchAttention(nn.MultiheadAttention):
                 reset()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        _fill_own_state(self, state_dict, prefix)
+        # Exactly torch.nn.MultiheadAttention's entries: the others keep their values. On the meta device they have none.
+        own = self.state_dict()
+        of_torch = {name for name in own if "." not in name or name.startswith("out_proj.")}
+        if {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)} == of_torch:
+            kept = {name: value for name, value in own.items() if name not in of_torch}
+            state_dict |= {prefix + name: value for name, value in kept.items() if not getattr(value, "is_meta", False)}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def __prepare_scriptable__(self) -> NoReturn:
@@ -181,6 +137,35 @@ class TorchAttention(nn.MultiheadAttention):
         for name, child in model.named_children():
             setattr(model, name, cls.convert(child, **options))
         return model
+
+    def _check_inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None, is_causal: bool, positions: str) -> None:
+        """Raises unless the shapes fit. `positions`: what depends on the positions of keys, or "none"."""
+        if (key is None) != (value is None):
+            raise ArgumentError("give both key and value, or neither with a cache that holds a memory.")
+        if key is None and is_causal:
+            raise ArgumentError("is_causal needs key and value: the queries have no position in a memory.")
+        sizes = ("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)
+        for name, t, size in sizes:
+            if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
+                raise ArgumentError(
+                    f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
+                    f"and size {size} in the last."
+                )
+        if key is None or value is None:
+            if positions != "none":
+                raise ArgumentError(
+                    f"{positions!r} needs the positions of self-attention; a memory needs positions='none' and another "
+                    "normalizer."
+                )
+            return
+        if key.shape[:-1] != value.shape[:-1]:
+            raise ArgumentError(f"key {tuple(key.shape)} and value {tuple(value.shape)} differ in batch or length.")
+        batch_dim = 0 if self.batch_first else 1
+        if query.dim() == 3 and key.shape[batch_dim] != query.shape[batch_dim]:
+            raise ArgumentError(
+                f"query {tuple(query.shape)} and key {tuple(key.shape)} differ in batch size, dimension {batch_dim} "
+                f"as batch_first={self.batch_first}."
+            )
 
     def _batch_first(self, t: Tensor) -> Tensor:
         """Returns an input in any layout as (B, L, size)."""

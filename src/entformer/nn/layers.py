@@ -14,33 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.errors import ArgumentError
-from entformer.nn.cache import KeyValueCache
-from entformer.nn.execution_mode import traced_as_leaf
+from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.nn.window import WindowedCache, alibi_windows
+from entformer.nn.window import alibi_windows
 
-__all__ = ["CausalLayer", "DecoderLayer", "Dropout", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
+__all__ = ["CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
 
 EPS = 1e-6
-
-
-class Dropout(nn.Module):
-    """torch.nn.Dropout that adds `residual` to the result if given."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        if not 0.0 <= p < 1.0:
-            raise ArgumentError(f"dropout={p} must be at least 0 and below 1.")
-        self.p = p
-
-    @traced_as_leaf
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        dropped = F.dropout(x, self.p, self.training)
-        return dropped if residual is None else residual + dropped
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
 
 
 class Residual(nn.Module):
@@ -49,7 +29,7 @@ class Residual(nn.Module):
     def __init__(self, width: int, dropout: float, pre_norm: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.pre_norm = pre_norm
 
     def before(self, x: Tensor) -> Tensor:
@@ -57,7 +37,7 @@ class Residual(nn.Module):
         return normed
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
-        total: Tensor = self.dropout(y, x)
+        total: Tensor = x + self.dropout(y)
         return total if self.pre_norm else self.norm(total)
 
 
@@ -67,7 +47,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(width, hidden)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.contract = nn.Linear(hidden, width)
         self.reset_parameters()
 

@@ -11,6 +11,7 @@ entformer, as in scaled_dot_product_attention, True = may attend.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,17 +22,16 @@ from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import HeadGroup, KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.dense import attention_weights, dense_attention, sdpa_attention
 from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
-from entformer.nn.interop import TorchAttention, check_inputs, from_nested, to_nested
+from entformer.nn.interop import TorchAttention, from_nested, to_nested
 from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
-from entformer.nn.normalizers import alpha_of, get_normalizer, make_normalizer_fn
+from entformer.nn.normalizers import get_normalizer, make_normalizer_fn, resolve_alpha
 from entformer.nn.positions import Positions, Rotary, get_slopes
 from entformer.nn.rela import make_output_norm, resolve_output_norm
 from entformer.nn.scaling import make_scaling, row_length, scale_queries
-from entformer.nn.window import HeadGroup, WindowedCache, attention_by_group
 
 __all__ = ["MultiheadAttention"]
 
@@ -121,11 +121,12 @@ class MultiheadAttention(TorchAttention):
         self.hook = self.alpha_override = None
 
         self.alpha: LearnedAlpha | float | None
+        options = {"tied": alpha_tied == "layer", "init": alpha_init, "parametrization": alpha_parametrization}
+        resolved = resolve_alpha(traits, alpha, num_heads, options)
         if isinstance(alpha, LearnedAlpha):
-            self.__dict__["alpha"] = alpha_of(traits, alpha, num_heads)  # used, not registered
+            self.__dict__["alpha"] = resolved  # used, not registered
         else:
-            form = alpha_parametrization
-            self.alpha = alpha_of(traits, alpha, num_heads, tied=alpha_tied == "layer", init=alpha_init, parametrization=form)
+            self.alpha = resolved
         chosen = resolve_output_norm(normalizer, traits.needs_output_norm, output_norm, rela_norm)
         self.norm = make_output_norm(chosen, embed_dim, num_heads, output_norm_per_head or rela_per_head)
         self.normalizer_fn = make_normalizer_fn(traits, num_heads, normalizer_options)
@@ -203,12 +204,9 @@ class MultiheadAttention(TorchAttention):
                 self, *padded, None, need_weights, None, average_attn_weights, is_causal, key_mask=key_mask
             )
             return to_nested(result, query), weights
-        sizes = (self.embed_dim, self.kdim, self.vdim)
-        batched = check_inputs(query, key, value, is_causal, sizes=sizes, positions=self._placed, batch_first=self.batch_first)
+        self._check_inputs(query, key, value, is_causal, self._placed)
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
-        if k is None and cache is None:
-            raise ArgumentError("key and value may be None only with a cache that holds a memory.")
         past = 0 if cache is None else cache.length
         if self.rotary is not None and k is not None:
             q, k = self.rotary(q, past), self.rotary(k, past)
@@ -237,11 +235,12 @@ class MultiheadAttention(TorchAttention):
             offset = terms.offset if is_causal else None
             length = row_length(queries, keys, causal_offset=offset, key_mask=masks.keys, mask=masks.visible(), device=q.device)
             q = scale_queries(q, self.scaling(x, length), terms.slopes if self.positions == "nape" else None)
-        mark: Any = None if cache is None else cache.mark()
-        try:
-            weights = None
+        weights = None
+        with nullcontext() if cache is None else unchanged_on_error(cache):
             if isinstance(cache, WindowedCache) and k is not None and v is not None:
-                out = attention_by_group(q, cache.append(k, v), lambda some, group: self._attend_group(some, group, terms))
+                out = torch.empty_like(q)
+                for group in cache.append(k, v):
+                    out[:, group.heads] = self._attend_group(q[:, group.heads], group, terms)
             else:
                 if isinstance(cache, KeyValueCache):
                     k, v = cache.views() if k is None or v is None else cache.append(k, v)
@@ -254,11 +253,7 @@ class MultiheadAttention(TorchAttention):
                     weights = self._weights(found, q, k, terms, average_attn_weights, extra)
             joined = out.transpose(1, 2).flatten(2)  # (B, Lq, E)
             result = self.out_proj(joined if self.norm is None else self.norm(joined))
-        except BaseException:
-            if cache is not None:
-                cache.restore(mark)
-            raise
-        if not batched:
+        if query.dim() == 2:
             return result[0], None if weights is None else weights[0]
         return result if self.batch_first else result.transpose(0, 1), weights
 
@@ -293,7 +288,8 @@ class MultiheadAttention(TorchAttention):
             found = output if isinstance(output, Attention) else Attention(output, None, None)
         if self.hook is not None and found.support is not None and found.stats is not None:
             call = (q.detach(), k.detach(), terms.masks, terms.causal, terms.offset)
-            self.hook(AttentionTrace(found.support, found.stats, *call))
+            support = found.support._replace(weight=found.support.weight.detach())
+            self.hook(AttentionTrace(support, found.stats, *call))
         return found
 
     def _alpha(self) -> float | Tensor:

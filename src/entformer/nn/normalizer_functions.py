@@ -1,18 +1,8 @@
 """Normalizers without a fused kernel: scores (..., Lk), -inf where a key may not be attended -> weights of the same shape.
 
-    topk                  softmax of the k largest scores, zero elsewhere
-    adaptive_temperature  softmax(b(H) s), b a polynomial of the row's entropy H; in evaluation only  (Velickovic et al. 2024)
-    softmax1              exp(s_j) / (1 + sum_k exp(s_k)), softmax with a sink of score 0
-    stickbreaking         b_j prod_{j < k < i} (1 - b_k), b = sigmoid(s), query at i                  (Tan et al. 2024)
-    adaptive_span         m_j exp(s_j) / sum_k m_k exp(s_k), m_j = clamp((R + z - |i - j|) / R, 0, 1) (Sukhbaatar et al. 2019)
-    sigmoid               sigmoid(s - ln n)                                                          (Ramapuram et al. 2024)
-    relu_n                max(s, 0) / n                                                              (Wortsman et al. 2023)
-    relu2                 max(s, 0)^2                              } in place of ReLA's max(s, 0); with ReLA's output norm
-    gelu, leaky_relu      gelu(s); s, or 0.01 s below 0            } (Zhang et al. 2021), and signed weights
-
-n is the number of keys the row may attend to. Your own normalizer is a module, or a function, with the same signature:
-`nn/dense.py` handles rows without keys and weights at -inf. One with the attribute `uses_positions = True` is called with a
-second argument, the distance i - j of each query and key, (rows, Lk); it can be used in self-attention only.
+Your own normalizer is a module, or a function, with the same signature: `nn/dense.py` handles rows without keys and weights at
+-inf. One with the attribute `uses_positions = True` is called with a second argument, the distance i - j of each query and key,
+(rows, Lk); it can be used in self-attention only.
 """
 
 import math
@@ -43,7 +33,7 @@ def _count(scores: Tensor) -> Tensor:
 
 
 class TopK(nn.Module):
-    """Softmax over the k largest scores of a row; ties with the k-th are included."""
+    """Softmax over the k largest scores of a row, zero elsewhere; ties with the k-th are included."""
 
     def __init__(self, k: int = 32) -> None:
         super().__init__()
@@ -67,7 +57,7 @@ class TopK(nn.Module):
 
 
 class AdaptiveTemperature(nn.Module):
-    """Softmax that, once trained, sharpens rows of high entropy. The polynomial is the published one."""
+    """softmax(b(H) s) with b a polynomial of the row's entropy H, in evaluation only (Velickovic et al. 2024)."""
 
     coefficients = (-0.037, 0.481, -2.3, 4.917, -1.791)  # of H^4 down to H^0
 
@@ -91,7 +81,7 @@ class Softmax1(nn.Module):
 
 
 class StickBreaking(nn.Module):
-    """Stick-breaking attention: a_j = b_j prod_{j < k < i} (1 - b_k) with b = sigmoid(s), query at position i.
+    """Stick-breaking attention: a_j = b_j prod_{j < k < i} (1 - b_k) with b = sigmoid(s), query at i (Tan et al. 2024).
 
     The key before the query takes the fraction b of one, the key before that its fraction of the rest, and so on; rows sum to
     less than one. Later keys get no weight whatever the mask allows, so the weights are always causal.
@@ -118,7 +108,7 @@ class StickBreaking(nn.Module):
 
 
 class AdaptiveSpan(nn.Module):
-    """Softmax over a span of the context that each head learns.
+    """Softmax over a span of the context that each head learns (Sukhbaatar et al. 2019).
 
         a_j = m_j exp(s_j) / sum_k m_k exp(s_k),   m_j = clamp((R + z_h - |i - j|) / R, 0, 1)
 
@@ -171,7 +161,7 @@ class AdaptiveSpan(nn.Module):
 
 
 class Elementwise(nn.Module):
-    """Applies "relu2", "gelu" or "leaky_relu" to each score: the alternatives to ReLU in ReLA's ablation."""
+    """Applies "relu2" (max(s, 0)^2), "gelu" or "leaky_relu" to each score: the alternatives to ReLU in ReLA's ablation."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -188,14 +178,14 @@ class Elementwise(nn.Module):
 
 
 class Sigmoid(nn.Module):
-    """sigmoid(s - ln n) of each score. Rows sum to about one at the start of training, to any number later."""
+    """sigmoid(s - ln n) of each score, n keys allowed (Ramapuram et al. 2024). Rows sum to about one before training only."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores - _count(scores).log())
 
 
 class ReluN(nn.Module):
-    """Rectified scores divided by the number of keys: exact zeros, and rows that sum to any number."""
+    """max(s, 0) / n of each score, n keys allowed (Wortsman et al. 2023): exact zeros, and rows that sum to any number."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores.relu() / _count(scores)

@@ -27,7 +27,7 @@ from entformer.nn.normalizer_functions import (
     TopK,
 )
 
-__all__ = ["NORMALIZERS", "Normalizer", "alpha_of", "get_normalizer", "make_normalizer_fn"]
+__all__ = ["NORMALIZERS", "Normalizer", "get_normalizer", "make_normalizer_fn", "resolve_alpha"]
 
 
 @dataclass(frozen=True)
@@ -211,16 +211,13 @@ def _instantiate(found: Any, name: str, heads: int) -> NormalizerFn:
     return made
 
 
-def alpha_of(
-    normalizer: Normalizer,
-    requested: float | str | LearnedAlpha | None,
-    heads: int,
-    *,
-    tied: bool = False,
-    init: float | str = "random",
-    parametrization: str = "projected",
+def resolve_alpha(
+    normalizer: Normalizer, requested: float | str | LearnedAlpha | None, heads: int, options: dict[str, Any]
 ) -> LearnedAlpha | float | None:
-    """Returns the alpha of an attention layer: the requested one ("learned", a number, a shared one), else the normalizer's."""
+    """Returns the alpha of an attention layer: the requested one ("learned", a number, a shared one), else the normalizer's.
+
+    `options` are those of a new `LearnedAlpha`.
+    """
     if requested is None:
         requested = normalizer.alpha
     elif not normalizer.learns_alpha:
@@ -230,7 +227,7 @@ def alpha_of(
             raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")
         return requested
     if requested == "learned":
-        return LearnedAlpha(heads, tied=tied, init=init, parametrization=parametrization)
+        return LearnedAlpha(heads, **options)
     if isinstance(requested, str):
         raise ArgumentError(f'alpha={requested!r} is not known; give "learned" or a number of at least 1.')
     if requested is not None and not 1.0 <= requested < float("inf"):

@@ -4,7 +4,6 @@ Data are prepared once. If the files named in the recipe have changed since, the
 (`--resume-with-new-data`), with the subwords of the model.
 """
 
-import hashlib
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -16,18 +15,21 @@ from typing import Any
 from entformer.cache import cache_root
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
 from entformer.data.corpus import ParallelCorpus, ParallelText
+from entformer.data.datasets import SPLITS
 from entformer.data.downloads import fetch
+from entformer.data.filters import PreprocessConfig
 from entformer.data.prep import prepare
 from entformer.data.prep_folder import stored
 from entformer.data.prepared import Prepared
 from entformer.data.texts import find_texts, refuse_swapped
 from entformer.decoding.direction import check_source_language
 from entformer.errors import ArgumentError, DataError
-from entformer.files import write_text
+from entformer.files import file_sha256, write_text
 from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.recipe import DataConfig
 
-SPLITS = ("train", "valid", "test")
+PREPARATION = ("vocab_size", "max_length", "max_ratio", "dedup", "clean", "lowercase", "seed")
+"""Settings of a recipe that are fields of `PreprocessConfig`."""
 LANGUAGE_SAMPLE = 200  # pairs from which the languages of the two sides are detected
 
 
@@ -58,72 +60,49 @@ def open_prepared(
         _refuse_contradictions(data, folder)
     if missing or changed is not None:
         with tempfile.TemporaryDirectory() as work:
-            corpus = _corpus(data, Path(work), say)
+            corpus = _find_corpus(data, Path(work), say)
             if corpus is not None:
-                _prepare(corpus, data, folder, say, run_subwords or data.subwords, overwrite=changed is not None)
+                say(f"preparing {corpus.name} in {folder}")
+                subwords = run_subwords or data.subwords
+                report = prepare(
+                    corpus,
+                    folder,
+                    PreprocessConfig(**{name: getattr(data, name) for name in PREPARATION}),
+                    subwords=None if subwords is None else SubwordTokenizer.load(subwords),
+                    overwrite=changed is not None,
+                )
+                for note in report.notes:
+                    say(f"  {note}")
     prepared = Prepared.open(folder)
     if "valid" not in prepared.splits:
         raise ArgumentError(f"{folder} has no validation text, which training needs; prepare it with valid files.")
     return prepared
 
 
-def _prepare(
-    corpus: ParallelCorpus,
-    data: DataConfig,
-    folder: Path,
-    say: Callable[[str], None],
-    subwords: Path | None,
-    *,
-    overwrite: bool = False,
-) -> None:
-    say(f"preparing {corpus.name} in {folder}")
-    report = prepare(
-        corpus,
-        folder,
-        vocab_size=data.vocab_size,
-        max_length=data.max_length,
-        max_ratio=data.max_ratio,
-        dedup=data.dedup,
-        clean=data.clean,
-        lowercase=data.lowercase,
-        subwords=None if subwords is None else SubwordTokenizer.load(subwords),
-        seed=data.seed,
-        overwrite=overwrite,
-    )
-    for note in report.notes:
-        say(f"  {note}")
-
-
-def _corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> ParallelCorpus | None:
+def _find_corpus(data: DataConfig, work: Path, say: Callable[[str], None]) -> ParallelCorpus | None:
     """Locates the text of the recipe, writing to `work` if need be; None if the recipe names a prepared directory only."""
     if data.corpus == "builtin":
-        return _with_tokenized(builtin_text(work, train=data.size), data)
-    if data.corpus is not None:
+        corpus = builtin_text(work, train=data.size)
+    elif data.corpus is not None:
         say(f"looking for {data.corpus} in {data.from_ or cache_folder()}")
-        return _with_tokenized(named_corpus(data.corpus, source=data.from_, layout=data.layout), data)
-    if not data.train:
+        corpus = named_corpus(data.corpus, source=data.from_, layout=data.layout)
+    elif data.train:
+        corpus = ParallelCorpus(
+            source_language=data.source_language or "",
+            target_language=data.target_language or "",
+            train=find_split(data, "train"),
+            valid=next(iter(find_split(data, "valid")), None),
+            test=next(iter(find_split(data, "test")), None),
+            name=Path(data.train[0]).name,
+        )
+        check_sides(corpus)
+    else:
         return None
-    texts = {split: texts_of(data, split) for split in SPLITS}
-    corpus = ParallelCorpus(
-        source_language=data.source_language or "",
-        target_language=data.target_language or "",
-        train=texts["train"],
-        valid=next(iter(texts["valid"]), None),
-        test=next(iter(texts["test"]), None),
-        tokenized=data.tokenized,
-        name=Path(data.train[0]).name,
-    )
-    check_sides(corpus)
-    return corpus
-
-
-def _with_tokenized(corpus: ParallelCorpus, data: DataConfig) -> ParallelCorpus:
-    """Applies `tokenized` of the recipe."""
     return corpus if data.tokenized is None else replace(corpus, tokenized=data.tokenized)
 
 
-def texts_of(data: DataConfig, split: str) -> tuple[ParallelText, ...]:
-    """Returns the texts of "train", "valid" or "test" that the recipe names."""
+def find_split(data: DataConfig, split: str) -> tuple[ParallelText, ...]:
+    """Locates the texts of "train", "valid" or "test" that the recipe names."""
     return find_texts(getattr(data, split), data.source_language or "", data.target_language or "", data.columns)
 
 
@@ -190,11 +169,11 @@ def _changed_file(data: DataConfig, folder: Path) -> Path | None:
     for split in SPLITS:
         before = [digest for text in facts["request"]["files"].get(split, []) for digest in text["files"]]
         try:
-            files = [path for text in texts_of(data, split) for path in text.files]
+            files = [path for text in find_split(data, split) for path in text.files]
         except DataError:  # missing
             continue
         for path, digest in zip(files, before, strict=False):
-            if path.is_file() and _digest(path) != digest:
+            if path.is_file() and file_sha256(path) != digest:
                 return path
     return None
 
@@ -205,16 +184,9 @@ def _refuse_contradictions(data: DataConfig, folder: Path) -> None:
     if facts is None:
         return
     request: dict[str, Any] = facts["request"]
-    prepared_with: dict[str, Any] = {
-        "vocab_size": request["vocab_size"],
-        "tokenized": facts["tokenized"],
-        "seed": request["seed"],
-        **{name: request["rules"][name] for name in ("max_length", "max_ratio", "dedup", "clean", "lowercase")},
-    }
-    if data.corpus is not None:
-        prepared_with["corpus"] = facts["corpus"]
-    else:
-        prepared_with["source_language"], prepared_with["target_language"] = facts["source_language"], facts["target_language"]
+    prepared_with = {name: {**request, **request["rules"]}[name] for name in PREPARATION}
+    names = ("tokenized", "corpus") if data.corpus is not None else ("tokenized", "source_language", "target_language")
+    prepared_with |= {name: facts[name] for name in names}
     for name, before in prepared_with.items():
         requested = getattr(data, name)
         if name in data.model_fields_set and requested is not None and before is not None and requested != before:
@@ -222,8 +194,3 @@ def _refuse_contradictions(data: DataConfig, folder: Path) -> None:
                 f"data.{name} is {requested}, but {folder} was prepared with {before}; remove data.{name}, or set "
                 "data.prepared to another directory to prepare the text again."
             )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

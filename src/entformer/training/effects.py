@@ -1,11 +1,11 @@
 """Which settings of a recipe cannot take effect, and why.
 
-A setting that the user wrote and that changes nothing is a mistake: the run would not be what the recipe says. Defaults are
-no settings. Resolved recipes leave out what has no effect, so that they can be read again. Recipes are `Any` here because
-`training/recipe.py` imports this module.
+A setting that was given and changes nothing is an error: the run would not be what the recipe says. Defaults are not settings.
+Resolved recipes skip what has no effect, so that they can be read again. Recipes are `Any` here because `training/recipe.py`
+imports this module.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from entformer.data.texts import is_tsv
 Place = tuple[str | int, ...]
 KINDS = ("encoder", "decoder", "cross")
 BUILTIN = "builtin"
-OF_CORPUS = ("source_language", "target_language", "valid", "test", "columns")
 
 
 @dataclass(frozen=True)
@@ -28,117 +27,84 @@ class Ineffective:
     """The settings that keep it from taking effect."""
     reason: str
 
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.place))} has no effect: {self.reason}."
+
 
 def without_effect(recipe: Any) -> list[Ineffective]:
-    """Return all values that change nothing, set or not."""
+    """Returns all values that change nothing, given or not."""
     return [*_data(recipe.data), *_model(recipe), *_training(recipe)]
 
 
 def ineffective(recipe: Any) -> list[Ineffective]:
-    """Return the values without effect that somebody set; null and empty lists set nothing."""
-    found = [one for one in without_effect(recipe) if _is_set(recipe, one.place)]
-    return [one for one in found if not _effective_elsewhere(recipe, one, found)]
+    """Returns the values without effect that were given."""
+    return [one for one in without_effect(recipe) if one.place in recipe.given]
 
 
-def sentence(one: Ineffective) -> str:
-    """Say what has no effect and why, without the place."""
-    return f"{'.'.join(map(str, one.place))} has no effect: {one.reason}."
+def _each(section: str, names: Iterable[str], reason: str, *causes: str) -> Iterator[Ineffective]:
+    for name in names:
+        yield Ineffective((section, name), tuple((section, cause) for cause in causes), reason)
 
 
 def _data(data: Any) -> Iterator[Ineffective]:
-    names = [field.alias or name for name, field in type(data).model_fields.items()]
     if data.corpus is None and not data.train:
-        reason = f"the prepared folder {data.prepared} decides it; leave it out, or name the text to prepare (corpus, or train)"
-        yield from _each(names, reason, ("prepared",), besides=("prepared", "corpus", "train"))
+        fields = [field.alias or name for name, field in type(data).model_fields.items()]
+        names = [name for name in fields if name not in ("prepared", "corpus", "train")]
+        decides = f"the prepared directory {data.prepared} decides it"
+        yield from _each("data", names, f"{decides}; leave it out, or name the text to prepare (corpus, or train)", "prepared")
         return
     if data.corpus is not None:
         known = datasets.CORPORA.get(data.corpus)
         pair = f" ({known.source_language}-{known.target_language})" if known is not None else ""
-        reason = (
-            f"the corpus {data.corpus} brings its own languages and files{pair}; leave it out, or name your files with train"
-        )
-        yield from _each(OF_CORPUS, reason, ("corpus",))
+        brings = f"the corpus {data.corpus} brings its own languages and files{pair}"
+        names = ["source_language", "target_language", "valid", "test", "columns"]
+        yield from _each("data", names, f"{brings}; leave it out, or name your files with train", "corpus")
     if data.corpus == BUILTIN:
-        yield from _each(("from", "layout"), "the built-in corpus comes with entformer; leave it out", ("corpus",))
+        yield from _each("data", ("from", "layout"), "the built-in corpus comes with entformer; leave it out", "corpus")
     else:
-        yield from _each(("size",), f"only the corpus {BUILTIN} can be shortened; leave it out", ("corpus", "train"))
+        yield from _each("data", ("size",), f"only the corpus {BUILTIN} can be shortened; leave it out", "corpus", "train")
     if data.train:
-        yield from _each(("layout",), "only a named corpus has layouts; leave it out", ("train",))
+        yield from _each("data", ("layout",), "only a named corpus has layouts; leave it out", "train")
         if not any(map(is_tsv, (*data.train, *data.valid, *data.test))):
-            yield from _each(("columns",), "no text is a .tsv file; leave it out", ("train",))
+            yield from _each("data", ("columns",), "no text is a .tsv file; leave it out", "train")
     if data.subwords is not None:
-        reason = f"the vocabulary is that of {data.subwords}; leave it out"
-        yield from _each(("vocab_size", "seed"), reason, ("subwords",))
-
-
-def _each(
-    names: Any, reason: str, causes: tuple[str, ...], *, section: str = "data", besides: tuple[str, ...] = ()
-) -> Iterator[Ineffective]:
-    for name in names:
-        if name not in besides:
-            yield Ineffective((section, name), tuple((section, cause) for cause in causes), reason)
+        yield from _each("data", ("vocab_size", "seed"), f"the vocabulary is that of {data.subwords}; leave it out", "subwords")
 
 
 def _model(recipe: Any) -> Iterator[Ineffective]:
-    for kind in KINDS:
-        attention = getattr(recipe.model, kind)
-        if not attention.learned:
-            shown = attention.normalizer if attention.alpha is None else f"{attention.normalizer} with alpha {attention.alpha}"
-            causes: tuple[Place, ...] = tuple(
-                ("model", where, key) for where in (kind, "attention") for key in ("normalizer", "alpha")
-            )
+    inherit = [kind for kind in KINDS if ("model", kind, "normalizer") not in recipe.given]  # from `attention`
+    for where, kinds in {**{kind: [kind] for kind in KINDS}, "attention": inherit}.items():
+        configs = [recipe.model.kinds[kind] for kind in kinds]
+        if configs and not any(config.learned for config in configs):
+            shown = configs[0].normalizer + ("" if configs[0].alpha is None else f" with alpha {configs[0].alpha}")
+            reason = f"{shown} learns no alpha; leave it out, or set alpha: learned"
             for key in ("alpha_tied", "alpha_init", "alpha_parametrization"):
-                yield Ineffective(("model", kind, key), causes, f"{shown} learns no alpha; leave it out, or set alpha: learned")
+                yield Ineffective(("model", where, key), _normalizers(where, "attention"), reason)
     if recipe.model.output != "entmax":
         reason = f"the output is {recipe.model.output}; leave it out, or set output: entmax"
-        yield Ineffective(("model", "output_alpha"), (("model", "output"),), reason)
+        yield from _each("model", ("output_alpha",), reason, "output")
+
+
+def _normalizers(*sections: str) -> tuple[Place, ...]:
+    """Returns the settings that decide whether alphas are learned."""
+    return tuple(("model", where, key) for where in sections for key in ("normalizer", "alpha"))
 
 
 def _training(recipe: Any) -> Iterator[Ineffective]:
-    if not any(getattr(recipe.model, kind).learned for kind in KINDS):
-        causes: tuple[Place, ...] = tuple(
-            ("model", where, key) for where in ("attention", *KINDS) for key in ("normalizer", "alpha")
-        )
+    training = recipe.training
+    learned = any(config.learned for config in recipe.model.kinds.values())
+    if not learned:
         for key in ("alpha_lr_factor", "alpha_start_step", "alpha_seed", "density_target"):
-            yield Ineffective(("training", key), causes, "no attention learns its alpha; leave it out")
-    if recipe.training.density_target is None or not any(getattr(recipe.model, kind).learned for kind in KINDS):
+            reason = "no attention learns its alpha; leave it out"
+            yield Ineffective(("training", key), _normalizers("attention", *KINDS), reason)
+    if training.density_target is None or not learned:
         reason = "there is no density_target; leave it out, or set density_target"
-        keys = ("density_start_step", "max_loss_increase", "reference_run")
-        yield from _each(keys, reason, ("density_target",), section="training")
-    elif recipe.training.max_loss_increase is None:
+        yield from _each("training", ("density_start_step", "max_loss_increase", "reference_run"), reason, "density_target")
+    elif training.max_loss_increase is None:
         reason = "max_loss_increase is not set; leave it out, or set max_loss_increase"
-        yield from _each(("reference_run",), reason, ("max_loss_increase",), section="training")
-    if recipe.training.average == "none":
-        reason = "average is none; leave it out, or set average: last"
-        yield from _each(("average_count",), reason, ("average",), section="training")
+        yield from _each("training", ("reference_run",), reason, "max_loss_increase")
+    if training.average == "none":
+        yield from _each("training", ("average_count",), "average is none; leave it out, or set average: last", "average")
     if recipe.decoding.length_penalty == "none":
         reason = "length_penalty is none; leave it out, or set length_penalty: average"
-        yield from _each(("length_penalty_alpha",), reason, ("length_penalty",), section="decoding")
-
-
-def _is_set(recipe: Any, place: Place) -> bool:
-    if place[0] == "model":
-        return place in recipe.model_settings
-    here: Any = recipe
-    for key in place:
-        fields = type(here).model_fields
-        name = next((name for name, field in fields.items() if key in (name, field.alias)), str(key))
-        if name not in here.model_fields_set:
-            return False
-        here = getattr(here, name)
-    return here is not None and here != ()
-
-
-def _effective_elsewhere(recipe: Any, one: Ineffective, found: list[Ineffective]) -> bool:
-    """Whether a value of `model.attention`, which is written once for all kinds, takes effect in another kind."""
-    if len(one.place) != 3 or one.place[0] != "model":
-        return False
-    places = {other.place for other in found}
-    _, kind, key = one.place
-    value = getattr(getattr(recipe.model, str(kind)), str(key))
-    return any(
-        ("model", other, key) not in places
-        and ("model", other, key) in recipe.model_settings
-        and getattr(getattr(recipe.model, other), str(key)) == value
-        for other in KINDS
-    )
+        yield from _each("decoding", ("length_penalty_alpha",), reason, "length_penalty")

@@ -6,6 +6,7 @@ Reading files, built-in recipes, `--set` and error messages with line numbers ar
 """
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -243,6 +244,17 @@ def expand_model(given: Any) -> Any:
     return full
 
 
+def _given_keys(values: Any, place: Place) -> Iterator[Place]:
+    if isinstance(values, Section):
+        values = {name: getattr(values, name) for name in values.model_fields_set}
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if value is not None and value != () and value != []:
+                inner = (*place, "from" if key == "from_" else key)
+                yield inner
+                yield from _given_keys(value, inner)
+
+
 class Recipe(Section):
     """All settings of a training run."""
 
@@ -253,12 +265,12 @@ class Recipe(Section):
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
-    _model_settings: frozenset[Place] = PrivateAttr(default=frozenset())
+    _given: frozenset[Place] = PrivateAttr(default=frozenset())
 
     @property
-    def model_settings(self) -> frozenset[Place]:
-        """The keys of `model` that were given, those of `attention` as keys of each kind: ("model", "encoder", "alpha")."""
-        return self._model_settings
+    def given(self) -> frozenset[Place]:
+        """The settings that were given, each with its sections: ("model", "attention", "alpha"). Null gives nothing."""
+        return self._given
 
     def __eq__(self, other: object) -> bool:
         """Compares the values; which of them were given and which are defaults does not matter."""
@@ -268,10 +280,8 @@ class Recipe(Section):
     @classmethod
     def _record_settings(cls, values: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
         recipe = handler(values)
-        if isinstance(values, dict) and isinstance(given := expand_model(values.get("model")), dict):
-            nested = {kind: given[kind] for kind in KINDS if isinstance(given.get(kind), dict)}
-            found = {("model", key) for key in given} | {("model", kind, key) for kind in nested for key in nested[kind]}
-            recipe._model_settings = frozenset(found)
+        if recipe is not values:
+            recipe._given = frozenset(_given_keys(values, ()))
         return recipe
 
     @field_validator("name")
@@ -298,8 +308,9 @@ class Recipe(Section):
         values = self.model_dump(mode="json", by_alias=True)
         del values["model"]["vocab_size"]
         for one in without_effect(self):
+            *sections, key = one.place
             here: Any = values
-            for key in one.place[:-1]:
-                here = here[key]
-            here.pop(one.place[-1], None)
+            for section in sections:
+                here = here.get(section, {})
+            here.pop(key, None)
         return values

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from entformer.data.prep_folder import stored
 from entformer.data.texts import find_texts, is_pair, refuse_swapped
 from entformer.errors import ArgumentError, EntformerError
-from entformer.training.effects import KINDS, Ineffective, Place, ineffective, sentence
+from entformer.training.effects import KINDS, Place, ineffective
 from entformer.training.recipe import Recipe, as_written
 
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
@@ -144,7 +144,7 @@ def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, writt
 def refuse_ineffective(recipe: Recipe) -> None:
     """Raises RecipeError if a recipe made in Python sets a value that has no effect."""
     if found := ineffective(recipe):
-        raise RecipeError([f"recipe: {sentence(one)}" for one in found])
+        raise RecipeError([f"recipe: {one}" for one in found])
 
 
 def _missing_texts(recipe: Recipe, places: dict[Place, str], shown: str) -> list[str]:
@@ -206,15 +206,11 @@ def _remove(values: dict[str, Any], place: Place) -> bool:
 
 def _without_effect(recipe: Recipe, places: dict[Place, str], shown: str, written_out: bool) -> list[str]:
     """Returns a message for every setting without effect, except those of a file that a `--set` disables."""
-    found: list[str] = []
+    found = []
     for one in ineffective(recipe):
-        place = _as_written(one.place, places)
-        own = places.get(place, shown)
         overruled = any(places.get(cause, "").startswith(_SET) for cause in one.causes)
-        if own.startswith(_SET) or not (written_out or overruled):
-            text = f"{_where(place, places, shown)}: {sentence(Ineffective(place, one.causes, one.reason))}"
-            if text not in found:
-                found.append(text)
+        if places.get(one.place, shown).startswith(_SET) or not (written_out or overruled):
+            found.append(f"{_where(one.place, places, shown)}: {one}")
     return found
 
 

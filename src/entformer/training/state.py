@@ -5,7 +5,6 @@ sums of the current log interval, the ranking of the validations. The learning r
 """
 
 import random
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,32 +24,31 @@ from entformer.training.ranks import Ranks
 _RANDOM = "random/"
 
 
-@dataclass
-class Progress:
+class Progress(BaseModel):
     """State of a training other than tensors."""
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
+    step: NonNegativeInt = 0
+    epoch: NonNegativeInt = 0
+    position: NonNegativeInt = 0
     """Batches of the epoch that are done, of each process."""
-    target_tokens: int = 0
+    target_tokens: NonNegativeInt = 0
     seconds: float = 0.0
     """Spent on updates."""
-    interval: list[float] = field(default_factory=lambda: [0.0] * 6)
+    interval: Annotated[list[float], Field(min_length=6, max_length=6)] = [0.0] * 6
     """Since the last line of the log: loss, nll, correct, tokens, sum of gradient norms, updates."""
-    alpha_gradients: list[float] = field(default_factory=list)
+    alpha_gradients: list[float] = []
     """Since the last line of the log: `AlphaGradients.state`."""
-    density: dict[str, Any] = field(default_factory=dict)
+    density: dict[str, Any] = {}
     """`DensityTarget.state`, where there is a density to reach."""
     validated: int = -1
     """The step of the last validation."""
-    best: list[tuple[int, float]] = field(default_factory=list)
+    best: list[tuple[int, float]] = []
     """(step, value) of the best validations, best first; higher is better."""
-    worse: int = 0
+    worse: NonNegativeInt = 0
     """Validations since the best one."""
 
     def rank(self, step: int, value: float, keep: int) -> bool:
-        """Enter a validation into the ranking; whether it is the best so far. Of equals the earlier one is better."""
+        """Ranks a validation; returns whether it is the best so far. Of equals the earlier one is better."""
         is_best = not self.best or value > self.best[0][1]
         self.best = sorted([*self.best, (step, value)], key=lambda entry: (-entry[1], entry[0]))[:keep]
         self.worse = 0 if is_best else self.worse + 1
@@ -58,7 +56,7 @@ class Progress:
 
 
 def random_tensors(ranks: Ranks) -> dict[str, Tensor]:
-    """The random states of all processes. Every process must call this."""
+    """Returns the random states of all processes. Every process must call this."""
     states = {f"{_RANDOM}torch.{rank}": state for rank, state in enumerate(ranks.collect(torch.get_rng_state()))}
     if ranks.device.type == "cuda":
         own = torch.cuda.get_rng_state(ranks.device)
@@ -77,7 +75,7 @@ def save_progress(
     scheduled: bool,
     data_fingerprint: str,
 ) -> Checkpoint:
-    """Write a checkpoint and point last.json to it."""
+    """Writes a checkpoint and points last.json to it."""
 
     def write(path: Path) -> None:
         save_weights(path / "model.safetensors", model)
@@ -85,7 +83,7 @@ def save_progress(
 
     version, numbers, gauss = random.getstate()
     state: dict[str, Any] = {
-        **asdict(progress),
+        **progress.model_dump(),
         "scheduled": scheduled,
         "data_fingerprint": data_fingerprint,
         "processes": ranks.size,
@@ -101,78 +99,60 @@ def save_progress(
 def load_progress(
     checkpoint: Checkpoint, *, model: Seq2Seq, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
 ) -> tuple[Progress, list[str]]:
-    """Fill model, optimizer and random states; the numbers, and remarks on what is not as it was."""
-    state = _checked_state(checkpoint)
+    """Loads model, optimizer and random states; returns the progress, and remarks on what is not as it was."""
+    state = _read_state(checkpoint)
     checkpoint.verify("state.safetensors")  # load_weights looks at the other file
     load_weights(checkpoint.weights, model)
     tensors = read_tensors(checkpoint.tensors)
     moments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_RANDOM)}
     load_optimizer_tensors(optimizer, model, moments, str(checkpoint.tensors))
-    names = set(Progress.__dataclass_fields__)
-    progress = Progress(**{name: value for name, value in state.items() if name in names})
-    # When training goes on from an older checkpoint, better ones of later steps may have replaced some of its ranking.
+    progress = Progress.model_validate(state.model_dump())
+    # When training resumes from an older checkpoint, better ones of later steps may have replaced some of its ranking.
     here = {other.step for other in RunFolder(checkpoint.path.parent.parent).complete()}
     progress.best = [(step, value) for step, value in progress.best if step in here]
-    remarks = _remarks(state, ranks)
-    processes = state["processes"]
-    version, numbers, gauss = state["python_random"]
+    version, numbers, gauss = state.python_random
     try:
         random.setstate((version, tuple(numbers), gauss))
-        if processes == ranks.size:
+        if state.processes == ranks.size:
             torch.set_rng_state(tensors[f"{_RANDOM}torch.{ranks.rank}"])
             if ranks.device.type == "cuda" and f"{_RANDOM}cuda.{ranks.rank}" in tensors:
                 torch.cuda.set_rng_state(tensors[f"{_RANDOM}cuda.{ranks.rank}"], ranks.device)
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as problem:
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as err:
         raise DataError(
-            f"{checkpoint.path} is damaged: its random states cannot be restored ({problem}); remove that checkpoint."
-        ) from problem
-    if processes != ranks.size:
-        progress.position = progress.position * processes // ranks.size
+            f"{checkpoint.path} is damaged: its random states cannot be restored ({err}); remove that checkpoint."
+        ) from err
+    if state.processes != ranks.size:
+        progress.position = progress.position * state.processes // ranks.size
         torch.manual_seed(seed + progress.step + ranks.rank)
-    return progress, remarks
+    return progress, _remarks(state, ranks)
 
 
-class _State(BaseModel):
-    """The types of state.json, so that a wrong one is named before anything is filled."""
+class _State(Progress):
+    """state.json: the progress, and what resuming compares and restores."""
 
-    step: NonNegativeInt
-    epoch: NonNegativeInt
-    position: NonNegativeInt
-    target_tokens: NonNegativeInt
-    seconds: float
-    interval: Annotated[list[float], Field(min_length=6, max_length=6)]
-    alpha_gradients: list[float] = []
-    density: dict[str, Any] = {}
-    validated: int
-    best: list[tuple[int, float]]
-    worse: NonNegativeInt
     processes: PositiveInt
     threads: int
     versions: dict[str, str]
     python_random: tuple[int, list[int], float | None]
 
 
-def _checked_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """state.json with every value of its type."""
-    state = checkpoint.state()
+def _read_state(checkpoint: Checkpoint) -> _State:
+    """Reads state.json with every value of its type."""
+    path = checkpoint.path / "state.json"
     try:
-        checked = _State.model_validate(state)
-    except ValidationError as problem:
-        raise DataError(
-            f"{checkpoint.path / 'state.json'} is damaged ({first_problem(problem)}); remove that checkpoint."
-        ) from problem
-    if checked.step != checkpoint.step:
-        raise DataError(
-            f"{checkpoint.path / 'state.json'} is of step {checked.step}, not of this checkpoint; remove that checkpoint."
-        )
-    return state | checked.model_dump()
+        state = _State.model_validate(checkpoint.state())
+    except ValidationError as err:
+        raise DataError(f"{path} is damaged ({first_problem(err)}); remove that checkpoint.") from err
+    if state.step != checkpoint.step:
+        raise DataError(f"{path} is of step {state.step}, not of this checkpoint; remove that checkpoint.")
+    return state
 
 
-def _remarks(state: dict[str, Any], ranks: Ranks) -> list[str]:
-    """What differs from the run so far and keeps it from going on bit for bit."""
+def _remarks(state: _State, ranks: Ranks) -> list[str]:
+    """Returns what differs from the run so far, so that resuming is not bitwise identical."""
     now = {
-        "processes": (state["processes"], ranks.size),
-        "threads": (state["threads"], torch.get_num_threads()),
-        "torch": (state["versions"].get("torch"), torch.__version__),
+        "processes": (state.processes, ranks.size),
+        "threads": (state.threads, torch.get_num_threads()),
+        "torch": (state.versions.get("torch"), torch.__version__),
     }
     return [f"{what}: {before} before, {after} now" for what, (before, after) in now.items() if before != after]

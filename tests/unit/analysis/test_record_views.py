@@ -43,7 +43,7 @@ def test_notebooks_show_a_rectangle_per_weight(record: AttentionRecord) -> None:
 def test_drawings_that_leave_weights_out_say_so(record: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise what is left out would look like exact zeros."""
     most = max(len(rows.col) for rows in record.heads.values())
-    monkeypatch.setattr("entformer.decoding.record_html.MOST_CELLS", most - 1)
+    monkeypatch.setattr("entformer.decoding.records.MOST_CELLS", most - 1)
     page = record._repr_html_()
     cut = sum(len(rows.col) == most for rows in record.heads.values())
     assert page.count(f"largest {most - 1} of {most} weights") == cut

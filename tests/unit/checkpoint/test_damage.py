@@ -3,71 +3,29 @@
 import json
 import os
 import stat
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from entformer.checkpoint import RunFolder, average_checkpoints, load_run, load_weights, model_info, save_weights
-from entformer.checkpoint.average import best_checkpoints
+from entformer.checkpoint import RunFolder, average_checkpoints, load_run
 from entformer.checkpoint.folder import Checkpoint
-from entformer.checkpoint.weights import save_tensors
 from entformer.errors import ArgumentError, DataError
 from entformer.files import read_json, write_json
-from entformer.models.config import Seq2SeqConfig
 from entformer.models.seq2seq import Seq2Seq
-from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.optim import make_optimizer
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
-from entformer.training.state import Progress, load_progress, random_tensors, save_progress
+from entformer.training.state import Progress, load_progress
 
-SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidden": 16}
-
-
-@pytest.fixture(scope="module")
-def subwords() -> SubwordTokenizer:
-    return SubwordTokenizer.train(["a b c d e f", "b a d c f e"] * 5, vocab_size=280)
+Make = Callable[..., Seq2Seq]
 
 
-def model_of(size: int, seed: int = 1) -> Seq2Seq:
-    torch.manual_seed(seed)
-    return Seq2Seq(Seq2SeqConfig.from_dict({**SIZES, "vocab_size": size}))
-
-
-@pytest.fixture
-def run(tmp_path: Path, subwords: SubwordTokenizer) -> RunFolder:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    subwords.save(folder.subwords)
-    config = model_of(subwords.size).config
-    languages: dict[str, Any] = {"source_language": "xx", "target_language": "yy", "tokenized": False, "lowercase": True}
-    write_json(folder.model, model_info(config, subwords, data_fingerprint="0123", **languages))
-    ranks = Ranks("cpu")
-    for step in (4, 8, 12):
-        model = model_of(subwords.size, step)
-        progress = Progress(step=step, best=[(4, 9.0)])
-        save_progress(
-            folder,
-            progress,
-            model=model,
-            optimizer=make_optimizer(model, TrainingConfig()),
-            random_states=random_tensors(ranks),
-            ranks=ranks,
-            scheduled=True,
-            data_fingerprint="0123",
-        )
-    folder.set_pointer("best", folder.checkpoint("4"), metric="bleu", value=9.0)
-    return folder
-
-
-def resume(folder: RunFolder, size: int) -> Progress:
+def resume(folder: RunFolder, make_model: Make) -> Progress:
     latest = folder.latest()
     assert latest is not None
-    model = model_of(size)
+    model = make_model()
     return load_progress(latest, model=model, optimizer=make_optimizer(model, TrainingConfig()), ranks=Ranks("cpu"), seed=1)[0]
 
 
@@ -91,22 +49,18 @@ def without_checksums(checkpoint: Checkpoint) -> None:
 # ---- one bit ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors"])
-def test_one_flipped_bit_is_found_before_training_goes_on(run: RunFolder, subwords: SubwordTokenizer, victim: str) -> None:
-    newest = run.checkpoint("12")
-    flip(newest.path / victim)
+@pytest.mark.parametrize("victim", ["model.safetensors", "state.safetensors", "state.json"])
+def test_a_changed_file_is_found_before_training_goes_on(run: RunFolder, make_model: Make, victim: str) -> None:
+    path = run.checkpoint("12").path / victim
+    if victim == "state.json":
+        path.write_text(path.read_text().replace('"position": 0', '"position": 7'))
+    else:
+        flip(path)
     with pytest.raises(DataError, match=rf"step-00000012/{victim} is damaged: its content does not match its checksum"):
-        resume(run, subwords.size)
+        resume(run, make_model)
 
 
-def test_a_changed_number_in_the_state_is_found(run: RunFolder, subwords: SubwordTokenizer) -> None:
-    path = run.checkpoint("12").path / "state.json"
-    path.write_text(path.read_text().replace('"position": 0', '"position": 7'))
-    with pytest.raises(DataError, match=r"state\.json is damaged: its content does not match its checksum"):
-        resume(run, subwords.size)
-
-
-def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: SubwordTokenizer) -> None:
+def test_one_flipped_bit_is_found_before_translating(run: RunFolder) -> None:
     flip(run.checkpoint("4").weights)
     expected = r"model\.safetensors is damaged: .* checksum; use another checkpoint: step-00000008, step-00000012\."
     for which in ("best", "step-4", run.checkpoint("4").path):
@@ -116,20 +70,15 @@ def test_one_flipped_bit_is_found_before_translating(run: RunFolder, subwords: S
         load_run(run.path, run.checkpoint("4").weights)
     with pytest.raises(DataError, match=r"step-00000004/model\.safetensors is damaged"):
         average_checkpoints(run, ["4", "8"])
-    with pytest.raises(DataError, match=expected):
-        load_weights(run.checkpoint("4").weights, model_of(subwords.size))
     assert load_run(run.path, "last").step == 12
-
-
-def test_one_flipped_bit_in_averaged_weights_is_found(run: RunFolder) -> None:
-    flip(average_checkpoints(run, ["4", "8"]))
+    flip(average_checkpoints(run, ["8", "12"]))
     with pytest.raises(DataError, match=r"averaged/model\.safetensors is damaged: .*recreate it with: entformer average"):
         load_run(run.path, "averaged")
 
 
-def test_checkpoints_without_checksums_still_load(run: RunFolder, subwords: SubwordTokenizer) -> None:
+def test_checkpoints_without_checksums_still_load(run: RunFolder, make_model: Make) -> None:
     without_checksums(run.checkpoint("12"))
-    assert resume(run, subwords.size).step == 12
+    assert resume(run, make_model).step == 12
     assert run.set_damaged_aside() == []
     assert load_run(run.path, "last").step == 12
     average_checkpoints(run, ["4", "12"])
@@ -142,15 +91,13 @@ def test_checkpoints_without_checksums_still_load(run: RunFolder, subwords: Subw
 # ---- going on from an older one -----------------------------------------------------------------------------------------
 
 
-def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(
-    run: RunFolder, subwords: SubwordTokenizer
-) -> None:
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(run: RunFolder, make_model: Make) -> None:
     flip(run.checkpoint("12").tensors)
     (note,) = run.set_damaged_aside()
     assert note.startswith("WARNING: ")
     assert "state.safetensors is damaged" in note
     assert "resumes from step-00000008 and repeats the 4 steps in between" in note
-    assert resume(run, subwords.size).step == 8
+    assert resume(run, make_model).step == 8
     assert (run.checkpoints / "damaged-step-00000012" / "state.safetensors").is_file()
     assert run.set_damaged_aside() == []  # said once
 
@@ -163,21 +110,11 @@ def test_with_no_whole_checkpoint_training_does_not_silently_start_again(run: Ru
     assert [checkpoint.step for checkpoint in run.complete()] == [4]
 
 
-def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder, subwords: SubwordTokenizer) -> None:
+def test_the_ranking_names_only_checkpoints_that_are_still_there(run: RunFolder, make_model: Make) -> None:
     run.prune([8, 12])  # a better one of step 12 took the place of step 4
     flip(run.checkpoint("12").weights)
     run.set_damaged_aside()
-    assert resume(run, subwords.size).best == []
-
-
-def test_a_pointer_to_a_checkpoint_that_is_gone_is_told(run: RunFolder) -> None:
-    run.prune([8, 12])
-    with pytest.warns(UserWarning, match=r"checkpoint named in .*best\.json is missing or incomplete; the last one is used"):
-        assert load_run(run.path).step == 12
-    run.set_pointer("best", run.checkpoint("8"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_run(run.path).step == 8
+    assert resume(run, make_model).best == []
 
 
 # ---- files that people or programs changed ------------------------------------------------------------------------------
@@ -194,18 +131,18 @@ STATES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("said", STATES)
-def test_a_state_of_other_types_is_one_sentence(run: RunFolder, subwords: SubwordTokenizer, said: str) -> None:
+def test_a_state_of_other_types_is_one_sentence(run: RunFolder, make_model: Make, said: str) -> None:
     newest = run.checkpoint("12")
     without_checksums(newest)
     state = newest.state()
     STATES[said](state)
     (newest.path / "state.json").write_text(json.dumps(state))
     with pytest.raises(DataError, match=said) as caught:
-        resume(run, subwords.size)
+        resume(run, make_model)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\x00\x01", "[" * 100_000, '{"format": 1}', '{"format": 2}'])
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '{"format": 1}'])
 def test_json_files_of_other_content_are_one_sentence(run: RunFolder, text: str) -> None:
     average_checkpoints(run, ["4"])
     for path, which in (
@@ -230,23 +167,6 @@ def test_a_model_file_of_other_types_names_the_key(run: RunFolder, changed: dict
     write_json(run.model, read_json(run.model) | changed)
     with pytest.raises(DataError, match=rf"model\.json is damaged \({next(iter(changed))}.*\); restore it from a copy\."):
         load_run(run.path)
-
-
-def test_a_model_too_large_to_build_is_one_sentence(run: RunFolder) -> None:
-    info = read_json(run.model)
-    info["model"] |= {"width": 2**40, "hidden": 2**40}
-    write_json(run.model, info)
-    with pytest.raises(DataError, match=r"model\.json") as caught:
-        load_run(run.path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_ranking_of_other_types_is_one_sentence(run: RunFolder) -> None:
-    newest = run.checkpoint("12")
-    without_checksums(newest)
-    (newest.path / "state.json").write_text(json.dumps(newest.state() | {"best": [1, 2]}))
-    with pytest.raises(DataError, match=r"state\.json is damaged: `best`"):
-        best_checkpoints(run, 2)
 
 
 def test_a_lock_that_cannot_be_taken_is_an_error(run: RunFolder) -> None:
@@ -285,17 +205,3 @@ def test_temporary_files_are_removed_by_the_next_start(run: RunFolder) -> None:
     assert run.remove_incomplete() == []
     assert sorted(path for path in run.path.rglob("*") if path.is_file()) == kept
     assert not (run.path / ".prepared.77.old").exists()
-
-
-def test_state_of_a_step_saved_again_matches_its_checksum(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-
-    def write(path: Path) -> None:
-        save_weights(path / "model.safetensors", torch.nn.Linear(2, 2))
-        save_tensors(path / "state.safetensors", {"x": torch.zeros(1)})
-
-    folder.save(1, write, {"step": 1, "loss": float("nan"), "rate": 1e-300})
-    again = folder.save(1, write, {"step": 1, "validated": 1, "0.1": [0.1, 1e22, -0.0]})
-    again.verify()
-    assert again.state()["validated"] == 1

@@ -57,11 +57,6 @@ def test_truncation_only_when_asked_for(tmp_path: Path) -> None:
     assert found.left_over == 2
 
 
-def test_exotic_separators_do_not_shift_the_pairs(tmp_path: Path) -> None:
-    text = ParallelText(write(tmp_path / "a", ["one\u2028still one", "two"]), write(tmp_path / "b", ["eins\x85", "zwei\x0c!"]))
-    assert [pair.target for pair in text.pairs()] == ["eins\x85", "zwei\x0c!"]
-
-
 def test_the_same_file_for_both_sides(tmp_path: Path) -> None:
     path = write(tmp_path / "train.en", ["one"])
     (tmp_path / "link.de").symlink_to(path)

@@ -25,6 +25,7 @@ def test_entries_are_consistent(info: DatasetInfo) -> None:
         assert set.union(*(part.downloads for part in parts)) == {entry.file for entry in layout.downloads}
         for entry in layout.downloads:
             assert entry.sha256 is None or re.fullmatch("[0-9a-f]{64}", entry.sha256)
+            assert entry.url.startswith("https://") or entry.sha256
         for part in parts:
             for name, language in ((part.source, info.source_language), (part.target, info.target_language)):
                 assert re.sub(r"\.(gz|sgm|xml)$", "", name).endswith(f".{language}")

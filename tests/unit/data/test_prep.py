@@ -1,7 +1,6 @@
 """`prepare`: what is left out and reported, what is never touched, and that the folder appears whole or not at all."""
 
 import os
-import shutil
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +11,16 @@ import pytest
 
 from entformer.data import prep as prep_module
 from entformer.data.corpus import ParallelCorpus, ParallelText
+from entformer.data.filters import PreprocessConfig
 from entformer.data.prep import prepare
 from entformer.data.prep_report import PrepReport
 from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError, RunFailed
-from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SubwordTokenizer
+from entformer.text.tokenizer import SubwordTokenizer
 
 Make = Callable[..., ParallelCorpus]
 Good = Callable[..., list[tuple[str, str]]]
+SMALL = PreprocessConfig(vocab_size=400)
 
 
 def lines_left_out(report: PrepReport) -> dict[str, list[int]]:
@@ -28,7 +29,7 @@ def lines_left_out(report: PrepReport) -> dict[str, list[int]]:
 
 def test_a_prepared_folder_gives_everything_back(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(60)
-    report = prepare(corpus(good[:40], good[40:50], good[50:]), tmp_path / "out", vocab_size=400)
+    report = prepare(corpus(good[:40], good[40:50], good[50:]), tmp_path / "out", SMALL)
     opened = Prepared.open(tmp_path / "out")
     assert (opened.source_language, opened.target_language) == ("en", "de")
     assert opened.splits == ("train", "valid", "test")
@@ -47,7 +48,7 @@ def test_a_prepared_folder_gives_everything_back(corpus: Make, pairs: Good, tmp_
 def test_an_empty_side_drops_the_pair_and_names_the_lines(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(40)
     good[3], good[7], good[9] = ("", good[3][1]), (good[7][0], "  \t"), ("", "")
-    report = prepare(corpus(good, [("", "leer"), ("x", "")]), tmp_path / "out", vocab_size=400)
+    report = prepare(corpus(good, [("", "leer"), ("x", "")]), tmp_path / "out", SMALL)
     assert lines_left_out(report) == {"empty": [4, 8, 10]}
     opened = Prepared.open(tmp_path / "out")
     assert len(opened.store("train")) == 37
@@ -62,32 +63,34 @@ def test_a_mismatch_stops_before_anything_is_made(corpus: Make, pairs: Good, tmp
     with spec.train[0].source.open("a") as file:
         file.write("one line more\n")
     with pytest.raises(DataError, match=r"train\.en has 31 lines and .*train\.de has 30"):
-        prepare(spec, tmp_path / "out", vocab_size=400)
+        prepare(spec, tmp_path / "out", SMALL)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*"))
-    report = prepare(spec, tmp_path / "out", vocab_size=400, allow_truncate=True)
+    report = prepare(spec, tmp_path / "out", replace(SMALL, allow_truncate=True))
     assert report.train[0].found.left_over == 1
 
 
 def test_nul_bytes_drop_the_pair_or_are_cleaned(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(30)
     broken = [*good[:5], (good[5][0].replace("the", "t\0he"), good[5][1]), *good[6:]]
-    report = prepare(corpus(broken), tmp_path / "dropped", vocab_size=400)
+    report = prepare(corpus(broken), tmp_path / "dropped", SMALL)
     assert lines_left_out(report) == {"nul": [6]}
-    report = prepare(corpus(broken), tmp_path / "cleaned", vocab_size=400, clean=True)
+    report = prepare(corpus(broken), tmp_path / "cleaned", replace(SMALL, clean=True))
     assert report.kept == 30
     opened = Prepared.open(tmp_path / "cleaned")
     assert opened.subwords.decode(opened.store("train")[5][0]) == good[5][0]
     with pytest.raises(DataError, match=r"valid\.en:2: byte 2 of the line .* is a NUL.* --clean` removes it"):
-        prepare(corpus(good, [("x", "y"), ("a\0b", "c")]), tmp_path / "never", vocab_size=400)
+        prepare(corpus(good, [("x", "y"), ("a\0b", "c")]), tmp_path / "never", SMALL)
 
 
-def test_very_long_sentences_are_counted_and_left_out(corpus: Make, pairs: Good, tmp_path: Path) -> None:
+def test_long_and_uneven_pairs_are_counted_and_left_out(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(30)
+    good[4] = (good[4][0], "der " * 48)
+    good[5] = ("dog", "der alte rote hund")  # short ones may differ
     good[11] = ("word " * 5000, "wort " * 5000)
     held_out = [("lang " * 3000, "long " * 3000)]
-    report = prepare(corpus(good, held_out), tmp_path / "out", vocab_size=400, max_length=50)
-    assert lines_left_out(report) == {"too long": [12]}
+    report = prepare(corpus(good, held_out), tmp_path / "out", replace(SMALL, max_length=50))
+    assert lines_left_out(report) == {"ratio": [5], "too long": [12]}
     assert report.longest_seen >= 5000
     assert report.sides["source"].percentiles["100"] <= 50
     assert len(Prepared.open(tmp_path / "out").store("valid")[0][0]) >= 3000  # held-out text is never filtered
@@ -97,7 +100,7 @@ def test_a_large_corpus_is_never_whole_in_memory(
     corpus: Make, pairs: Good, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = pairs(200)
-    prepare(corpus(good), tmp_path / "before", vocab_size=400)  # modules that load at their first use are not counted
+    prepare(corpus(good), tmp_path / "before", SMALL)  # modules that load at their first use are not counted
     spec = corpus([(source * 8, target * 8) for source, target in good])
     for path in spec.train[0].files:  # 1,000 lines of about 350 characters
         path.write_bytes(path.read_bytes() * 5)
@@ -105,7 +108,7 @@ def test_a_large_corpus_is_never_whole_in_memory(
     size = sum(path.stat().st_size for path in spec.train[0].files)
     monkeypatch.setattr(prep_module, "CHUNK", 8)
     tracemalloc.start()
-    prepare(spec, tmp_path / "out", subwords=vocabulary, max_length=1000, max_ratio=50)
+    prepare(spec, tmp_path / "out", PreprocessConfig(max_length=1000, max_ratio=50), subwords=vocabulary)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < size / 1.5  # whole, it would take more than its size: every line is an object
@@ -114,54 +117,28 @@ def test_a_large_corpus_is_never_whole_in_memory(
     assert isinstance(store.source.ids.base, np.memmap)
 
 
-def test_the_vocabulary_is_learned_from_a_sample(pairs: Good) -> None:
-    taken = 0
-
-    def endless(count: int) -> object:
-        nonlocal taken
-        for source, _ in pairs(50) * (count // 50):
-            taken += 1
-            yield source
-
-    made = SubwordTokenizer.train(endless(5000), vocab_size=400, sample=40)  # type: ignore[arg-type]
-    assert taken == 5000
-    assert made.size <= 400
-
-
 def test_overlap_is_reported_and_dedup_removes_it(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(50)
     train = [*good[:30], good[2], good[2], (good[41][0], "anders übersetzt ."), good[45]]
     spec = corpus(train, good[30:40], good[40:])
-    report = prepare(spec, tmp_path / "out", vocab_size=400)
+    report = prepare(spec, tmp_path / "out", SMALL)
     assert report.kept == 34
     assert report.train[0].duplicates.lines == [31, 32]
     assert (report.overlap["test"].sources, report.overlap["test"].pairs) == (2, 1)
     assert report.overlap["test"].train_lines.lines == [34]
     assert (report.overlap["valid"].sources, report.overlap["valid"].pairs) == (0, 0)
-    report = prepare(spec, tmp_path / "dedup", vocab_size=400, dedup=True)
+    report = prepare(spec, tmp_path / "dedup", replace(SMALL, dedup=True))
     assert lines_left_out(report) == {"duplicate": [31, 32], "held out": [34]}
     assert report.kept == 31
 
 
 def test_identical_sides_are_left_out_unless_kept(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = [*pairs(30), ("Berlin", "Berlin"), ("OK", "OK")]
-    assert lines_left_out(prepare(corpus(good), tmp_path / "out", vocab_size=400)) == {"identical": [31, 32]}
-    assert prepare(corpus(good), tmp_path / "kept", vocab_size=400, keep_identical=True).kept == 32
-
-
-def test_the_same_text_twice_is_refused(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    copied = [(source, source) for source, _ in pairs(30)]
-    with pytest.raises(DataError, match="source and target are equal in 30 of 30 lines; was one text given twice"):
-        prepare(corpus(copied), tmp_path / "out", vocab_size=400)
-    assert prepare(corpus(copied), tmp_path / "out", vocab_size=400, keep_identical=True).kept == 30
-
-
-def test_a_huge_length_ratio_is_left_out(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    good = pairs(30)
-    good[4] = (good[4][0], good[4][1] * 12)
-    good[5] = ("dog", "der alte rote hund")  # short ones may differ
-    report = prepare(corpus(good), tmp_path / "out", vocab_size=600)
-    assert lines_left_out(report) == {"ratio": [5]}
+    assert lines_left_out(prepare(corpus(good), tmp_path / "out", SMALL)) == {"identical": [31, 32]}
+    assert prepare(corpus(good), tmp_path / "kept", replace(SMALL, keep_identical=True)).kept == 32
+    copied = [(source, source) for source, _ in good]
+    with pytest.raises(DataError, match="source and target are equal in 32 of 32 lines; was one text given twice"):
+        prepare(corpus(copied), tmp_path / "never", SMALL)
 
 
 def test_malformed_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path) -> None:
@@ -171,78 +148,61 @@ def test_malformed_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path)
     path.write_text("\n".join(rows), encoding="utf-8")
     spec = ParallelCorpus("en", "de", (ParallelText(path),))
     with pytest.raises(DataError, match=r"pairs\.tsv:10: expected 2 tab-separated columns, got 3"):
-        prepare(spec, tmp_path / "out", vocab_size=400)
-    report = prepare(spec, tmp_path / "out", vocab_size=400, clean=True)
+        prepare(spec, tmp_path / "out", SMALL)
+    report = prepare(spec, tmp_path / "out", replace(SMALL, clean=True))
     assert (report.pairs, report.kept, lines_left_out(report)) == (30, 29, {"malformed row": [10]})
     assert report.train[0].found.source.no_last_newline
-
-
-def test_special_symbols_reach_the_store_as_text(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    good = [*pairs(30), ("<s> <unk> ▁ </s>", "</s> <pad> ▁▁ <s>")]
-    prepare(corpus(good), tmp_path / "out", vocab_size=400)
-    opened = Prepared.open(tmp_path / "out")
-    store = opened.store("train")
-    assert min(int(store.source.ids.min()), int(store.target.ids.min())) >= NUM_SPECIAL_TOKENS
-    assert tuple(opened.subwords.decode(ids) for ids in store[30]) == good[30]
 
 
 def test_an_existing_folder_is_not_overwritten_by_chance(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     out = tmp_path / "out"
     spec = corpus(pairs(30))
-    prepare(spec, out, vocab_size=400)
+    prepare(spec, out, SMALL)
     with pytest.raises(ArgumentError, match="out exists; choose another directory, or pass --overwrite"):
-        prepare(spec, out, vocab_size=400)
-    assert prepare(spec, out, vocab_size=390, overwrite=True).vocabulary == 390
+        prepare(spec, out, SMALL)
+    assert prepare(spec, out, PreprocessConfig(vocab_size=390), overwrite=True).vocabulary == 390
     precious = tmp_path / "thesis"
     precious.mkdir()
     (precious / "thesis.tex").write_text("years of work")
     with pytest.raises(ArgumentError, match="thesis is not a prepared directory and is not overwritten"):
-        prepare(spec, precious, vocab_size=400, overwrite=True)
+        prepare(spec, precious, SMALL, overwrite=True)
     assert (precious / "thesis.tex").exists()
 
 
-def test_missing_files_are_told_before_any_work(corpus: Make, pairs: Good, tmp_path: Path) -> None:
+def test_unusable_files_and_directories_are_errors_before_any_work(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     spec = replace(corpus(pairs(30)), test=ParallelText(tmp_path / "test.en", tmp_path / "test.de"))
     with pytest.raises(DataError, match=r"test\.en: there is no such file"):
         prepare(spec, tmp_path / "out")
     assert not list(tmp_path.glob(".*"))
-
-
-def test_a_place_that_cannot_be_written(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"the directory .*file/out cannot be created \(.*\); choose another one"):
-        prepare(corpus(pairs(30)), tmp_path / "file" / "out", vocab_size=400)
+        prepare(corpus(pairs(30)), tmp_path / "file" / "out", SMALL)
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_behind(
     corpus: Make, pairs: Good, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = corpus(pairs(30))
-    full = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(prep_module.shutil, "disk_usage", lambda _: full)
-    with pytest.raises(DataError, match="the disk has 0 MB free and the ids may need 0 MB; free some space"):
-        prepare(spec, tmp_path / "out", vocab_size=400)
-    monkeypatch.undo()
 
     def no_space(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(prep_module.StoreWriter, "add", no_space)
     with pytest.raises(RunFailed, match=r"the disk is full: .*out could not be written"):
-        prepare(spec, tmp_path / "out", vocab_size=400)
+        prepare(spec, tmp_path / "out", SMALL)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*"))
 
 
 def test_empty_files_and_nothing_left(corpus: Make, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the training text is empty"):
-        prepare(corpus([]), tmp_path / "out", vocab_size=400)
+        prepare(corpus([]), tmp_path / "out", SMALL)
     with pytest.raises(DataError, match=r"all 2 training pairs were dropped by the filters \(2 empty\)"):
-        prepare(corpus([("", "a"), ("b", "")]), tmp_path / "out", vocab_size=400)
+        prepare(corpus([("", "a"), ("b", "")]), tmp_path / "out", SMALL)
     with pytest.raises(DataError, match=r"all 1 training pairs were dropped by the filters \(1 too long\)"):
-        prepare(corpus([("a long one", "ein langer")]), tmp_path / "out", vocab_size=400, max_length=1)
+        prepare(corpus([("a long one", "ein langer")]), tmp_path / "out", replace(SMALL, max_length=1))
     with pytest.raises(DataError, match="the valid text is empty"):
-        prepare(corpus([("a", "b")], []), tmp_path / "out", vocab_size=400)
+        prepare(corpus([("a", "b")], []), tmp_path / "out", SMALL)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------------
@@ -250,19 +210,19 @@ def test_empty_files_and_nothing_left(corpus: Make, tmp_path: Path) -> None:
 
 def test_equal_input_gives_equal_folders(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     spec = corpus(pairs(30), pairs(10, 2))
-    fingerprints = {prepare(spec, tmp_path / name, vocab_size=400).fingerprint for name in ("one", "two")}
+    fingerprints = {prepare(spec, tmp_path / name, SMALL).fingerprint for name in ("one", "two")}
     assert len(fingerprints) == 1
-    assert prepare(corpus(pairs(29), pairs(10, 2)), tmp_path / "three", vocab_size=400).fingerprint not in fingerprints
+    assert prepare(corpus(pairs(29), pairs(10, 2)), tmp_path / "three", SMALL).fingerprint not in fingerprints
 
 
 def test_lowercase_is_done_or_found(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(30)
-    prepare(corpus(good, good[:3]), tmp_path / "done", vocab_size=400, lowercase=True)
+    prepare(corpus(good, good[:3]), tmp_path / "done", replace(SMALL, lowercase=True))
     opened = Prepared.open(tmp_path / "done")
     assert opened.lowercase
     assert opened.text("valid")[0] == [source.lower() for source, _ in good[:3]]
     lower = [(source.lower(), target.lower()) for source, target in good]
-    report = prepare(corpus(lower), tmp_path / "found", vocab_size=400)
+    report = prepare(corpus(lower), tmp_path / "found", SMALL)
     assert report.lowercase
     assert any("no capital letter" in note for note in report.notes)
 
@@ -279,7 +239,7 @@ def test_several_training_texts_are_one_corpus(
 ) -> None:
     good = pairs(40)
     spec = replace(corpus(good[:20]), train=(text("one", good[:20]), text("two", [*good[20:], ("", "x"), good[0]])))
-    report = prepare(spec, tmp_path / "out", vocab_size=400, dedup=True)
+    report = prepare(spec, tmp_path / "out", replace(SMALL, dedup=True))
     assert [part.kept for part in report.train] == [20, 20]
     assert lines_left_out(report) == {"empty": [21], "duplicate": [22]}
 
@@ -289,6 +249,6 @@ def test_folders_that_are_not_prepared_are_named(corpus: Make, pairs: Good, tmp_
         Prepared.open(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"not a prepared directory: prep\.json is missing"):
         Prepared.open(tmp_path)
-    prepare(corpus(pairs(30)), tmp_path / "out", vocab_size=400)
+    prepare(corpus(pairs(30)), tmp_path / "out", SMALL)
     with pytest.raises(DataError, match="no 'test' split, only train: pass the files to `entformer prep`"):
         Prepared.open(tmp_path / "out").store("test")

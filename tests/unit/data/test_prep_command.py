@@ -114,6 +114,8 @@ def test_options_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         ({"languages": "en-de", "train": ["x"], "from_": "y"}, "--from and --layout require a named corpus"),
         ({"corpus": "builtin", "layout": "raw"}, "the built-in corpus needs no download and has one layout"),
         ({"corpus": "multi40k"}, "here is no corpus 'multi40k'"),
+        ({"languages": "en-de", "train": ["x"], "vocab_size": 300, "subwords": "y"}, "--vocab-size 300 has no effect"),
+        ({"languages": "en-de", "train": ["x"], "columns": "2,3"}, r"--columns 2,3 has no effect: no text is a \.tsv file"),
     ]:
         with pytest.raises(ArgumentError, match=sentence):
             prep(tmp_path / "out", **arguments)  # type: ignore[arg-type]
@@ -140,12 +142,3 @@ def test_swapped_sides_are_detected_by_their_words(tmp_path: Path) -> None:
     german.write_text("der Mann und der Hund ist in dem Haus mit der Katze\n" * 9, encoding="utf-8")
     with pytest.warns(UserWarning, match=r"the source side of .*one\.txt and .* looks like en, but the languages are de-en"):
         prep(tmp_path / "out", languages="de-en", train=[f"{english},{german}"], vocab_size=300, as_json=True)
-
-
-def test_options_without_effect_are_refused(text: Text, tmp_path: Path) -> None:
-    text("train", [("a man", "ein Mann")])
-    prefix = str(tmp_path / "train")
-    with pytest.raises(ArgumentError, match="--vocab-size 300 has no effect"):
-        prep(tmp_path / "out", languages="en-de", train=[prefix], vocab_size=300, subwords=tmp_path / "s.model")
-    with pytest.raises(ArgumentError, match=r"--columns 2,3 has no effect: no text is a \.tsv file"):
-        prep(tmp_path / "out", languages="en-de", train=[prefix], columns="2,3")

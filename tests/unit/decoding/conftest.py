@@ -1,6 +1,8 @@
 """A run whose model copies, so that every translation is known; and a real run folder with an untrained Transformer."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,7 @@ from torch import Tensor, nn
 
 from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
 from entformer.files import write_json
-from entformer.models.config import Seq2SeqConfig
-from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import EOS, SubwordTokenizer
-
-WORDS = (
-    "a man in an orange hat is looking at something . two dogs play with the red ball on green grass near water . Der Mann !"
-)
 
 
 class CopyState:
@@ -55,37 +51,28 @@ class CopyModel(nn.Module):
 
 
 @pytest.fixture(scope="session")
-def subwords() -> SubwordTokenizer:
-    return SubwordTokenizer.train([WORDS] * 20, vocab_size=340)
+def subwords(make_run: Callable[..., LoadedRun]) -> SubwordTokenizer:
+    return make_run().subwords
 
 
 @pytest.fixture
-def copying(subwords: SubwordTokenizer) -> LoadedRun:
+def copying(make_run: Callable[..., LoadedRun], subwords: SubwordTokenizer) -> LoadedRun:
     model: Any = CopyModel(subwords.size)
-    return LoadedRun(
-        model=model,
-        subwords=subwords,
-        source_language="en",
-        target_language="de",
-        info={"tokenized": False, "lowercase": False},
-        step=1,
-    )
+    return replace(make_run(), model=model)
 
 
 @pytest.fixture(scope="session")
-def run_folder(subwords: SubwordTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(make_run: Callable[..., LoadedRun], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that `load_run` reads, as training writes it."""
     folder = RunFolder(tmp_path_factory.mktemp("decode") / "run")
     folder.create()
-    torch.manual_seed(3)
-    config = Seq2SeqConfig(vocab_size=subwords.size, encoder_layers=1, decoder_layers=2, heads=2, width=16, hidden=32)
-    model = Seq2Seq(config)
-    facts = {"source_language": "en", "target_language": "de", "tokenized": False, "lowercase": False, "data_fingerprint": "0"}
-    write_json(folder.model, model_info(config, subwords, **facts))  # type: ignore[arg-type]
-    subwords.save(folder.subwords)
+    run = make_run(seed=3)
+    facts: Any = {"source_language": "en", "target_language": "de", **run.info, "data_fingerprint": "0"}
+    write_json(folder.model, model_info(run.model.config, run.subwords, **facts))
+    run.subwords.save(folder.subwords)
 
     def write(where: Path) -> None:
-        save_weights(where / "model.safetensors", model)
+        save_weights(where / "model.safetensors", run.model)
         save_weights(where / "state.safetensors", nn.Linear(1, 1))
 
     folder.set_pointer("best", folder.save(7, write, {"step": 7}))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from entformer.checkpoint import LoadedRun
 from entformer.decoding.direction import check_source_language
 from entformer.decoding.long_lines import join_parts, split_long
-from entformer.decoding.translate import Translator, one_line
+from entformer.decoding.translate import Translator
 from entformer.errors import ArgumentError, DataError
 from entformer.text.tokenizer import SubwordTokenizer
 
@@ -53,10 +53,6 @@ def test_strange_lines_come_back_as_one_line(copying: LoadedRun, line: str) -> N
     assert found[2] == "a hat"
     assert len(found[1].splitlines()) == 1
     found[1].encode()
-
-
-def test_separators_become_spaces() -> None:
-    assert one_line(STRANGE + "\n") == "a b c d e f g h i j "
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,19 +112,15 @@ def test_input_may_be_endless(copying: LoadedRun) -> None:
     assert [t.text for t in itertools.islice(found, 12)] == [f"hat {number}" for number in range(12)]
 
 
-def test_n_best_is_sorted_and_the_first_is_the_translation(copying: LoadedRun) -> None:
-    [found] = Translator(copying, beam=4, n_best=3).translate(["two dogs"])
-    assert found.text == found.candidates[0].text == "two dogs"
-    assert len(found.candidates) == 3
-    assert [c.score for c in found.candidates] == sorted((c.score for c in found.candidates), reverse=True)
-
-
-def test_n_best_of_a_long_line_joins_the_parts(copying: LoadedRun) -> None:
+def test_n_best_is_sorted_and_that_of_a_long_line_joins_the_parts(copying: LoadedRun) -> None:
     with pytest.warns(UserWarning, match="in parts"):
         [found] = Translator(copying, beam=3, n_best=2).translate(["a man is looking at a hat . " * 60])
-    assert len(found.candidates) == 2
     assert found.text == ("a man is looking at a hat . " * 60).strip()
-    assert found.candidates[0].score >= found.candidates[1].score
+    [short] = Translator(copying, beam=3, n_best=2).translate(["two dogs"])
+    assert short.text == short.candidates[0].text == "two dogs"
+    for both in (found.candidates, short.candidates):
+        assert len(both) == 2
+        assert both[0].score >= both[1].score
 
 
 def test_a_prefix_for_all_lines_or_one_for_each(copying: LoadedRun) -> None:

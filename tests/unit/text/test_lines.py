@@ -12,7 +12,6 @@ import pytest
 from entformer.errors import DataError
 from entformer.text.lines import MAX_LINE_BYTES, TextIssues, decode_lines, read_lines
 
-TRUNCATED = gzip.compress(random.Random(1).randbytes(40_000).hex().encode())[:20_000]
 JAPANESE = "これは日本語のテキストです。\n"
 
 
@@ -82,34 +81,27 @@ def test_the_byte_order_mark_of_utf8_is_dropped(file: Path) -> None:
     assert odd.byte_order_mark
 
 
-def test_the_locale_plays_no_part(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C")
-    monkeypatch.setenv("PYTHONUTF8", "0")
-    assert read(file, "größer\n".encode()) == ["größer"]
-
-
 def test_windows_ends_and_a_missing_last_newline(file: Path) -> None:
     odd = TextIssues()
     file.write_bytes(b"one\r\ntwo\r\n\r\nlast")
     assert list(read_lines(file, text_issues=odd)) == ["one", "two", "", "last"]
     assert odd.windows_ends == 3
     assert odd.no_last_newline
-    assert read(file, b"only one \\r goes\r\r\n") == ["only one \\r goes\r"]
-
-
-def test_gzip_is_seen_by_content_not_by_name(tmp_path: Path) -> None:
-    packed = tmp_path / "train.en"  # no .gz
-    packed.write_bytes(gzip.compress(b"one\ntwo\n"))
-    assert list(read_lines(packed)) == ["one", "two"]
-    plain = tmp_path / "train.de.gz"  # .gz by name only
-    plain.write_bytes(b"eins\nzwei\n")
-    assert list(read_lines(plain)) == ["eins", "zwei"]
 
 
 @pytest.mark.parametrize(
-    ("data", "lines"), [(b"", []), (b"\n", [""]), (b"\n\n", ["", ""]), (b"a", ["a"]), (b"\xef\xbb\xbf", [""])]
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n\n", ["", ""]),
+        (b"a", ["a"]),
+        (b"\xef\xbb\xbf", [""]),
+        (b"only one \\r goes\r\r\n", ["only one \\r goes\r"]),
+        (b"one\rtwo\nthree\nfour\n", ["one\rtwo", "three", "four"]),  # a carriage return now and then is text
+        (gzip.compress(b"one\ntwo\n"), ["one", "two"]),  # detected by content: the name does not end in .gz
+    ],
 )
-def test_small_files(file: Path, data: bytes, lines: list[str]) -> None:
+def test_lines_of_files(file: Path, data: bytes, lines: list[str]) -> None:
     assert read(file, data) == lines
 
 
@@ -149,10 +141,6 @@ def test_a_stream_is_read_line_by_line() -> None:
     assert stream.taken == 1
 
 
-def test_a_carriage_return_now_and_then_is_text(file: Path) -> None:
-    assert read(file, b"one\rtwo\nthree\nfour\n") == ["one\rtwo", "three", "four"]
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("filler", [b"x", b"a sentence of some words\r"])
 def test_a_huge_line_is_refused_after_its_first_megabyte(file: Path, filler: bytes, packed: bool) -> None:
@@ -160,25 +148,3 @@ def test_a_huge_line_is_refused_after_its_first_megabyte(file: Path, filler: byt
     said = "the lines end in a carriage return" if b"\r" in filler else "the line is longer than 1,048,576 bytes; put one"
     with pytest.raises(DataError, match=f"train.en:2: {said}"):
         read(file, gzip.compress(data) if packed else data)
-
-
-def test_no_more_than_one_line_is_asked_for_at_a_time() -> None:
-    class Endless(io.BytesIO):
-        asked = 0
-
-        def readline(self, size: int | None = -1, /) -> bytes:
-            assert size is not None
-            self.asked = max(self.asked, size if size >= 0 else 1 << 60)
-            return b"x" * min(self.asked, 1 << 24)
-
-    stream = Endless()
-    with pytest.raises(DataError, match="standard input:1: the line is longer"):
-        next(decode_lines(stream, "standard input"))
-    assert stream.asked == MAX_LINE_BYTES + 1
-
-
-def test_the_longest_line_is_read_with_and_without_a_byte_order_mark(file: Path) -> None:
-    longest = b"x" * (MAX_LINE_BYTES - 1) + b"\n"
-    assert [len(line) for line in read(file, longest * 2)] == [MAX_LINE_BYTES - 1] * 2
-    with pytest.raises(DataError, match=r"train\.en:1: the line is longer"):
-        read(file, b"\xef\xbb\xbf" + longest)

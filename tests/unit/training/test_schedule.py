@@ -2,8 +2,7 @@
 
 import pytest
 
-from entformer.training.recipe import TrainingConfig
-from entformer.training.schedule import factor, rate
+from entformer.training.schedule import factor
 
 
 @pytest.mark.parametrize(
@@ -27,11 +26,4 @@ def test_factor(schedule: str, step: int, expected: float) -> None:
 
 
 def test_no_warmup() -> None:
-    assert factor("inverse_sqrt", 1, warmup=0, steps=10) == 1.0
-    assert factor("inverse_sqrt", 4, warmup=0, steps=10) == 0.5
-
-
-def test_the_paper_peaks_at_twenty_thousand() -> None:
-    config = TrainingConfig()
-    assert rate(config, 20_000) == config.lr
-    assert rate(config, 80_000) == pytest.approx(config.lr / 2)
+    assert [factor("inverse_sqrt", step, warmup=0, steps=10) for step in (1, 4)] == [1.0, 0.5]

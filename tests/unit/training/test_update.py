@@ -13,7 +13,7 @@ from entformer.training.optim import make_optimizer, optimizer_tensors
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
-from entformer.training.update import Updater, halves, is_out_of_memory
+from entformer.training.update import Updater, halves
 
 EXAMPLES = [([5, 6, 7], [8, 9]), ([6], [7, 7, 7, 7]), ([9, 8, 7, 6, 5], [5]), ([5], [6])]
 
@@ -97,10 +97,6 @@ def test_one_pair_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) ->
         updater.update([batch_of(2)], tokens=2, step=1, rate=0.1)
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
-    assert not is_out_of_memory(RuntimeError("shape mismatch"))
-
-
 def test_nan_stops_before_the_weights_and_names_step_examples_rate_and_norm() -> None:
     model, updater, _ = make()
     with torch.no_grad():
@@ -124,29 +120,16 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before() -> None:
     assert norms[0] > 1e-3
 
 
-def test_alphas_have_their_own_rate_and_never_decay() -> None:
-    model, updater, _ = make(alpha_lr_factor=0.0, weight_decay=0.5)
-    groups = {group["name"]: group for group in updater.optimizer.param_groups}
-    assert set(groups) == {"decay", "no_decay", "alpha"}
-    assert [groups[name]["weight_decay"] for name in ("decay", "no_decay", "alpha")] == [0.5, 0.0, 0.0]
-    before = model.alphas()
-    updater.update([batch_of(0, 1)], tokens=8, step=1, rate=0.1)
-    for kind, alphas in model.alphas().items():
-        assert torch.equal(alphas, before[kind])
-    assert groups["alpha"]["lr"] == 0.0
-    assert groups["decay"]["lr"] == 0.1
-
-
 PROJECTED: dict[str, object] = {kind: {"alpha_parametrization": "projected"} for kind in ("encoder", "decoder", "cross")}
 
 
-def test_projected_alphas_never_decay_and_stay_within_their_bounds() -> None:
+def test_alphas_have_their_own_rate_never_decay_and_stay_within_their_bounds() -> None:
     _, updater, _ = make(model=PROJECTED, alpha_lr_factor=10.0, weight_decay=0.5)
     groups = {group["name"]: group for group in updater.optimizer.param_groups}
-    assert len(groups["alpha"]["params"]) == 3
-    assert groups["alpha"]["weight_decay"] == 0.0
+    assert [groups[name]["weight_decay"] for name in ("decay", "no_decay", "alpha")] == [0.5, 0.0, 0.0]
     for step in range(1, 6):
         updater.update([batch_of(0, 1)], tokens=8, step=step, rate=0.1)
+    assert (groups["decay"]["lr"], groups["alpha"]["lr"]) == (0.1, 1.0)
     values = torch.cat([parameter.detach() for parameter in groups["alpha"]["params"]])
     assert ((values >= 1.0) & (values <= 2.0)).all()  # the parameters themselves, not what forward makes of them
     assert ((values == 1.0) | (values == 2.0)).any()
@@ -172,13 +155,6 @@ def test_optimizer_state_has_a_name_for_every_tensor() -> None:
     names = optimizer_tensors(updater.optimizer, model)
     parameters = dict(model.named_parameters())
     assert set(names) == {f"{name}/{what}" for name in parameters for what in ("step", "exp_avg", "exp_avg_sq")}
-
-
-def test_bfloat16_trains_with_float32_weights() -> None:
-    model, updater, _ = make(precision="bfloat16")
-    done = updater.update([batch_of(0, 1, 2)], tokens=10, step=1, rate=0.01)
-    assert torch.isfinite(done.sums).all()
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
-from entformer.kernels.attention import arguments, ops, reference
+from entformer.kernels.attention import arguments, ops, options, reference
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
 
 NORMALIZERS = arguments.NORMALIZERS
 IMPLEMENTATIONS = load_implementations("attention")
+attention_scores = reference.scores  # for normalizers without a kernel (nn/dense.py)
 
 
 class RowStats(NamedTuple):
@@ -25,7 +26,9 @@ class RowStats(NamedTuple):
 
     support_size: Tensor  # how many keys have nonzero weight, int32
     entropy: Tensor  # -sum p ln p
-    logsumexp: Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, its generalization else; NaN for rela
+    logsumexp: (
+        Tensor  # c with p = exp_e(score - c): logsumexp of the row at alpha = 1, its generalization else; NaN for rela, sigmoid
+    )
 
 
 class Support(NamedTuple):
@@ -33,7 +36,7 @@ class Support(NamedTuple):
 
     crow: Tensor  # (rows + 1,) int64, rows = B * H * Lq in order
     col: Tensor  # (nnz,) int32, the key
-    weight: Tensor  # (nnz,)
+    weight: Tensor  # (nnz,), differentiable
 
 
 class Attention(NamedTuple):
@@ -59,6 +62,12 @@ def attention(
     key_mask: Tensor | None = None,
     causal_offset: int = 0,
     alibi_slopes: Tensor | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    sigmoid_bias: float | None = None,
     return_stats: bool = False,
     return_support: bool = False,
     impl: Impl = "auto",
@@ -71,7 +80,7 @@ def attention(
 
     Args:
         query, key, value: (..., H, L, E), float16, bfloat16, float32 or float64.
-        attn_mask: boolean, True = may attend; or floating point, added to the scores (with gradient; materializes them); or
+        attn_mask: boolean, True = may attend; or floating point, added to the scores, with a gradient of its own shape; or
             `torch.nn.attention.bias.causal_upper_left` / `causal_lower_right`. Elements of a float mask that are -inf or
             the lowest number of a dtype (`torch.finfo(dtype).min`) exclude the pair; a float mask of nothing but those and
             zeros is as fast as a boolean one.
@@ -80,11 +89,22 @@ def attention(
         scale: a number; 1 / sqrt(E) by default. For a learned scale multiply the query and pass 1.0.
         enable_gqa: key and value may have fewer heads, which groups of query heads share.
         alpha: a number >= 1, a tensor (H,) or (B, H) or a scalar tensor; gradients flow to it.
-        normalizer: "entmax" (reads `alpha`), "softmax", "entmax15", "sparsemax", or "rela" (weights max(score, 0)).
+        normalizer: "entmax" (reads `alpha`), "softmax", "entmax15", "sparsemax", "rela" (weights max(score, 0)) or "sigmoid"
+            (weights sigmoid(score + sigmoid_bias)).
         key_mask: (B, Lk) or (Lk,) boolean, True = may attend.
         causal_offset: with a cache of n earlier keys, causal_offset = n.
         alibi_slopes: (H,) or (B, H): adds -slope * |i + causal_offset - j| to the scores.
-        return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR.
+        window: (left, right): query i attends to keys i + causal_offset - left <= j <= i + causal_offset + right only. None
+            for a side is unlimited. With `is_causal`, right is 0 at most.
+        softcap: scaled scores s become softcap * tanh(s / softcap), before attn_mask and ALiBi are added.
+        sinks: (H,) or (B, H): the score of one more key per head, which takes its part of the weights and has no value. It is
+            neither scaled nor capped; gradients flow to it. Zeros with alpha = 1 give softmax1.
+        cu_seqlens_q, cu_seqlens_k: (n + 1,) int32: query (1, H, total, E), key and value hold n sequences one after the
+            other; sequence s is [cu_seqlens[s], cu_seqlens[s + 1]). Queries attend to keys of their own sequence, and positions
+            begin at 0 in each.
+        sigmoid_bias: for "sigmoid"; -log(number of keys that the query may attend to) by default.
+        return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR, whose
+            weights are differentiable.
         impl: "auto", "reference", "cpu" or "triton".
         key_padding_mask: the old name of `key_mask`. Here True = may attend, the opposite of
             `torch.nn.MultiheadAttention`'s argument of this name, so it emits a FutureWarning.
@@ -96,10 +116,10 @@ def attention(
         ArgumentError: for arguments that do not fit.
         ImplUnavailable: where `impl` names an implementation that does not support the call.
     """
-    offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset)
+    offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset, packed=cu_seqlens_q is not None)
     if offset is not None:
         attn_mask, is_causal, causal_offset = None, True, offset
-    tensors = (query, key, value, attn_mask, key_mask, key_padding_mask, alpha, alibi_slopes)
+    tensors = (query, key, value, attn_mask, key_mask, key_padding_mask, alpha, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k)
     if has_torch_function(tensors):  # torch.fx proxies, tensor subclasses
         return handle_torch_function(
             attention,
@@ -117,6 +137,12 @@ def attention(
             key_mask=key_mask,
             causal_offset=causal_offset,
             alibi_slopes=alibi_slopes,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            sigmoid_bias=sigmoid_bias,
             return_stats=return_stats,
             return_support=return_support,
             impl=impl,
@@ -131,27 +157,50 @@ def attention(
     mask, bias = arguments.mask_and_bias(attn_mask, lead, q, keys)
     allowed_keys = arguments.key_mask_of(key_mask, key_padding_mask, q, keys)
     slopes = None if alibi_slopes is None else arguments.per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
-    scale = arguments.scale_of(scale, q.shape[-1])
+    features = arguments.Features(
+        bias,
+        options.sinks_of(sinks, q, normalizer),
+        *options.packed_lengths(cu_seqlens_q, cu_seqlens_k, q, k),
+        *options.window_of(window),
+        options.softcap_of(softcap),
+        options.sigmoid_bias_of(sigmoid_bias, normalizer),
+    )
     drop_all = dropout_p == 1.0
     dropout_p = 0.0 if drop_all else dropout_p
-    seed = _draw_seed(dropout_p, q.device)
-
+    call = arguments.Call(
+        q,
+        k,
+        v,
+        row_alpha,
+        mask,
+        allowed_keys,
+        slopes,
+        arguments.OPERATOR_NORMALIZERS.get(normalizer, "entmax"),
+        arguments.scale_of(scale, q.shape[-1]),
+        is_causal,
+        causal_offset,
+        dropout_p,
+        _draw_seed(dropout_p, q.device),
+        features,
+    )
     chosen = resolve(impl, q.device.type)
-    unsupported = None if chosen == "reference" else IMPLEMENTATIONS[chosen].unsupported(q, bias, slopes, keys)
+    unsupported = None if chosen == "reference" else IMPLEMENTATIONS[chosen].unsupported(call)
     if impl == chosen and unsupported:
         raise ImplUnavailable(f"impl={impl!r} does not support {unsupported}; use impl='auto', which materializes the scores.")
-    masks, how = (mask, allowed_keys, slopes), (scale, is_causal, causal_offset)
     support = None
     if return_support:
         _check_support_can_be_sized(q, k)
     if chosen != "reference" and not unsupported and not exporting_to_onnx():
-        fused = "relu" if normalizer == "rela" else IMPLEMENTATIONS[chosen].normalizer_of(used_alpha)
-        inputs = (q, k, v, row_alpha, *masks, fused, *how, dropout_p, seed, return_stats)
-        out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(*inputs)
+        call = IMPLEMENTATIONS[chosen].specialized(call, used_alpha)
+        out = None if return_stats or return_support else IMPLEMENTATIONS[chosen].by_torch(call)
+        if out is None:
+            out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
+                *call[:-1], return_stats, *features
+            )
         if return_support:
             crow = F.pad(support_size.flatten().cumsum(0), (1, 0))
-            with torch.no_grad():
-                support = Support(crow, *ops.attention_support(q, k, row_alpha, *masks, row_max, threshold, crow, fused, *how))
+            inputs = (q, k, row_alpha, mask, allowed_keys, slopes, row_max, threshold, crow, *call[7:11], *features)
+            support = Support(crow, *ops.support_with_gradient(*inputs))
     else:
         if unsupported and keys > 0:
             message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {unsupported}."
@@ -159,29 +208,18 @@ def attention(
         exact = impl == "reference"
         if normalizer == "rela":
             normalizer_fn = reference.relu_weights
+        elif normalizer == "sigmoid":
+            normalizer_fn = partial(reference.sigmoid_weights, bias=features.sigmoid_bias)
         else:
             normalizer_fn = partial(_entmax, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
         has_autocast = torch.amp.is_autocast_available(q.device.type)
         with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():  # the dtype was chosen above
-            out, weights, scores = reference.dense_attention(
-                q,
-                k,
-                v,
-                normalizer_fn,
-                attn_mask=mask,
-                key_mask=allowed_keys,
-                bias=bias,
-                alibi_slopes=slopes,
-                scale=scale,
-                is_causal=is_causal,
-                causal_offset=causal_offset,
-                dropout_p=dropout_p,
-                dropout_seed=seed,
-                dtype=dense_dtype(q.dtype, q.device.type, exact=exact),
-            )
+            dense = reference.dense_attention(call, normalizer_fn, dense_dtype(q.dtype, q.device.type, exact=exact))
+        out = dense.output
         if return_stats:
-            row_max, threshold, support_size, entropy = reference.row_state(weights.detach(), scores.detach(), row_alpha)
-        support = Support(*reference.to_csr(weights.detach())) if return_support else None
+            with torch.no_grad():
+                row_max, threshold, support_size, entropy = reference.row_state(call, dense)
+        support = Support(*reference.to_csr(dense.weights)) if return_support else None
     if drop_all:
         out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
     out = _laid_out_like(query, torch.reshape(out, (*lead, *out.shape[-2:])))
@@ -190,7 +228,7 @@ def attention(
     stats = None
     if return_stats:
         logsumexp = (row_max + threshold).to(torch.float32)
-        if normalizer == "rela":  # its weights are no exponential of anything
+        if normalizer in arguments.OPERATOR_NORMALIZERS:  # their weights are no exponentials of anything
             logsumexp = torch.full_like(logsumexp, math.nan)
         stats = RowStats(*(t.reshape(out.shape[:-1]) for t in (support_size, entropy, logsumexp)))
     return Attention(out, stats, support)

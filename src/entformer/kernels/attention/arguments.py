@@ -1,8 +1,9 @@
 """The arguments of `attention`, checked and brought to the form the kernels take.
 
-query, key, value  ->  q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, E), G dividing H
-alpha, slopes      ->  (B, H)
-attn_mask          ->  a boolean mask (B, H, Lq, Lk), True = may attend, and what is added to the scores, or None each
+query, key, value     ->  q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, E), G dividing H
+alpha, slopes, sinks  ->  (B, H)
+attn_mask             ->  a boolean mask (B, H, Lq, Lk), True = may attend, or what is added to the scores, (B or 1, H or 1,
+                          Lq or 1, Lk or 1), or neither
 """
 
 import math
@@ -15,8 +16,10 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
 
-NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None}
+NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None, "sigmoid": None}
+OPERATOR_NORMALIZERS = {"rela": "relu", "sigmoid": "sigmoid"}  # names in the operators; "entmax" for all others
 FORM = "(..., heads, length, size)"
+EXCLUDED = torch.finfo(torch.bfloat16).min  # a bias at or below it excludes the pair, in every implementation
 
 
 class Inputs(NamedTuple):
@@ -26,6 +29,38 @@ class Inputs(NamedTuple):
     k: Tensor  # (B, G, Lk, D)
     v: Tensor  # (B, G, Lk, E)
     lead: tuple[int, ...]  # (..., H); () when all inputs are matrices
+
+
+class Features(NamedTuple):
+    """What a call may have beside masks: the last arguments of every operator (ops.py), all optional."""
+
+    bias: Tensor | None = None  # added to the scores, (B or 1, H or 1, Lq or 1, Lk or 1) float32; excludes from EXCLUDED down
+    sinks: Tensor | None = None  # (B, H) float32: the score of one more key, which has no value
+    cu_seqlens_q: Tensor | None = None  # (n + 1,) int32: where the queries of each of n packed sequences begin, and the end
+    cu_seqlens_k: Tensor | None = None  # the same for keys
+    window_left: int | None = None  # query i attends to keys j >= i + causal_offset - window_left
+    window_right: int | None = None  # and j <= i + causal_offset + window_right
+    softcap: float | None = None  # scores become softcap * tanh(scores / softcap), before bias and ALiBi
+    sigmoid_bias: float | None = None  # added to the scores of normalizer "sigmoid"; None: -log(number of keys of the row)
+
+
+class Call(NamedTuple):
+    """The checked arguments of one call, in the order of the operators."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    alpha: Tensor
+    attn_mask: Tensor | None
+    key_mask: Tensor | None
+    alibi_slopes: Tensor | None
+    normalizer: str  # "entmax", "relu" or "sigmoid"
+    scale: float
+    is_causal: bool
+    causal_offset: int
+    dropout_p: float
+    dropout_seed: Tensor
+    features: Features
 
 
 def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Inputs:
@@ -110,7 +145,7 @@ def alpha_of(normalizer: str, alpha: float | Tensor) -> float | Tensor:
     """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
     if normalizer not in NORMALIZERS:
         raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
-    fixed = 1.0 if normalizer == "rela" else NORMALIZERS[normalizer]
+    fixed = 1.0 if normalizer in OPERATOR_NORMALIZERS else NORMALIZERS[normalizer]
     if fixed is not None or isinstance(alpha, Tensor):
         return alpha if fixed is None else fixed
     number = checks.check_real("alpha", alpha, one_of_many=True)
@@ -132,7 +167,9 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
     return per_head(alpha, q, "alpha").to(dtype)
 
 
-def causal_bias(attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, causal_offset: int) -> int | None:
+def causal_bias(
+    attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, causal_offset: int, *, packed: bool = False
+) -> int | None:
     """The causal offset that a mask of `torch.nn.attention.bias` stands for; None for any other mask.
 
     Such a mask is a tensor subclass without elements: read as a plain tensor it would be memory that nobody wrote.
@@ -145,6 +182,8 @@ def causal_bias(attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, cau
         return None
     if is_causal or causal_offset != 0:
         raise ArgumentError("attn_mask is already causal: leave out is_causal and causal_offset, or the mask.")
+    if packed:
+        raise ArgumentError("attn_mask is causal for one sequence; with packed ones use is_causal, which counts in each.")
     queries, keys = query.shape[-2], key.shape[-2]
     if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (queries, keys):
         made_for = f"{attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys"
@@ -153,10 +192,10 @@ def causal_bias(attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, cau
 
 
 def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """attn_mask as (boolean mask, additive bias), each (B, H, Lq, Lk), expanded, or None.
+    """attn_mask as a boolean mask (B, H, Lq, Lk), expanded, or as an additive bias, not expanded; None each if it is not that.
 
-    A float mask of zeros and -inf is turned into a boolean one, which needs no dense scores. The lowest number of a dtype
-    stands for -inf, as models write it.
+    A float mask of zeros and -inf is turned into a boolean one, which is read faster. The lowest number of a dtype stands for
+    -inf, as models write it.
     """
     if attn_mask is None:
         return None, None
@@ -171,11 +210,13 @@ def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, ke
     if attn_mask.dtype not in checks.DTYPES:
         raise ArgumentError(f"attn_mask must be boolean (True = may attend) or floating point (added), not {attn_mask.dtype}.")
     half = torch.float16 in (attn_mask.dtype, q.dtype)
-    hidden = attn_mask.detach() <= torch.finfo(torch.float16 if half else torch.bfloat16).min
-    if not attn_mask.requires_grad and _is_zero_where_not(hidden, attn_mask):
+    hidden = None
+    if half or not attn_mask.requires_grad:
+        hidden = attn_mask.detach() <= torch.finfo(torch.float16 if half else torch.bfloat16).min
+    if hidden is not None and not attn_mask.requires_grad and _is_zero_where_not(hidden, attn_mask):
         return _expanded(~hidden, lead, q, keys), None
-    bias = attn_mask.masked_fill(hidden, 0.0)
-    return _expanded(~hidden, lead, q, keys), _expanded(bias, lead, q, keys)
+    bias = attn_mask.masked_fill(hidden, -math.inf) if half and hidden is not None else attn_mask
+    return None, _not_expanded(bias, lead, q, keys).to(q.dtype if q.dtype == torch.float64 else torch.float32)
 
 
 def _is_zero_where_not(hidden: Tensor, mask: Tensor) -> bool:
@@ -189,6 +230,7 @@ def _is_zero_where_not(hidden: Tensor, mask: Tensor) -> bool:
 
 
 def _expanded(mask: Tensor, lead: tuple[int, ...], q: Tensor, keys: int) -> Tensor:
+    """`mask` as (B, H, Lq, Lk)."""
     batch, heads, queries, _ = q.shape
     full = (*lead, queries, keys)
     try:
@@ -196,6 +238,18 @@ def _expanded(mask: Tensor, lead: tuple[int, ...], q: Tensor, keys: int) -> Tens
     except RuntimeError:
         raise ArgumentError(f"attn_mask of shape {tuple(mask.shape)} does not broadcast to {full}.") from None
     return expanded if len(full) == 4 else expanded.reshape(batch, heads, queries, keys)
+
+
+def _not_expanded(bias: Tensor, lead: tuple[int, ...], q: Tensor, keys: int) -> Tensor:
+    """`bias` in four dimensions, each 1 where it is broadcast, so that its gradient is no larger than the bias."""
+    _expanded(bias, lead, q, keys)  # raises if it does not fit
+    bias = bias[(None,) * (max(len(lead) + 2, 4) - bias.dim())]
+    if bias.dim() == 4:
+        return bias
+    batch = bias.shape[:-3]
+    if batch != lead[:-1] and batch != (1,) * len(batch):
+        bias = bias.expand(*lead[:-1], *bias.shape[-3:])
+    return bias.flatten(0, -4)
 
 
 def key_mask_of(key_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:

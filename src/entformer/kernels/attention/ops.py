@@ -3,13 +3,17 @@
     entformer::attention(query (B,H,Lq,D), key (B,G,Lk,D), value (B,G,Lk,E), alpha (B,H), ...) ->
         output (B,H,Lq,E), row_max (B,H,Lq), threshold (B,H,Lq) float64, support_size (B,H,Lq) int32,
         entropy (B,H,Lq) or (0,), reserve (B,H,...) uint8
-    entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, grad_alpha (B,H) or (0,)
+    entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, and (0,) or grad_alpha (B,H),
+        grad_bias, grad_sinks (B,H), grad_slopes (B,H)
     entformer::attention_support(...) -> col_indices, values of the exact support in CSR order
+    entformer::attention_support_backward(grad_values, ...) -> as attention_backward, without grad_value
 
 The weights of a row are exp_e(score - row_max - threshold). `reserve` is memory that only the backward pass of the same
 implementation reads. attn_mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key;
-alibi_slopes (B,H) float32; normalizer "entmax" or "relu"; dropout_seed () int64, or (N,) where the batch is N batches one
-after the other (vmap): each is dropped as if it were alone with its seed.
+alibi_slopes (B,H) float32; normalizer "entmax" ("softmax", "entmax15", "sparsemax" where the caller knows alpha), "relu" or
+"sigmoid", whose weights are sigmoid(score - threshold);
+dropout_seed () int64, or (N,) where the batch is N batches one after the other (vmap): each is dropped as if it were alone with
+its seed. The last arguments, which have defaults, are those of `arguments.Features`.
 """
 
 from typing import Any
@@ -18,20 +22,29 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ImplUnavailable
-from entformer.kernels.attention import cpu, reference, triton
+from entformer.kernels.attention import cpu, reference_ops, triton
+from entformer.kernels.attention.arguments import Features
 from entformer.kernels.entmax.ops import plain_operator_suffices, until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
 _STATE = "Tensor row_max, Tensor threshold"
 _HOW = "str normalizer, float scale, bool is_causal, SymInt causal_offset"
+_FEATURES = (
+    "Tensor? bias=None, Tensor? sinks=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, SymInt? window_left=None, "
+    "SymInt? window_right=None, float? softcap=None, float? sigmoid_bias=None"
+)
+_NEEDS = "bool needs_bias_grad=False, bool needs_sinks_grad=False, bool needs_slopes_grad=False"
 _SCHEMAS = (
     f"attention(Tensor query, Tensor key, Tensor value, Tensor alpha, {_MASKS}, {_HOW}, float dropout_p, Tensor dropout_seed, "
-    "bool return_entropy) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"bool return_entropy, {_FEATURES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     f"attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor alpha, {_MASKS}, {_STATE}, "
-    f"Tensor support_size, Tensor reserve, {_HOW}, float dropout_p, Tensor dropout_seed, bool needs_alpha_grad) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-    f"attention_support(Tensor query, Tensor key, Tensor alpha, {_MASKS}, {_STATE}, Tensor crow_indices, {_HOW}) "
+    f"Tensor support_size, Tensor reserve, {_HOW}, float dropout_p, Tensor dropout_seed, bool needs_alpha_grad, {_FEATURES}, "
+    f"{_NEEDS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"attention_support(Tensor query, Tensor key, Tensor alpha, {_MASKS}, {_STATE}, Tensor crow_indices, {_HOW}, {_FEATURES}) "
     "-> (Tensor, Tensor)",
+    f"attention_support_backward(Tensor grad_values, Tensor query, Tensor key, Tensor alpha, {_MASKS}, {_STATE}, "
+    f"Tensor crow_indices, {_HOW}, {_FEATURES}, bool needs_alpha_grad=False, {_NEEDS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 _library = torch.library.Library("entformer", "FRAGMENT")
 for _schema in _SCHEMAS:
@@ -40,10 +53,13 @@ for _schema in _SCHEMAS:
 attention = torch.ops.entformer.attention.default
 attention_backward = torch.ops.entformer.attention_backward.default
 attention_support = torch.ops.entformer.attention_support.default
+attention_support_backward = torch.ops.entformer.attention_support_backward.default
+_FORWARD_INPUTS = len(attention._schema.arguments)
+_SUPPORT_INPUTS = len(attention_support._schema.arguments)
 
 
 def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return_entropy = rest[-1]
+    return_entropy = rest[10]
     rows = query.shape[:3]
     return (
         query.new_empty((*rows, value.shape[3])),
@@ -61,9 +77,22 @@ def _reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]
     return *query.shape[:3], cpu.reserve_bytes(key.shape[2])
 
 
+def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
+    """Gradients to alpha, bias, sinks and slopes."""
+    needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad = needs
+    heads, nothing = query.shape[:2], (0,)
+    return (
+        query.new_empty(heads if needs_alpha_grad else nothing, dtype=torch.float64),
+        query.new_empty(bias.shape if needs_bias_grad and bias is not None else nothing, dtype=torch.float32),
+        query.new_empty(heads if needs_sinks_grad else nothing, dtype=torch.float32),
+        query.new_empty(heads if needs_slopes_grad else nothing, dtype=torch.float32),
+    )
+
+
 def _backward_shapes(grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    grad_alpha = query.new_empty(query.shape[:2] if rest[-1] else (0,), dtype=torch.float64)
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape), grad_alpha
+    bias, needs = rest[15] if len(rest) > 15 else None, (rest[14], *_padded(rest[23:], 3, False))
+    gradients = query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+    return *gradients, *_parameter_shapes(query, bias, needs)
 
 
 def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -71,18 +100,30 @@ def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return query.new_empty(size, dtype=torch.int32), query.new_empty(size, dtype=torch.float32)
 
 
+def _support_backward_shapes(grad_values: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    gradients = _parameter_shapes(query, rest[11] if len(rest) > 11 else None, _padded(rest[19:], 4, False))
+    return query.new_empty(query.shape), key.new_empty(key.shape), *gradients
+
+
+def _padded(values: tuple[Any, ...], length: int, default: Any = None) -> tuple[Any, ...]:
+    """Arguments that a caller has left out get their default."""
+    return (*values, *(default,) * (length - len(values)))
+
+
 def _reference_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     reserve = query.new_zeros(_reserve_shape(query, key, value), dtype=torch.uint8)
-    return *reference.forward(query, key, value, *rest), reserve  # the size that the fake kernel gave to a saved program
+    return *reference_ops.forward(query, key, value, *rest), reserve  # the size that the fake kernel gave to a saved program
 
 
 # The C++ kernels register for the CPU, which takes precedence once they are loaded.
 for _operator, _dense, _shapes in (
     (attention, _reference_forward, _forward_shapes),
-    (attention_backward, reference.backward, _backward_shapes),
-    (attention_support, reference.support, _support_shapes),
+    (attention_backward, reference_ops.backward, _backward_shapes),
+    (attention_support, reference_ops.support, _support_shapes),
+    (attention_support_backward, reference_ops.support_backward, _support_backward_shapes),
 ):
-    _library.impl(_operator, until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
+    _own = _operator._schema.name in cpu.OPERATORS
+    _library.impl(_operator, until_kernels_load(_operator, _dense) if _own else _dense, "CompositeExplicitAutograd")
     torch.library.register_fake(_operator._schema.name, _shapes, lib=_library)
 triton.register()
 
@@ -108,29 +149,44 @@ class AttentionFunction(torch.autograd.Function):
         dropout_p: float,
         dropout_seed: Tensor,
         return_entropy: bool,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        cu_seqlens_q: Tensor | None,
+        cu_seqlens_k: Tensor | None,
+        window_left: int | None,
+        window_right: int | None,
+        softcap: float | None,
+        sigmoid_bias: float | None,
     ) -> tuple[Tensor, ...]:
+        tensors = (query, key, value, alpha, attn_mask, key_mask, alibi_slopes)
         how = (normalizer, scale, is_causal, causal_offset, dropout_p, dropout_seed, return_entropy)
-        outputs: tuple[Tensor, ...] = attention(query, key, value, alpha, attn_mask, key_mask, alibi_slopes, *how)
+        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
+        outputs: tuple[Tensor, ...] = attention(*tensors, *how, *features)
         return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, normalizer, scale, is_causal, causal_offset, dropout_p, dropout_seed, _return_entropy = inputs
+        tensors, how, dropout_seed = inputs[:7], inputs[7:12], inputs[12]
+        features = Features(*inputs[14:])
         _output, row_max, threshold, support_size, entropy, reserve = output
         ctx.mark_non_differentiable(row_max, threshold, support_size, entropy, reserve)
         ctx.set_materialize_grads(False)  # else backward begins by filling zeros as large as the reserve
-        ctx.save_for_backward(*tensors, row_max, threshold, support_size, reserve, dropout_seed)
-        ctx.how = (normalizer, scale, is_causal, causal_offset, dropout_p)
+        ctx.save_for_backward(*tensors, row_max, threshold, support_size, reserve, dropout_seed, *features[:4])
+        ctx.how, ctx.numbers = how, features[4:]
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, *_others: Tensor | None) -> tuple[Any, ...]:
         if grad_output is None:
-            return (None,) * 14
-        *tensors, dropout_seed = ctx.saved_tensors
-        needs_alpha_grad = ctx.needs_input_grad[3]
-        inputs = (grad_output, *tensors, *ctx.how, dropout_seed, needs_alpha_grad)
+            return (None,) * len(ctx.needs_input_grad)
+        *tensors, dropout_seed, bias, sinks, cu_seqlens_q, cu_seqlens_k = ctx.saved_tensors
+        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, *ctx.numbers)
+        needs_grad = _padded(ctx.needs_input_grad, _FORWARD_INPUTS, False)
+        needs = (needs_grad[3], needs_grad[14], needs_grad[15], needs_grad[6])  # alpha, bias, sinks, slopes
+        inputs = (grad_output, *tensors, *ctx.how, dropout_seed, needs[0], *features, *needs[1:])
         grads = AttentionBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
-        return *grads[:3], grads[3] if needs_alpha_grad else None, *([None] * 10)
+        of_alpha, of_bias, of_sinks, of_slopes = (g if n else None for g, n in zip(grads[3:], needs, strict=True))
+        every = (*grads[:3], of_alpha, None, None, of_slopes, *(None,) * 7, of_bias, of_sinks, *(None,) * 6)
+        return every[: len(ctx.needs_input_grad)]
 
 
 class AttentionBackwardFunction(torch.autograd.Function):
@@ -159,10 +215,23 @@ class AttentionBackwardFunction(torch.autograd.Function):
         dropout_p: float,
         dropout_seed: Tensor,
         needs_alpha_grad: bool,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        cu_seqlens_q: Tensor | None,
+        cu_seqlens_k: Tensor | None,
+        window_left: int | None,
+        window_right: int | None,
+        softcap: float | None,
+        sigmoid_bias: float | None,
+        needs_bias_grad: bool,
+        needs_sinks_grad: bool,
+        needs_slopes_grad: bool,
     ) -> tuple[Tensor, ...]:
         saved = (alpha, attn_mask, key_mask, alibi_slopes, row_max, threshold, support_size, reserve)
         how = (normalizer, scale, is_causal, causal_offset, dropout_p, dropout_seed, needs_alpha_grad)
-        grads: tuple[Tensor, ...] = attention_backward(grad_output, query, key, value, *saved, *how)
+        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
+        needs = (needs_bias_grad, needs_sinks_grad, needs_slopes_grad)
+        grads: tuple[Tensor, ...] = attention_backward(grad_output, query, key, value, *saved, *how, *features, *needs)
         return grads
 
     @staticmethod
@@ -174,7 +243,62 @@ class AttentionBackwardFunction(torch.autograd.Function):
         raise ImplUnavailable("fused attention has no second derivatives; use impl='reference' where you need them.")
 
 
-for _name, _rule in (("attention", AttentionFunction), ("attention_backward", AttentionBackwardFunction)):
+class SupportFunction(torch.autograd.Function):
+    """attention_support with the gradient of its values."""
+
+    @staticmethod
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        alpha: Tensor,
+        attn_mask: Tensor | None,
+        key_mask: Tensor | None,
+        alibi_slopes: Tensor | None,
+        row_max: Tensor,
+        threshold: Tensor,
+        crow_indices: Tensor,
+        normalizer: str,
+        scale: float,
+        is_causal: bool,
+        causal_offset: int,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        cu_seqlens_q: Tensor | None,
+        cu_seqlens_k: Tensor | None,
+        window_left: int | None,
+        window_right: int | None,
+        softcap: float | None,
+        sigmoid_bias: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        tensors = (query, key, alpha, attn_mask, key_mask, alibi_slopes, row_max, threshold, crow_indices)
+        how = (normalizer, scale, is_causal, causal_offset)
+        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
+        col_indices, values = attention_support(*tensors, *how, *features)
+        return col_indices, values
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        features = Features(*inputs[13:])
+        ctx.mark_non_differentiable(output[0])
+        ctx.save_for_backward(*inputs[:9], *features[:4])
+        ctx.how, ctx.numbers = inputs[9:13], features[4:]
+
+    @staticmethod
+    def backward(ctx: Any, _grad_columns: Tensor | None, grad_values: Tensor) -> tuple[Any, ...]:
+        needs_grad = _padded(ctx.needs_input_grad, _SUPPORT_INPUTS, False)
+        needs = (needs_grad[2], needs_grad[13], needs_grad[14], needs_grad[5])  # alpha, bias, sinks, slopes
+        tensors, features = ctx.saved_tensors[:9], ctx.saved_tensors[9:]
+        grads = attention_support_backward(grad_values.contiguous(), *tensors, *ctx.how, *features, *ctx.numbers, *needs)
+        of_alpha, of_bias, of_sinks, of_slopes = (g if n else None for g, n in zip(grads[2:], needs, strict=True))
+        every = (*grads[:2], of_alpha, None, None, of_slopes, *(None,) * 7, of_bias, of_sinks, *(None,) * 6)
+        return every[: len(ctx.needs_input_grad)]
+
+
+for _name, _rule in (
+    ("attention", AttentionFunction),
+    ("attention_backward", AttentionBackwardFunction),
+    ("attention_support", SupportFunction),
+):
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
@@ -187,23 +311,53 @@ def attention_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
     return tuple(attention(*inputs) if plain else AttentionFunction.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
+def support_with_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """The same for attention_support."""
+    plain = plain_operator_suffices(*(value for value in inputs if isinstance(value, Tensor)))
+    col_indices, values = attention_support(*inputs) if plain else SupportFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+    return col_indices, values
+
+
 # ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------
 
 
 def _batched(operator: Any) -> Any:
-    """The vmap rule of `operator`: tensors (N, B, ...) -> (N * B, ...), N seeds, and back; the seed is the last but one."""
+    """The vmap rule of `operator`: tensors (N, B, ...) -> (N * B, ...), N seeds, and back.
+
+    The boundaries of packed sequences are the same in every call. A bias that is broadcast over the batch stays so where its
+    gradient is not needed, which each of the N calls has to itself.
+    """
+    names = [argument.name for argument in operator._schema.arguments]
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        folded = []
-        for index, (value, dim) in enumerate(zip(inputs, in_dims, strict=True)):
-            if isinstance(value, Tensor):
-                value = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-                value = value.reshape(-1) if index == len(inputs) - 2 else value.flatten(0, 1)
+        given = dict(zip(names, inputs, strict=False))
+        dims = dict(zip(names, in_dims, strict=False))
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            if dims.get(name) is not None:
+                raise ImplUnavailable(f"torch.func.vmap cannot map over {name}: all calls must have the same sequences.")
+        query = given["query"]
+        batch = query.shape[0] if dims["query"] is None else query.movedim(dims["query"], 0).shape[1]
+        folded, bias_was_shared = [], False
+        for name, value in given.items():
+            shared = dims[name] is None
+            if isinstance(value, Tensor) and name not in ("cu_seqlens_q", "cu_seqlens_k"):
+                if name == "bias":
+                    wide = value if shared else value.movedim(dims[name], 0)[0]
+                    if shared and wide.shape[0] == 1 and not given.get("needs_bias_grad", False):
+                        folded.append(value)
+                        continue
+                    bias_was_shared = wide.shape[0] == 1 != batch
+                value = value.expand(info.batch_size, *value.shape) if shared else value.movedim(dims[name], 0)
+                if name == "bias":
+                    value = value.expand(-1, batch, *value.shape[2:])
+                value = value.reshape(-1) if name == "dropout_seed" else value.flatten(0, 1)
             folded.append(value)
         outputs = operator(*folded)
         empty = [output.dim() == 1 for output in outputs]  # an output that was not requested has shape (0,)
-        mapped = tuple(o if e else o.unflatten(0, (info.batch_size, -1)) for o, e in zip(outputs, empty, strict=True))
-        return mapped, tuple(None if e else 0 for e in empty)
+        mapped = [o if e else o.unflatten(0, (info.batch_size, -1)) for o, e in zip(outputs, empty, strict=True)]
+        if bias_was_shared and len(mapped) == 7 and not empty[4]:
+            mapped[4] = mapped[4].sum(1, keepdim=True)
+        return tuple(mapped), tuple(None if e else 0 for e in empty)
 
     return rule
 

@@ -1,27 +1,25 @@
 """Attention by plain dense operations: the definition the kernels are compared with, and the path for what they lack.
 
-    scores  = scale q k^T + bias - slope |i + offset - j|,  -inf where a key may not be attended
-    weights = entmax(scores, alpha)        (ReLA: max(scores, 0))
+    scores  = cap(scale q k^T) + bias - slope |i + offset - j|,  -inf where a key may not be attended;  cap(s) = c tanh(s / c)
+    weights = entmax((scores, sink), alpha) without the last       (ReLA: max(scores, 0); sigmoid: sigmoid(scores + bias))
     output  = dropout(weights) v
 
-What is masked does not exist: NaN or infinity in a key or value reaches no query that may not attend to it, nor any gradient.
-kernels/finite.py has the products that keep it so. `forward`, `backward` and `support` have the signatures of the operators
-(ops.py); they run where the C++ kernels cannot be built and a saved program calls the operators.
+What is masked does not exist: NaN or infinity in a key, value or bias reaches no query that may not attend to it, nor any
+gradient. kernels/finite.py has the products that keep it so. The operators' own functions are in reference_ops.py.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from entformer.kernels.entmax import reference as entmax_reference
+from entformer.kernels.attention.arguments import EXCLUDED, Call
 from entformer.kernels.finite import masked, nan_where, products, weighted_sum
-from entformer.kernels.registry import dense_dtype
 
-NormalizerFn = Callable[[Tensor], Tensor]  # scores (..., Lk) -> weights (..., Lk); -inf scores get no weight
+NormalizerFn = Callable[[Tensor], Tensor]  # scores (..., n) -> weights (..., n); -inf scores get no weight
 
 
 class RowState(NamedTuple):
@@ -33,62 +31,97 @@ class RowState(NamedTuple):
     entropy: Tensor  # float32
 
 
-def scores(
-    query: Tensor,
-    key: Tensor,
-    *,
-    attn_mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    scale: float,
-    is_causal: bool = False,
-    causal_offset: int = 0,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Returns the masked scores (B, H, Lq, Lk) in `dtype`, and which pairs may attend, broadcastable to them."""
+class Scores(NamedTuple):
+    """The scores of a call and what their gradients need; everything broadcasts to (B, H, Lq, Lk)."""
+
+    masked: Tensor  # (B, H, Lq, Lk), -inf where a key may not be attended
+    allowed: Tensor  # which pairs may attend
+    distance: Tensor  # i + offset - j
+    cap_slope: Tensor | None  # the derivative of the soft-cap, or None without one
+
+
+class Dense(NamedTuple):
+    """The result of `dense_attention`."""
+
+    output: Tensor  # (B, H, Lq, E), in the dtype of the values
+    weights: Tensor  # (B, H, Lq, Lk), before dropout
+    with_sinks: Tensor  # the weights with that of the sink as the last column, if there are sinks
+    scores: Tensor  # of `with_sinks`
+    parts: Scores
+
+
+def scores(call: Call, dtype: torch.dtype) -> Scores:
+    """Returns the masked scores in `dtype`."""
+    query, key, more = call.query, call.key, call.features
     keys = key.to(dtype).repeat_interleave(query.shape[1] // max(key.shape[1], 1), 1)  # (B, H, Lk, D)
-    query_at = torch.arange(query.shape[2], device=query.device)[:, None] + causal_offset  # (Lq, 1)
-    key_at = torch.arange(key.shape[2], device=query.device)
-    allowed = torch.ones((), dtype=torch.bool, device=query.device)
-    if is_causal:
-        allowed = allowed & (key_at <= query_at)
-    if attn_mask is not None:
-        allowed = allowed & attn_mask
-    if key_mask is not None:
-        allowed = allowed & key_mask[:, None, None, :]
-    found = products(query.to(dtype) * scale, keys)
-    if bias is not None:
-        found = found + bias.to(dtype)
-        allowed = allowed & (bias.detach() != -math.inf)
-    if alibi_slopes is not None:
-        found = found - alibi_slopes.to(dtype)[:, :, None, None] * (query_at - key_at).abs()
-    return masked(found, allowed), allowed
+    distance, allowed = _positions(call)
+    right = more.window_right
+    if call.is_causal:
+        right = 0 if right is None else min(right, 0)
+    if right is not None:
+        allowed = allowed & (distance >= -right)
+    if more.window_left is not None:
+        allowed = allowed & (distance <= more.window_left)
+    if call.attn_mask is not None:
+        allowed = allowed & call.attn_mask
+    if call.key_mask is not None:
+        allowed = allowed & call.key_mask[:, None, None, :]
+    hidden = None if more.bias is None else more.bias.detach() <= EXCLUDED
+    if hidden is not None:
+        allowed = allowed & ~hidden
+    found = products(query.to(dtype) * call.scale, keys)
+    cap_slope = None
+    if more.softcap is not None:
+        bounded = torch.tanh(torch.where(allowed, found, 0.0) / more.softcap)  # the derivative at NaN is NaN, masked or not
+        cap_slope = 1.0 - bounded.detach().square()
+        found = more.softcap * bounded
+    if more.bias is not None and hidden is not None:
+        found = found + more.bias.masked_fill(hidden, 0.0).to(dtype)
+    if call.alibi_slopes is not None:
+        found = found - call.alibi_slopes.to(dtype)[:, :, None, None] * distance.abs()
+    return Scores(masked(found, allowed), allowed, distance, cap_slope)
 
 
-def dense_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    normalizer_fn: NormalizerFn,
-    *,
-    dropout_p: float,
-    dropout_seed: Tensor,
-    dtype: torch.dtype,
-    **how: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output in the dtype of `value`, the weights before dropout and the scores in `dtype`; `how`: see `scores`."""
-    values = value.to(dtype).repeat_interleave(query.shape[1] // max(key.shape[1], 1), 1)
-    masked_scores, allowed = scores(query, key, dtype=dtype, **how)
-    weights = normalizer_fn(masked_scores)
-    if allowed.dim() > 0:  # a row of NaN has it where it may attend
-        weights = torch.where(allowed, weights, 0.0)
+def _positions(call: Call) -> tuple[Tensor, Tensor]:
+    """i + offset - j, (Lq, Lk), positions counted from the beginning of their sequence; and which pairs are in one sequence."""
+    device, more = call.query.device, call.features
+    query_at, key_at = (torch.arange(t.shape[2], device=device) for t in (call.query, call.key))
+    together = torch.ones((), dtype=torch.bool, device=device)
+    if more.cu_seqlens_q is not None and more.cu_seqlens_k is not None:
+        of_query, query_at = _in_sequence(more.cu_seqlens_q, query_at)
+        of_key, key_at = _in_sequence(more.cu_seqlens_k, key_at)
+        together = of_query[:, None] == of_key
+    return query_at[:, None] + call.causal_offset - key_at, together
+
+
+def _in_sequence(cu_seqlens: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Which sequence each position is in, and where in it."""
+    begins = cu_seqlens.long()
+    sequence = torch.searchsorted(begins[1:], at, right=True)
+    return sequence, at - begins[sequence]
+
+
+def dense_attention(call: Call, normalizer_fn: NormalizerFn, dtype: torch.dtype) -> Dense:
+    """Computes attention in `dtype`, differentiable in every tensor."""
+    query, value, sinks = call.query, call.value, call.features.sinks
+    values = value.to(dtype).repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
+    parts = scores(call, dtype)
+    found = parts.masked
+    if sinks is not None:
+        sink = sinks.to(dtype) + nan_where(sinks.detach() == math.inf)
+        found = torch.cat([found, sink[:, :, None, None].expand(*found.shape[:3], 1)], -1)
+    with_sinks = normalizer_fn(found)
+    weights = with_sinks if sinks is None else with_sinks[..., :-1]
+    if parts.allowed.dim() > 0:  # a row of NaN has it where it may attend
+        weights = torch.where(parts.allowed, weights, 0.0)
     used = weights
-    if dropout_p > 0.0:
-        inv_keep_prob = 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
-        kept = keep_mask(weights.shape, dropout_p, dropout_seed) | weights.detach().isnan()  # dropout does not hide NaN
+    if call.dropout_p > 0.0:
+        inv_keep_prob = 1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0
+        kept = keep_mask(weights.shape, call.dropout_p, call.dropout_seed) | weights.detach().isnan()  # dropout hides no NaN
         used = torch.where(kept, weights * inv_keep_prob, 0.0)
-    return weighted_sum(used, values).to(value.dtype), weights, masked_scores
+    if sinks is None:
+        with_sinks = weights
+    return Dense(weighted_sum(used, values).to(value.dtype), weights, with_sinks, found, parts)
 
 
 def relu_weights(scores: Tensor) -> Tensor:
@@ -98,25 +131,50 @@ def relu_weights(scores: Tensor) -> Tensor:
     return torch.where(broken, seen * nan_where(broken), seen.relu())
 
 
-def row_state(weights: Tensor, scores: Tensor, alpha: Tensor) -> RowState:
-    """Returns the state of each row from its weights and scores (B, H, Lq, Lk) and alpha (B, H)."""
-    if weights.shape[-1] == 0:
+def sigmoid_weights(scores: Tensor, bias: float | None) -> Tensor:
+    """sigmoid(score + bias), bias = -log(number of keys of the row) by default. NaN makes its whole row NaN."""
+    allowed = scores.detach() != -math.inf
+    seen = torch.where(allowed, scores, 0.0)
+    broken = scores.detach().isnan().any(-1, keepdim=True)
+    weights = torch.sigmoid(seen - sigmoid_threshold(scores, bias)[..., None].to(seen.dtype))
+    return torch.where(broken, seen * nan_where(broken), torch.where(allowed, weights, 0.0))
+
+
+def sigmoid_threshold(scores: Tensor, bias: float | None) -> Tensor:
+    """What is subtracted from the scores of each row, (...) in float64: log(number of keys), or -bias."""
+    if bias is not None:
+        return torch.full(scores.shape[:-1], -bias, dtype=_double(scores), device=scores.device)
+    return (scores.detach() != -math.inf).sum(-1).clamp(min=1).to(_double(scores)).log()
+
+
+def _double(t: Tensor) -> torch.dtype:
+    return torch.float32 if t.device.type == "mps" else torch.float64
+
+
+def row_state(call: Call, dense: Dense) -> RowState:
+    """Returns the state of each row."""
+    weights, alpha = dense.weights, call.alpha
+    seen, found = dense.with_sinks, dense.scores
+    if seen.shape[-1] == 0:
         nothing = torch.zeros(weights.shape[:-1], device=weights.device)
         return RowState(nothing - math.inf, nothing.to(alpha.dtype), nothing.to(torch.int32), nothing)
-    largest, index = weights.max(-1)
+    size = (weights > 0).sum(-1, dtype=torch.int32)
+    entropy = -torch.where(weights > 0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
+    largest, index = seen.max(-1)
     e = alpha[:, :, None] - 1.0
     log_largest = torch.where(largest > 0, largest, 1.0).to(e.dtype).log()
     near = e.abs() < 1e-12
-    deformed_log = torch.where(near, log_largest, torch.expm1(e * log_largest) / torch.where(near, 1.0, e))
-    entropy = -torch.where(weights > 0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
-    at_largest = scores.gather(-1, index[..., None]).squeeze(-1)
-    return RowState(at_largest.float(), -deformed_log, (weights > 0).sum(-1, dtype=torch.int32), entropy.float())
+    threshold = -torch.where(near, log_largest, torch.expm1(e * log_largest) / torch.where(near, 1.0, e))
+    if call.normalizer == "sigmoid":
+        threshold = sigmoid_threshold(found, call.features.sigmoid_bias)
+    at_largest = found.gather(-1, index[..., None]).squeeze(-1)
+    return RowState(at_largest.float(), threshold, size, entropy.float())
 
 
 def to_csr(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the nonzero weights of all rows (..., Lk) as crow_indices, col_indices (int32) and values (float32)."""
     rows = weights.flatten(0, -2)
-    inside = rows > 0
+    inside = rows.detach() > 0
     return F.pad(inside.sum(-1).cumsum(0), (1, 0)), inside.nonzero()[:, 1].to(torch.int32), rows[inside].float()
 
 
@@ -137,73 +195,3 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def _signed(x: int) -> int:
     return x - (1 << 64) if x >= 1 << 63 else x
-
-
-# ---- the operators ------------------------------------------------------------------------------------------------------
-
-
-def _dense(
-    query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, masks: Any, how: Any, dropout_p: float, seed: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, weights and scores of an operator's arguments."""
-    normalizer, scale, is_causal, causal_offset = how
-
-    def normalizer_fn(scores: Tensor) -> Tensor:
-        return relu_weights(scores) if normalizer == "relu" else entmax_reference.entmax(scores, alpha[:, :, None])
-
-    return dense_attention(
-        query,
-        key,
-        value,
-        normalizer_fn,
-        **dict(zip(("attn_mask", "key_mask", "alibi_slopes"), masks, strict=True)),
-        scale=scale,
-        is_causal=is_causal,
-        causal_offset=causal_offset,
-        dropout_p=dropout_p,
-        dropout_seed=seed,
-        dtype=dense_dtype(query.dtype, query.device.type, exact=False),
-    )
-
-
-def forward(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Computes `entformer::attention` but for its reserve."""
-    *masks, normalizer, scale, is_causal, causal_offset, dropout_p, seed, return_entropy = rest
-    how = (normalizer, scale, is_causal, causal_offset)
-    output, weights, masked_scores = _dense(query, key, value, alpha, masks, how, dropout_p, seed)
-    row_max, threshold, support_size, entropy = row_state(weights, masked_scores, alpha)
-    return output, row_max, threshold.double(), support_size, entropy if return_entropy else entropy.new_empty(0)
-
-
-def backward(grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Computes `entformer::attention_backward` by the closed-form gradient; the state of the rows is not read."""
-    *masks, _, _, _, _, normalizer, scale, is_causal, causal_offset, dropout_p, seed, needs_alpha_grad = rest
-    how = (normalizer, scale, is_causal, causal_offset)
-    _, weights, masked_scores = _dense(query, key, value, alpha, masks, how, 0.0, seed)
-    dtype, group = weights.dtype, query.shape[1] // max(key.shape[1], 1)
-    q, g = query.to(dtype), grad_output.to(dtype)
-    k, v = (t.to(dtype).repeat_interleave(group, 1) for t in (key, value))
-    used, grad_weights = weights, g @ v.transpose(-1, -2)
-    if dropout_p > 0.0:
-        kept = keep_mask(weights.shape, dropout_p, seed)
-        used, grad_weights = (torch.where(kept, t / (1.0 - dropout_p), 0.0) for t in (weights, grad_weights))
-    grad_alpha = query.new_zeros(query.shape[:2] if needs_alpha_grad else (0,), dtype=torch.float64)
-    if normalizer == "relu":
-        grad_scores = torch.where(masked_scores > 0.0, grad_weights, 0.0)
-    else:
-        row_alpha = alpha[:, :, None].expand(weights.shape[:-1])
-        grad_scores, of_rows = entmax_reference.entmax_backward(grad_weights, weights, row_alpha, needs_alpha_grad)
-        grad_alpha = of_rows.sum(-1).double() if needs_alpha_grad else grad_alpha
-    grad_scores = torch.where(weights > 0.0, grad_scores, 0.0)
-    grad_query = scale * (grad_scores @ k)
-    grad_key = scale * (grad_scores.transpose(-1, -2) @ q)
-    grad_value = used.transpose(-1, -2) @ g
-    grad_key, grad_value = (t.unflatten(1, (-1, group)).sum(2) if group > 1 else t for t in (grad_key, grad_value))
-    return grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype), grad_alpha
-
-
-def support(query: Tensor, key: Tensor, alpha: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Computes `entformer::attention_support`; the state of the rows is not read."""
-    *masks, row_max, _threshold, _crow_indices, normalizer, scale, is_causal, causal_offset = rest
-    how = (normalizer, scale, is_causal, causal_offset)
-    return to_csr(_dense(query, key, key, alpha, masks, how, 0.0, row_max)[1])[1:]

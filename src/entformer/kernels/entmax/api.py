@@ -13,9 +13,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
 from entformer.kernels.entmax import closed_form, ops, reference
-from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve
+from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, work_dtype
 
 IMPLEMENTATIONS = load_implementations("entmax")
+PER_HEAD = "; for one alpha per head give alpha_dim= the dimension of the heads"
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -51,10 +52,9 @@ def entmax(
     if x.dim() == 0:
         return entmax(x.reshape(1), alpha, 0, mask, alpha_dim=alpha_dim, impl=impl).reshape(())
     x = under_autocast(x)
-    dim = _checked_dim(dim, x, "dim")
-    row_alpha = _alpha_per_row(alpha, x, dim, alpha_dim)  # shape of x with `dim` removed
-    scores = x if mask is None else torch.where(_checked_mask(mask, x), x, -math.inf)
-    scores = scores.movedim(dim, -1)
+    scores = dim_last(x, dim, mask)
+    _check_alpha(alpha, x.device)
+    row_alpha = per_row("alpha", alpha, x, dim, alpha_dim, PER_HEAD)  # shape of x with `dim` removed
     chosen = resolve(impl, x.device.type)
     if exporting_to_onnx():
         weights = closed_form.entmax(scores, row_alpha if isinstance(alpha, Tensor) else float(alpha))
@@ -78,50 +78,61 @@ def under_autocast(x: Tensor) -> Tensor:
     return x.float() if half and torch.is_autocast_enabled(x.device.type) else x
 
 
-def _checked_dim(dim: int, x: Tensor, name: str) -> int:
-    if not -x.dim() <= dim < x.dim():
-        raise ArgumentError(f"{name}={dim} is out of range for scores of shape {tuple(x.shape)}.")
-    return dim % x.dim()
-
-
-def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
+def dim_last(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
+    """The scores with `dim` last, -inf where masked."""
+    _check_dim("dim", dim, x)
+    if mask is None:
+        return x.movedim(dim, -1)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise ArgumentError("mask must be a boolean tensor, True = may have weight; add a float mask to the scores instead.")
     if mask.device != x.device:
         raise ArgumentError(f"mask is on {mask.device} but the scores are on {x.device}; move one of them.")
     try:
-        return mask.expand_as(x)
+        allowed = mask.expand_as(x)
     except RuntimeError:
         raise ArgumentError(
             f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(x.shape)}."
         ) from None
+    return torch.where(allowed, x, -math.inf).movedim(dim, -1)
 
 
-def _alpha_per_row(alpha: float | Tensor, x: Tensor, dim: int, alpha_dim: int | None) -> Tensor:
-    work = reference.work_dtype(x.device)
-    rows = x.shape[:dim] + x.shape[dim + 1 :]
-    if not isinstance(alpha, Tensor):
-        alpha = checks.check_real("alpha", alpha, one_of_many=True)
-        if not -math.inf < alpha < math.inf:
-            raise ArgumentError(
-                f"alpha={alpha} is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices."
-            )
-        return torch.full((), alpha, dtype=work, device=x.device).expand(rows)
-    checks.check_alpha_tensor(alpha, x.device)
-    alpha = alpha.to(device=x.device, dtype=work)
-    expected = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+def _check_dim(name: str, dim: int, x: Tensor) -> None:
+    if not -x.dim() <= dim < x.dim():
+        raise ArgumentError(f"{name}={dim} is out of range for scores of shape {tuple(x.shape)}.")
+
+
+def _check_alpha(alpha: float | Tensor, device: torch.device) -> None:
+    if isinstance(alpha, Tensor):
+        checks.check_alpha_tensor(alpha, device)
+    elif not -math.inf < checks.check_real("alpha", alpha, one_of_many=True) < math.inf:
+        raise ArgumentError(
+            f"alpha={alpha} is not a finite number; alpha = 1 is softmax, 1.5 and 2 are the usual sparse choices."
+        )
+
+
+def per_row(name: str, value: float | Tensor, x: Tensor, dim: int, alpha_dim: int | None = None, advice: str = "") -> Tensor:
+    """A parameter of the normalizer for each row of `x`: its shape without `dim`, in the dtype of the reference."""
+    work = work_dtype(x.device)
+    dim %= x.dim()
+    shape = [1 if d == dim else size for d, size in enumerate(x.shape)]
+    if not isinstance(value, Tensor):
+        number = checks.check_real(name, value, one_of_many=True)
+        return torch.full((), number, dtype=work, device=x.device).expand(shape).squeeze(dim)
+    if value.dtype == torch.bool or value.is_complex():
+        raise ArgumentError(f"{name} must be a floating-point or integer tensor or a number, not {value.dtype}.")
     if alpha_dim is not None:
-        along = _checked_dim(alpha_dim, x, "alpha_dim")
-        if alpha.dim() != 1 or alpha.shape[0] != x.shape[along] or along == dim:
+        _check_dim("alpha_dim", alpha_dim, x)
+        along = alpha_dim % x.dim()
+        if value.dim() != 1 or value.shape[0] != x.shape[along] or along == dim:
             raise ArgumentError(
                 f"with alpha_dim={alpha_dim}, alpha must have shape ({x.shape[along]},) along a dimension of the scores "
-                f"other than dim={dim}; it has shape {tuple(alpha.shape)}."
+                f"other than dim={dim}; it has shape {tuple(value.shape)}."
             )
-        alpha = alpha.reshape([-1 if d == along else 1 for d in range(x.dim())])
+        value = value.reshape([-1 if d == along else 1 for d in range(x.dim())])
     try:
-        return alpha.expand(expected).squeeze(dim)
+        return value.to(device=x.device, dtype=work).expand(shape).squeeze(dim)
     except RuntimeError:
         raise ArgumentError(
-            f"alpha of shape {tuple(alpha.shape)} does not broadcast to {tuple(expected)}, the shape of the scores with "
-            f"dim={dim} reduced to 1; for one alpha per head give alpha_dim= the dimension of the heads."
+            f"{name} of shape {tuple(value.shape)} does not broadcast to {tuple(shape)}, the shape of the scores with "
+            f"dim={dim} reduced to 1{advice}."
         ) from None

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SERIES_TERMS = 14  # of log1p(y)/y for |y| < 1/16: the rest is below 1e-17
+from entformer.kernels.entmax.deformed import log1p_over
+from entformer.kernels.registry import work_dtype
+
 MAX_ITERATIONS = 60
 
 
@@ -69,26 +71,12 @@ def entmax_backward(grad: Tensor, weights: Tensor, alpha: Tensor, needs_alpha_gr
     return grad_scores, (torch.where(in_support, a, 0.0) * (g - delta)).sum(-1)
 
 
-def work_dtype(device: torch.device) -> torch.dtype:
-    """float64 wherever the device has it: the reference is an oracle first."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def _deformed_exp(x: Tensor, e: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
     """exp_e(x) and its derivative exp_e(x)/(1 + e x), both exactly 0 outside the support; safe to differentiate everywhere."""
     y = e * x
     inside = allowed & (y > -1.0)
-    x = torch.where(inside, x, 0.0)
-    y = torch.where(inside, y, 0.0)
-    near = y.abs() < 1.0 / 16.0
-    # log(1 + e x)/e: divided by e it cancels as e -> 0, so near y = 0 its series in y is used, which has no e to divide by.
-    y_near = torch.where(near, y, 0.0)
-    series = torch.zeros_like(y)
-    for k in range(SERIES_TERMS, 0, -1):
-        series = series * y_near + (-1.0) ** (k + 1) / k
-    far = torch.log1p(torch.where(near, 1.0, y)) / torch.where(near, 1.0, e)
-    p = torch.where(inside, torch.where(near, x * series, far).exp(), 0.0)
-    return p, p / (1.0 + y)
+    p = torch.where(inside, log1p_over(torch.where(inside, x, 0.0), e).exp(), 0.0)
+    return p, p / (1.0 + torch.where(inside, y, 0.0))
 
 
 class _Finite(torch.autograd.Function):

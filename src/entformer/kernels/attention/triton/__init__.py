@@ -8,35 +8,47 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from entformer.kernels.attention.arguments import Call, Features
 from entformer.kernels.attention.triton import configs
 from entformer.kernels.triton_host import DEVICE, MOST_HEAD_SIZE, installed
 
-__all__ = ["DEVICE", "normalizer_of", "reserve_shape", "unsupported"]
+__all__ = ["DEVICE", "by_torch", "register", "reserve_shape", "specialized", "unsupported"]
 
 _KNOWN = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
+_library = torch.library.Library("entformer", "FRAGMENT")
 
 
-def unsupported(query: Tensor, bias: Tensor | None, alibi_slopes: Tensor | None, keys: int) -> str | None:
+def unsupported(call: Call) -> str | None:
     """Returns what these arguments have that the kernels do not support, or None."""
-    if bias is not None:
-        return "a floating-point attn_mask"
-    if alibi_slopes is not None and alibi_slopes.requires_grad:
-        return "a gradient to alibi_slopes"
-    if query.dtype == torch.float64:
-        return "float64"
-    if query.shape[-1] > MOST_HEAD_SIZE:
-        return f"a head size over {MOST_HEAD_SIZE}"
-    if keys == 0:
-        return "rows without keys"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation"
-    return None
+    lacking = {
+        "normalizer='sigmoid'": call.normalizer == "sigmoid",
+        "float64": call.query.dtype == torch.float64,
+        f"a head size over {MOST_HEAD_SIZE}": max(call.query.shape[3], call.value.shape[3]) > MOST_HEAD_SIZE,
+        "rows without keys": call.key.shape[2] == 0,
+        "forward-mode differentiation": torch.autograd.forward_ad._current_level >= 0,
+    }
+    return next((what for what, present in lacking.items() if present), None)
 
 
-def normalizer_of(alpha: float | Tensor) -> str:
-    """The operator's name of the normalizer: that of an alpha the host knows selects kernels without powers."""
-    return "entmax" if isinstance(alpha, Tensor) else _KNOWN.get(alpha, "entmax")
+def specialized(call: Call, alpha: float | Tensor) -> Call:
+    """The call as the operator takes it: an alpha that the host knows selects kernels without powers."""
+    if call.normalizer != "entmax" or isinstance(alpha, Tensor):
+        return call
+    return call._replace(normalizer=_KNOWN.get(alpha, "entmax"))
+
+
+def by_torch(call: Call) -> Tensor | None:
+    """The output of torch's own attention where it is the better choice: softmax of what all its backends can do; else None."""
+    plain = call.attn_mask is None and call.key_mask is None and call.alibi_slopes is None
+    if call.normalizer != "softmax" or not plain or any(feature is not None for feature in call.features):
+        return None
+    if call.dropout_p > 0.0 or (call.is_causal and call.causal_offset != 0):
+        return None
+    grouped = call.query.shape[1] != call.key.shape[1]
+    how: dict[str, Any] = {"is_causal": call.is_causal, "scale": call.scale, "enable_gqa": grouped}
+    return F.scaled_dot_product_attention(call.query, call.key, call.value, **how)
 
 
 def reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
@@ -48,27 +60,25 @@ def reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     from entformer.kernels.attention.triton import launch
 
-    *inputs, dropout_p, seed, return_entropy = arguments
-    return launch.forward(launch.Call(*inputs, dropout_p=dropout_p, dropout_seed=seed), return_entropy)
+    call = Call._make((*arguments[:13], Features(*arguments[14:])))
+    return launch.forward(launch.Plan(call), arguments[13])
 
 
 def _backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     from entformer.kernels.attention.triton import launch
 
-    *tensors, row_max, threshold, _size, reserve, normalizer, scale, is_causal, offset, dropout_p, seed, needs_alpha = arguments
-    how = (normalizer, scale, is_causal, offset)
-    call = launch.Call(*tensors, *how, dropout_p=dropout_p, dropout_seed=seed)
-    grads = launch.backward(call, grad_output, row_max, threshold, reserve, needs_alpha_grad=needs_alpha)
-    grad_alpha = grads.get("alpha", row_max.new_empty(0, dtype=torch.float64))
-    return grads["query"], grads["key"], grads["value"], grad_alpha
+    row_max, threshold, _support_size, reserve = arguments[7:11]
+    features, needs = Features(*arguments[18:26]), (arguments[17], *arguments[26:])
+    call = Call._make((*arguments[:7], *arguments[11:17], features))
+    return launch.backward(launch.Plan(call), grad_output, row_max, threshold, reserve, *needs)
 
 
-def _support(query: Tensor, key: Tensor, alpha: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+def _support(query: Tensor, key: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     from entformer.kernels.attention.triton import launch
 
-    *masks, row_max, threshold, begins, normalizer, scale, is_causal, offset = arguments
-    call = launch.Call(query, key, key, alpha, *masks, normalizer, scale, is_causal, offset)
-    return launch.attention_support(call, row_max, threshold, begins)
+    alpha, *masks, row_max, threshold, begins = arguments[:7]
+    call = Call._make((query, key, key, alpha, *masks, *arguments[7:11], 0.0, begins, Features(*arguments[11:])))
+    return launch.attention_support(launch.Plan(call), row_max, threshold, begins)
 
 
 def register() -> None:
@@ -77,5 +87,3 @@ def register() -> None:
         for name, kernel in (("attention", _forward), ("attention_backward", _backward), ("attention_support", _support)):
             _library.impl(name, kernel, DEVICE.upper())
 
-
-_library = torch.library.Library("entformer", "FRAGMENT")

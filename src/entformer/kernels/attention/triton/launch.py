@@ -16,6 +16,7 @@ import torch
 import triton
 from torch import Tensor
 
+from entformer.kernels.attention.arguments import Call
 from entformer.kernels.attention.triton import configs
 from entformer.kernels.attention.triton.back_kv import back_kv
 from entformer.kernels.attention.triton.back_q import back_q
@@ -51,77 +52,57 @@ def counting() -> Iterator[list[Tensor]]:
         _counts = None
 
 
-class Call:
-    """The arguments of one call of the operators, as the kernels take them."""
+class Plan:
+    """One call of the operators as the kernels take it."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        alpha: Tensor,
-        attn_mask: Tensor | None,
-        key_mask: Tensor | None,
-        alibi_slopes: Tensor | None,
-        normalizer: str,
-        scale: float,
-        is_causal: bool,
-        causal_offset: int,
-        *,
-        dropout_p: float = 0.0,
-        dropout_seed: Tensor | None = None,
-        bias: Tensor | None = None,
-        window_left: int | None = None,
-        window_right: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-        cu_seqlens_q: Tensor | None = None,
-        cu_seqlens_k: Tensor | None = None,
-    ) -> None:
+    def __init__(self, call: Call) -> None:
+        query, key, value, more = call.query, call.key, call.value, call.features
+        self.call = call
         self.batch, self.heads, self.queries, self.size = query.shape
         self.key_heads, self.keys, self.value_size = key.shape[1], key.shape[2], value.shape[3]
         self.device = query.device
-        self.mode = MODES[normalizer]
+        self.mode = MODES[call.normalizer]
         self.config = configs.config(max(self.size, self.value_size), query.dtype)
         self.query_blocks = triton.cdiv(self.queries, self.config.queries)
         self.key_blocks = triton.cdiv(self.keys, self.config.keys)
-        right = min(window_right or 0, 0) if is_causal else window_right
-        if is_causal and window_right is not None:
-            right = min(window_right, 0)
-        hazard = _largest(query) * _largest(key) * (self.size * abs(scale)) + _largest(value) + alpha.sum().float()
-        for extra in (bias, sinks):
-            if extra is not None:
-                hazard = hazard + extra.detach().amax().float()
+        right = more.window_right
+        if call.is_causal:
+            right = 0 if right is None else min(right, 0)
+        hazard = _largest(query) * _largest(key) * (self.size * abs(call.scale)) + _largest(value) + call.alpha.sum().float()
+        for added in (more.bias, more.sinks):  # -inf excludes, and is none
+            if added is not None and added.numel() > 0:
+                hazard = hazard + added.detach().amax().float()
         packed = None
-        if cu_seqlens_q is not None and cu_seqlens_k is not None:
-            packed = _packed(cu_seqlens_q, cu_seqlens_k, self.queries)
-        drops = dropout_p > 0.0 and dropout_seed is not None
-        seeds = dropout_seed.reshape(-1) if drops and dropout_seed is not None else None
+        if more.cu_seqlens_q is not None and more.cu_seqlens_k is not None:
+            packed = _packed(more.cu_seqlens_q, more.cu_seqlens_k, self.queries)
+        seeds = call.dropout_seed.reshape(-1) if call.dropout_p > 0.0 else None
+        pairs = (self.batch, self.heads, self.queries, self.keys)
+        mask, key_mask, slopes = call.attn_mask, call.key_mask, call.alibi_slopes
         rows = self.batch * self.heads * self.queries
         self.problem = Problem(
             query=rows_of(query),
             key=rows_of(key),
             value=rows_of(value),
-            alpha=_per_head(alpha),
-            attn_mask=None if attn_mask is None else _pairs(attn_mask.view(torch.uint8)),
+            alpha=_per_head(call.alpha),
+            attn_mask=None if mask is None else _pairs(mask.view(torch.uint8)),
             key_mask=None if key_mask is None else PerKey(key_mask.view(torch.uint8), *key_mask.stride()),
-            bias=None if bias is None else _pairs(bias),
-            slopes=None if alibi_slopes is None else _per_head(alibi_slopes),
-            sinks=None if sinks is None else _per_head(sinks),
+            bias=None if more.bias is None else _pairs(more.bias.expand(pairs)),
+            slopes=None if slopes is None else _per_head(slopes),
+            sinks=None if more.sinks is None else _per_head(more.sinks),
             packed=packed,
             hazard=hazard,
             heads=self.heads,
             group=self.heads // max(self.key_heads, 1),
             queries=self.queries,
             keys=self.keys,
-            scale=float(scale),
-            offset=causal_offset,
-            left=window_left,
+            scale=float(call.scale),
+            offset=call.causal_offset,
+            left=more.window_left,
             right=right,
-            softcap=softcap,
+            softcap=more.softcap,
             seeds=seeds,
             rows_per_seed=max(1, rows // (1 if seeds is None else seeds.numel())),
-            drop=float(dropout_p),
+            drop=float(call.dropout_p),
         )
 
     @property
@@ -165,79 +146,84 @@ class Call:
         return found, counts
 
 
-def forward(call: Call, return_entropy: bool) -> tuple[Tensor, ...]:
+def forward(plan: Plan, return_entropy: bool) -> tuple[Tensor, ...]:
     """Output, row_max, threshold, support_size, entropy and reserve."""
-    out = call.empty(call.queries, call.value_size, dtype=call.problem.query.ptr.dtype)
-    row_max, lower = call.empty(call.queries), call.empty(call.queries)
-    threshold = call.empty(call.queries, dtype=torch.float64)
-    size = call.empty(call.queries, dtype=torch.int32)
-    entropy = call.empty(call.queries) if return_entropy else row_max.new_empty(0)
-    live, held = call.map(), call.map()
+    out = plan.empty(plan.queries, plan.value_size, dtype=plan.problem.query.ptr.dtype)
+    row_max, lower = plan.empty(plan.queries), plan.empty(plan.queries)
+    threshold = plan.empty(plan.queries, dtype=torch.float64)
+    size = plan.empty(plan.queries, dtype=torch.int32)
+    entropy = plan.empty(plan.queries) if return_entropy else row_max.new_empty(0)
+    live, held = plan.map(), plan.map()
     if out.numel() == 0 and row_max.numel() == 0:
         return out, row_max, threshold, size, entropy, held
     counters = None
     if _counts is not None:
-        counters = torch.zeros((*live.shape[:3], 4), dtype=torch.int32, device=call.device)
+        counters = torch.zeros((*live.shape[:3], 4), dtype=torch.int32, device=plan.device)
         _counts.append(counters)
-    grid = (call.query_blocks, call.batch * call.heads)
+    grid = (plan.query_blocks, plan.batch * plan.heads)
     with torch.cuda.device_of(out):
-        scout[grid](call.problem, row_max, lower, live, counters, call.key_blocks, **call.fixed)
-        lists, counts = call.lists(live)
-        if call.mode not in (MODES["softmax"], MODES["relu"]):
-            solve[grid](call.problem, row_max, lower, lists, counts, counters, call.key_blocks, **call.fixed)
+        scout[grid](plan.problem, row_max, lower, live, counters, plan.key_blocks, **plan.fixed)
+        lists, counts = plan.lists(live)
+        if plan.mode not in (MODES["softmax"], MODES["relu"]):
+            solve[grid](plan.problem, row_max, lower, lists, counts, counters, plan.key_blocks, **plan.fixed)
         written = (rows_of(out), threshold, size, entropy if return_entropy else None, held)
-        output[grid](call.problem, row_max, lower, lists, counts, *written, counters, call.key_blocks, **call.both)
+        output[grid](plan.problem, row_max, lower, lists, counts, *written, counters, plan.key_blocks, **plan.both)
     return out, row_max, threshold, size, entropy, held
 
 
 def backward(
-    call: Call,
+    plan: Plan,
     grad_output: Tensor,
     row_max: Tensor,
     threshold: Tensor,
     reserve: Tensor,
-    *,
     needs_alpha_grad: bool,
-    needs_slopes_grad: bool = False,
     needs_bias_grad: bool = False,
-) -> dict[str, Tensor]:
-    """The gradients by name: query, key, value and, where they are needed, alpha, slopes, sinks (all (B, H)) and bias."""
-    p = call.problem
-    dtype = p.query.ptr.dtype
-    grad_query = call.empty(call.queries, call.size, dtype=dtype)
+    needs_sinks_grad: bool = False,
+    needs_slopes_grad: bool = False,
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value; of alpha (B, H), bias, sinks (B, H) and slopes (B, H), or (0,)."""
+    p, dtype = plan.problem, plan.call.query.dtype
+    grad_query = plan.empty(plan.queries, plan.size, dtype=dtype)
     grad_key, grad_value = (
-        torch.empty((call.batch, call.key_heads, call.keys, size), dtype=dtype, device=call.device)
-        for size in (call.size, call.value_size)
+        torch.empty((plan.batch, plan.key_heads, plan.keys, size), dtype=dtype, device=plan.device)
+        for size in (plan.size, plan.value_size)
     )
-    delta = call.empty(call.queries)
-    needed = {"alpha": needs_alpha_grad, "sinks": p.sinks is not None, "slopes": needs_slopes_grad}
-    partial = {name: call.empty(call.query_blocks) if wanted else None for name, wanted in needed.items()}
-    grad_bias = torch.zeros((call.batch, call.heads, call.queries, call.keys), device=call.device) if needs_bias_grad else None
+    delta = plan.empty(plan.queries)
+    of_none = needs_alpha_grad and plan.mode == MODES["relu"]  # which has no alpha
+    needed = (needs_alpha_grad and not of_none, needs_sinks_grad, needs_slopes_grad)
+    parts = [plan.empty(plan.query_blocks) if wanted else None for wanted in needed]
+    pairs = (plan.batch, plan.heads, plan.queries, plan.keys)
+    of_pairs = torch.zeros(pairs, device=plan.device) if needs_bias_grad else None
     rows = rows_of(grad_output.to(dtype))
     with torch.cuda.device_of(grad_output):
-        if grad_query.numel() > 0 or delta.numel() > 0:
-            found = (rows_of(grad_query), delta, *partial.values(), None if grad_bias is None else _pairs(grad_bias))
-            grid = (call.query_blocks, call.batch * call.heads)
-            back_q[grid](p, rows, row_max, threshold, *call.lists(reserve), *found, call.key_blocks, **call.both)
+        if delta.numel() > 0:
+            found = (rows_of(grad_query), delta, *parts, None if of_pairs is None else _pairs(of_pairs))
+            grid = (plan.query_blocks, plan.batch * plan.heads)
+            back_q[grid](p, rows, row_max, threshold, *plan.lists(reserve), *found, plan.key_blocks, **plan.both)
         if grad_key.numel() > 0 or grad_value.numel() > 0:
-            lists = call.lists(reserve, by_key=True)
-            found = (rows_of(grad_key), rows_of(grad_value))
-            grid = (call.key_blocks, call.batch * call.key_heads)
-            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *found, call.query_blocks, **call.both)
-    grads = {"query": grad_query, "key": grad_key, "value": grad_value}
-    grads |= {name: sums.double().sum(-1) for name, sums in partial.items() if sums is not None}
-    return grads if grad_bias is None else grads | {"bias": grad_bias}
+            lists = plan.lists(reserve, by_key=True)
+            written = (rows_of(grad_key), rows_of(grad_value))
+            grid = (plan.key_blocks, plan.batch * plan.key_heads)
+            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *written, plan.query_blocks, **plan.both)
+    nothing = delta.new_empty(0)
+    of_alpha, of_sinks, of_slopes = (nothing if sums is None else sums.double().sum(-1) for sums in parts)
+    bias = plan.call.features.bias
+    of_bias = nothing if of_pairs is None or bias is None else of_pairs.sum_to_size(bias.shape)
+    if of_none:
+        of_alpha = torch.zeros(plan.call.alpha.shape, dtype=torch.float64, device=plan.device)
+    return grad_query, grad_key, grad_value, of_alpha.double(), of_bias, of_sinks.float(), of_slopes.float()
 
 
-def attention_support(call: Call, row_max: Tensor, threshold: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+def attention_support(plan: Plan, row_max: Tensor, threshold: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and weights of the support, in the order of rows. Waits for the device: it must know how many there are."""
     count = int(begins[-1])
-    indices = torch.zeros(count, dtype=torch.int32, device=call.device)
-    values = torch.zeros(count, dtype=torch.float32, device=call.device)
+    indices = torch.zeros(count, dtype=torch.int32, device=plan.device)
+    values = torch.zeros(count, dtype=torch.float32, device=plan.device)
     if count > 0:
         with torch.cuda.device_of(row_max):
-            grid = (call.query_blocks, call.batch * call.heads)
-            support[grid](call.problem, row_max, threshold, begins, indices, values, **call.fixed)
+            grid = (plan.query_blocks, plan.batch * plan.heads)
+            support[grid](plan.problem, row_max, threshold, begins, indices, values, **plan.fixed)
     return indices, values
 
 

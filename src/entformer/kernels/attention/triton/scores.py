@@ -11,6 +11,8 @@ import triton.language as tl
 
 from entformer.kernels.entmax.triton.maths import INF, LOG2E, keep
 
+EXCLUDED = tl.constexpr(-3.3895313892515355e38)  # arguments.EXCLUDED
+
 
 class Rows(NamedTuple):
     """A tensor (B, H, L, D) with adjacent elements of D, as pointer and strides."""
@@ -192,6 +194,7 @@ def block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, hazard):
         allowed = allowed & (tl.load(_pair_pointers(p.attn_mask, b, h, rows, columns), mask=allowed, other=0) != 0)
     if p.bias is not None:
         bias = tl.load(_pair_pointers(p.bias, b, h, rows, columns), mask=allowed, other=0.0).to(tl.float32)
+        allowed = allowed & ((bias <= EXCLUDED) == 0)
         s = s + bias
     if p.slopes is not None:
         distance = tl.abs(at[:, None] - columns[None, :]).to(tl.float32)

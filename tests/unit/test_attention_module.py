@@ -1,4 +1,4 @@
-"""What translation needs of attention: positions, hooks, shared alphas, memories projected once, torch's softmax."""
+"""MultiheadAttention beyond torch's: positions, hooks, shared alphas, torch's softmax, weights that can be supervised."""
 
 import copy
 from typing import Any
@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache
-from entformer.nn.dense import sdpa_attention
 from entformer.nn.hooks import AttentionTrace
-from entformer.nn.masks import Masks, ScoreTerms
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.nn.positions import alibi_slopes
@@ -21,8 +18,8 @@ CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 EMBED, HEADS, BATCH, LENGTH = 16, 4, 2, 9
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def layer(**options: Any) -> MultiheadAttention:
@@ -31,18 +28,6 @@ def layer(**options: Any) -> MultiheadAttention:
 
 
 # ---- positions -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("positions", ["none", "rotary", "alibi", "nape"])
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_token_by_token_equals_all_at_once(name: str, positions: str) -> None:
-    module, x = layer(normalizer=name, positions=positions), random(BATCH, LENGTH, EMBED)
-    with torch.no_grad():
-        expected, _ = module(x, x, x, need_weights=False, is_causal=True)
-        cache, pieces = KeyValueCache(), []
-        for piece in x.split([1, 4, 1, 3], 1):
-            pieces.append(module(piece, piece, piece, need_weights=False, is_causal=True, cache=cache)[0])
-    torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
 
 
 def test_alibi_is_the_bias_it_says() -> None:
@@ -124,8 +109,6 @@ def test_a_shared_alpha_belongs_to_its_owner() -> None:
     twin: Any = copy.deepcopy(model)
     assert twin["a"].alpha is twin["b"].alpha is twin["alpha"]
     twin["a"].reset_parameters()
-    with pytest.raises(ArgumentError, match="gives 3 values"):
-        layer(alpha=LearnedAlpha(3))
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -144,31 +127,80 @@ def test_sdpa_computes_the_same_softmax(causal: bool, masked: bool) -> None:
     torch.testing.assert_close(torch.cat(pieces, 1), ours(x, x, x, is_causal=True)[0], **CLOSE)
 
 
-def test_sdpa_with_an_added_mask() -> None:
-    q = random(BATCH, HEADS, LENGTH, 4)
-    bias, keys = random(1, 1, LENGTH, LENGTH, seed=1), torch.arange(LENGTH)[None].expand(BATCH, -1) < 7
-    out = sdpa_attention(q, q, q, ScoreTerms(Masks(None, keys, bias), causal=True))
-    scores = (q @ q.transpose(-1, -2) / 2.0 + bias).masked_fill(~keys[:, None, None], -torch.inf)
-    scores = scores.masked_fill(~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), -torch.inf)
-    torch.testing.assert_close(out, scores.softmax(-1) @ q, **CLOSE)
+# ---- weights that can be supervised ---------------------------------------------------------------------------------------
 
 
-INVALID = {
-    "positions": ({"positions": "absolute"}, "'absolute'.*rotary"),
-    "positions of extra keys": ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
-    "backend": ({"backend": "flash"}, "'flash'"),
-    "sparse sdpa": ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
-    "sdpa with alibi": ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),
-}
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_supervision_alone_reaches_the_projections(name: str) -> None:
+    module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer=name)
+    x = random(BATCH, LENGTH, EMBED, seed=4)
+    _, weights = module(x, x, x, is_causal=True, average_attn_weights=False)
+    with torch.no_grad():
+        _, exact = module(x, x, x, is_causal=True, average_attn_weights=False)
+    torch.testing.assert_close(weights, exact, rtol=0.0, atol=1e-6)
+    weights.square().sum().backward()
+    assert module.in_proj_weight is not None
+    q_and_k, v = module.in_proj_weight.grad.split([2 * EMBED, EMBED])  # type: ignore[union-attr]
+    assert q_and_k.abs().sum() > 0.0
+    assert v.abs().sum() == 0.0
+    if name == "entmax":
+        assert module.get_parameter("alpha.value").grad.abs().sum() > 0.0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("options", "message"), INVALID.values(), ids=INVALID.keys())
-def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        layer(**options)
+@pytest.mark.parametrize("positions", ["none", "alibi"])
+@pytest.mark.parametrize("average", [False, True])
+def test_entmax_weights_pass_gradcheck(positions: str, average: bool) -> None:
+    torch.manual_seed(0)
+    module = MultiheadAttention(EMBED, HEADS, batch_first=True, alpha_init=1.4, positions=positions, dtype=torch.float64)
+
+    def weights(query: Tensor, key: Tensor, pre_alpha: Tensor, bias: Tensor) -> Tensor:
+        state = dict(module.named_parameters()) | {"alpha.value": pre_alpha}
+        options = {"attn_mask": bias, "average_attn_weights": average, "key_padding_mask": ignored.double() * -1e4}
+        found: Tensor = torch.func.functional_call(module, state, (query, key, key), options)[1]
+        return found
+
+    ignored = torch.tensor([[False] * 4, [False] * 3 + [True]])
+    query, key = (random(BATCH, 4, EMBED, seed=seed, dtype=torch.float64).requires_grad_() for seed in (5, 6))
+    pre_alpha = module.get_parameter("alpha.value").detach().clone().requires_grad_()
+    bias = random(4, 4, seed=7, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(weights, (query, key, pre_alpha, bias), fast_mode=True)
 
 
-def test_a_memory_has_no_positions() -> None:
-    module = layer(positions="rotary")
-    with torch.no_grad(), pytest.raises(ArgumentError, match="a memory needs positions='none'"):
-        module(random(1, 1, EMBED), None, None, cache=module.memory_cache(random(1, 3, EMBED)))
+def test_without_gradients_weights_come_from_the_exact_support(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = MultiheadAttention(EMBED, HEADS, batch_first=True)
+    x = random(BATCH, LENGTH, EMBED)
+
+    def dense(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError
+
+    monkeypatch.setattr("entformer.nn.multihead_attention.attention_weights", dense)
+    with torch.no_grad():
+        assert module(x, x, x)[1] is not None
+    with torch.inference_mode():
+        assert module(x, x, x)[1] is not None
+
+
+def test_per_sample_gradients_of_supervised_weights() -> None:
+    module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(3, 1, LENGTH, EMBED)
+    state = dict(module.named_parameters())
+
+    def loss(state: dict[str, Tensor], t: Tensor) -> Tensor:
+        weights: Tensor = torch.func.functional_call(module, state, (t, t, t))[1]
+        return weights.square().sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(state, x)
+    for i in range(3):
+        one = torch.func.grad(loss)(state, x[i])
+        for name in state:
+            torch.testing.assert_close(per_sample[name][i], one[name], **CLOSE)
+
+
+def test_masks_of_a_bias_are_differentiable_too() -> None:
+    module, x = MultiheadAttention(EMBED, HEADS, batch_first=True), random(BATCH, LENGTH, EMBED)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    bias = random(LENGTH, LENGTH).requires_grad_()
+    _, weights = module(x, x, x, attn_mask=bias)
+    weights.square().sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.abs().sum() > 0.0
