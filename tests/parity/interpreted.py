@@ -24,7 +24,7 @@ def use_blocks(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int) -> None
 
 
 def patch_once() -> None:
-    """Makes the interpreter replace its functions once per process instead of in every call: five times faster, same results."""
+    """Makes the interpreter replace its functions once per process, not in every call: five times faster, same results."""
     import triton.language as tl
     from triton.runtime import interpreter
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from entformer.errors import ImplUnavailable
 
@@ -71,7 +71,11 @@ FULL = (
     *(Variant(k, m, 64, "bf16") for k in ATTENTION for m in ("sparsemax", "softmax", "relu")),
     *(Variant(k, "entmax", d, "fp16") for k in ATTENTION for d in (16, 32, 256)),
     *(Variant(k, "entmax", 64, "fp32") for k in ATTENTION),
-    *(Variant(k, "entmax", 64, "bf16", (f,)) for k in ATTENTION for f in ("masks", "dropout", "window", "bias", "sinks", "packed")),
+    *(
+        Variant(k, "entmax", 64, "bf16", (f,))
+        for k in ATTENTION
+        for f in ("masks", "dropout", "window", "bias", "sinks", "packed")
+    ),
 )
 
 

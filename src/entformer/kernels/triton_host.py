@@ -1,8 +1,8 @@
 """Whether Triton kernels can run here, and on which tensors; imports no triton.
 
-They take CUDA tensors, which on AMD GPUs are those of ROCm. With TRITON_INTERPRET=1 in the environment before the process starts,
-Triton interprets kernels on the CPU: then they take CPU tensors, and the C++ kernels are not loaded in that process, since
-torch has one kernel per operator and device.
+They take CUDA tensors, which on AMD GPUs are those of ROCm. With TRITON_INTERPRET=1 in the environment before the process
+starts, Triton interprets kernels on the CPU: then they take CPU tensors, and the C++ kernels are not loaded in that process,
+since torch has one kernel per operator and device.
 """
 
 import importlib.util

@@ -86,4 +86,3 @@ def register() -> None:
     if installed():
         for name, kernel in (("attention", _forward), ("attention_backward", _backward), ("attention_support", _support)):
             _library.impl(name, kernel, DEVICE.upper())
-

@@ -6,7 +6,6 @@ The heads that share a key head are summed by the one program that owns it, in o
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, RELU, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
@@ -18,12 +17,14 @@ from entformer.kernels.attention.triton.scores import (
     store_rows,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import INF, RELU, finite_part, weight_and_slope
 
 
 @triton.jit
 def _blocks(
-    p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, HAZARD: tl.constexpr, MODE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, UP: tl.constexpr,
+    p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, HAZARD: tl.constexpr,
+    MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr,
+    EP: tl.constexpr, UP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Returns dK before scaling, and dV, of one key block."""
     columns = block * BN + tl.arange(0, BN)
@@ -39,8 +40,8 @@ def _blocks(
         e, inverse = deformation(p, b, h, MODE)
         own = line * tl.num_programs(0) + block
         count = tl.load(counts + own)
-        for n in range(0, count):
-            i = tl.load(lists + own * query_blocks + n).to(tl.int32)
+        for n in range(0, count * PARTS):
+            i = tl.load(lists + own * query_blocks + n // PARTS).to(tl.int32) * PARTS + n % PARTS
             start = i * BM
             rows = start + tl.arange(0, BM)
             there = rows < p.queries
@@ -68,7 +69,10 @@ def _blocks(
                 product = tl.where(kept, product / (1.0 - p.drop), 0.0)
                 weights = tl.where(kept, weights / (1.0 - p.drop), 0.0)
             of_value += dot(tl.trans(weights).to(grad.dtype), grad)
-            of_key += dot(tl.trans(slopes * capped * (product - mean[:, None])).to(q.dtype), q)
+            found = slopes * capped * (product - mean[:, None])
+            if HAZARD:  # the mean of a row with NaN is NaN
+                found = tl.where(slopes == 0.0, 0.0, found)
+            of_key += dot(tl.trans(found).to(q.dtype), q)
     return of_key, of_value
 
 
@@ -92,20 +96,23 @@ def back_kv(
     E: tl.constexpr,
     EP: tl.constexpr,
     UP: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Writes dK and dV; `lists` holds the query blocks of each key block of each query head."""
+    """Writes dK and dV; `lists` holds the query blocks of each key block of each query head, read in PARTS of BM queries."""
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     key_heads = p.heads // p.group
     b, g = line // key_heads, line % key_heads
     if is_hazard(p):
         of_key, of_value = _blocks(
-            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, True, MODE, BM, BN, D, DP, E, EP, UP
-        )
+            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, True, MODE, BM, BN, D, DP, E, EP,
+            UP, PARTS,
+        )  # fmt: skip
     else:
         of_key, of_value = _blocks(
-            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, False, MODE, BM, BN, D, DP, E, EP, UP
-        )
+            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, False, MODE, BM, BN, D, DP, E, EP,
+            UP, PARTS,
+        )  # fmt: skip
     there = block * BN + tl.arange(0, BN) < p.keys
     store_rows(grad_key, b, g, block * BN, there, of_key * p.scale, BN, D, DP)
     store_rows(grad_value, b, g, block * BN, there, of_value, BN, E, EP)

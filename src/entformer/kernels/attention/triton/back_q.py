@@ -2,14 +2,13 @@
 
     delta = sum(w dP)/sum(w)    dS = w (dP - delta)    dalpha = sum a (dP - delta)
 
-One pass: delta is a running mean, and what was summed with an older one is moved to the new one, as online softmax does with its
-maximum: sum w (dP - new) k = sum w (dP - old) k + (old - new) sum w k. So nothing but row_max and threshold is saved.
+One pass: delta is a running mean, and what was summed with an older one is moved to the new one, as online softmax does with
+its maximum: sum w (dP - new) k = sum w (dP - old) k + (old - new) sum w k. So nothing but row_max and threshold is saved.
 """
 
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, RELU, alpha_slope, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     _pair_pointers,
     block_scores,
@@ -23,13 +22,14 @@ from entformer.kernels.attention.triton.scores import (
     store_rows,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import INF, RELU, alpha_slope, finite_part, weight_and_slope
 
 
 @triton.jit
 def _blocks(
     p, q, grad, top, lam, list_row, count, b, h, start, HAZARD: tl.constexpr, ALPHA: tl.constexpr, SLOPES: tl.constexpr,
-    MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
-    UP: tl.constexpr,
+    MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr,
+    EP: tl.constexpr, UP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Returns dQ before scaling, delta, and the rows' parts of the gradients of alpha, sink and slope."""
     rows = start + tl.arange(0, BM)
@@ -46,12 +46,12 @@ def _blocks(
     delta = tl.zeros([BM], tl.float32)
     if p.sinks is not None:  # a key without a value: its dP is 0
         x = per_head(p.sinks, b, h).to(tl.float32) - top - lam
-        of_sink, sink_slope = weight_and_slope(x, e, inverse, MODE)
+        sink_weight, sink_slope = weight_and_slope(x, e, inverse, MODE)
         slope_total += sink_slope
         if ALPHA:
-            bend_total += alpha_slope(x, of_sink, sink_slope, e, inverse, MODE)
-    for n in range(0, count):
-        j = tl.load(list_row + n).to(tl.int32)
+            bend_total += alpha_slope(x, sink_weight, sink_slope, e, inverse, MODE)
+    for n in range(0, count * PARTS):
+        j = tl.load(list_row + n // PARTS).to(tl.int32) * PARTS + n % PARTS
         columns = j * BN + tl.arange(0, BN)
         usable = usable_keys(p, b, columns, low, high)
         k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
@@ -85,10 +85,9 @@ def _blocks(
         elif SLOPES:
             of_slope += tl.sum(slopes * product * tl.abs(at[:, None] - columns[None, :]).to(tl.float32), 1)
         of_query += dot((slopes * capped * (product - delta[:, None])).to(k.dtype), k)
+    of_sink = tl.zeros([BM], tl.float32)
     if p.sinks is not None:
-        of_sink = -sink_slope * delta
-    else:
-        of_sink = tl.zeros([BM], tl.float32)
+        of_sink -= sink_slope * delta
     return of_query, delta, of_alpha, of_sink, of_slope
 
 
@@ -96,13 +95,14 @@ def _blocks(
 def _store_bias_gradient(
     p, q, grad, top, lam, delta, grad_bias, list_row, count, b, h, start, hazard, MODE: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, UP: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
     """A second pass, for which delta must be known: dS is the gradient itself."""
     rows = start + tl.arange(0, BM)
     e, inverse = deformation(p, b, h, MODE)
     low, high, at = key_range(p, rows)
-    for n in range(0, count):
-        j = tl.load(list_row + n).to(tl.int32)
+    for n in range(0, count * PARTS):
+        j = tl.load(list_row + n // PARTS).to(tl.int32) * PARTS + n % PARTS
         columns = j * BN + tl.arange(0, BN)
         usable = usable_keys(p, b, columns, low, high)
         k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
@@ -141,8 +141,12 @@ def back_q(
     E: tl.constexpr,
     EP: tl.constexpr,
     UP: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Writes dQ, delta (B, H, Lq) and, where not None, sums of each block of queries for alpha, sinks and slopes, and dS."""
+    """Writes dQ, delta (B, H, Lq) and, where not None, sums of each block of queries for alpha, sinks and slopes, and dS.
+
+    A listed key block is read in PARTS of BN keys.
+    """
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     b, h = line // p.heads, line % p.heads
@@ -165,11 +169,11 @@ def back_q(
     hazard = is_hazard(p)
     if hazard:
         found, mean, alpha, sink, slope = _blocks(
-            p, q, grad, top, lam, list_row, count, b, h, start, True, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP
+            p, q, grad, top, lam, list_row, count, b, h, start, True, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP, PARTS
         )
     else:
         found, mean, alpha, sink, slope = _blocks(
-            p, q, grad, top, lam, list_row, count, b, h, start, False, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP
+            p, q, grad, top, lam, list_row, count, b, h, start, False, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP, PARTS
         )
     store_rows(grad_query, b, h, start, there, found * p.scale, BM, D, DP)
     tl.store(delta + line * p.queries + rows, mean, mask=there)
@@ -181,5 +185,5 @@ def back_q(
         tl.store(of_sink + own, tl.sum(tl.where(there, sink, 0.0), 0))
     if grad_bias is not None:
         _store_bias_gradient(
-            p, q, grad, top, lam, mean, grad_bias, list_row, count, b, h, start, hazard, MODE, BM, BN, D, DP, E, EP, UP
+            p, q, grad, top, lam, mean, grad_bias, list_row, count, b, h, start, hazard, MODE, BM, BN, D, DP, E, EP, UP, PARTS
         )

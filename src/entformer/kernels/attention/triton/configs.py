@@ -1,7 +1,7 @@
 """Sizes of blocks, numbers of warps and pipeline stages, by head size and dtype.
 
-Chosen from the compile manifest (`entformer bench compile-gpu`): the largest blocks without spilled registers. All passes use the
-blocks of one entry, since the maps of blocks that forward saves are read by backward.
+Chosen from the compile manifest (`entformer bench compile-gpu`): the largest blocks without spilled registers. All passes use
+the blocks of one entry, since the maps of blocks that forward saves are read by backward.
 """
 
 from typing import NamedTuple
@@ -16,6 +16,11 @@ class Config(NamedTuple):
     keys: int
     warps: int
     stages: int
+
+
+def parts(mode: int, dtype: torch.dtype) -> int:
+    """In how many parts the backward passes take a block: powers and the slope by alpha need the registers of half a block."""
+    return 2 if mode == 0 and dtype != torch.float32 else 1
 
 
 def padded(size: int) -> int:

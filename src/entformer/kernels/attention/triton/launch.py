@@ -42,10 +42,13 @@ _counts: list[Tensor] | None = None
 
 @contextlib.contextmanager
 def counting() -> Iterator[list[Tensor]]:
-    """Collects a tensor (B, H, query blocks, 4) per forward pass: key blocks of the scout, steps of the solver, live key blocks,
-    key blocks with support."""
+    """Collects a tensor (B, H, query blocks, 4) per forward pass.
+
+    Key blocks of the scout, steps of the solver, live key blocks, key blocks with support.
+    """
     global _counts
-    _counts = found = []
+    found: list[Tensor] = []
+    _counts = found
     try:
         yield found
     finally:
@@ -124,6 +127,12 @@ class Plan:
         """The constants of kernels that read values too."""
         return self.fixed | {"E": self.value_size, "EP": configs.padded(self.value_size)}
 
+    def backward(self, *, by_key: bool) -> dict[str, Any]:
+        """The constants of a backward pass."""
+        parts = configs.parts(self.mode, self.call.query.dtype)
+        tile = {"BM": self.config.queries // parts} if by_key else {"BN": self.config.keys // parts}
+        return self.both | tile | {"PARTS": parts}
+
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """An uninitialized tensor (B, H, *shape)."""
         return torch.empty((self.batch, self.heads, *shape), dtype=dtype, device=self.device)
@@ -200,12 +209,14 @@ def backward(
         if delta.numel() > 0:
             found = (rows_of(grad_query), delta, *parts, None if of_pairs is None else _pairs(of_pairs))
             grid = (plan.query_blocks, plan.batch * plan.heads)
-            back_q[grid](p, rows, row_max, threshold, *plan.lists(reserve), *found, plan.key_blocks, **plan.both)
+            back_q[grid](
+                p, rows, row_max, threshold, *plan.lists(reserve), *found, plan.key_blocks, **plan.backward(by_key=False)
+            )
         if grad_key.numel() > 0 or grad_value.numel() > 0:
             lists = plan.lists(reserve, by_key=True)
             written = (rows_of(grad_key), rows_of(grad_value))
             grid = (plan.key_blocks, plan.batch * plan.key_heads)
-            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *written, plan.query_blocks, **plan.both)
+            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *written, plan.query_blocks, **plan.backward(by_key=True))
     nothing = delta.new_empty(0)
     of_alpha, of_sinks, of_slopes = (nothing if sums is None else sums.double().sum(-1) for sums in parts)
     bias = plan.call.features.bias
@@ -245,7 +256,8 @@ def _largest(tensor: Tensor) -> Tensor:
     """The largest magnitude, NaN if there is one; on the device."""
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
-    return torch.linalg.vector_norm(tensor.detach(), math.inf).float()
+    largest: Tensor = torch.linalg.vector_norm(tensor.detach(), math.inf)
+    return largest.float()
 
 
 def _packed(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, queries: int) -> Packed:

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, LN2, RELU, finite_part, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
@@ -16,6 +15,7 @@ from entformer.kernels.attention.triton.scores import (
     store_rows,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import INF, LN2, RELU, finite_part, weight_and_slope
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """The one pass over all keys: row maxima, lower bounds of the thresholds, and which key blocks may hold support.
 
-A generalized online softmax. Of each row it keeps (row_max, threshold, S, W) for the keys seen so far. For a block the threshold
-moves up to the new maximum, the old sums follow the tangent of S^e, which is below it for e <= 1 (at e = 0 it is
+A generalized online softmax. Of each row it keeps (row_max, threshold, S, W) for the keys seen so far. For a block the
+threshold moves up to the new maximum, the old sums follow the tangent of S^e, which is below it for e <= 1 (at e = 0 it is
 FlashAttention's rescaling, exactly), the block is added, and one Newton step on the deformed logarithm of S follows. The
 threshold stays a lower bound, so a block whose scores all lie 1/e below it is dead for good. Blocks are taken in the order in
 which large scores are likely: the first, then from the diagonal back, then the rest.
@@ -10,7 +10,6 @@ which large scores are likely: the first, then from the diagonal back, then the 
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, RELU, moved, newton_step, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_range,
     block_scores,
@@ -21,6 +20,7 @@ from entformer.kernels.attention.triton.scores import (
     per_head,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import INF, RELU, moved, newton_step, weight_and_slope
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def scout(
     DP: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Writes row_max, threshold (both float32 (B, H, Lq)) and live_map, uint8 (B, H, query blocks, key blocks), given as zeros."""
+    """Writes row_max and threshold, float32 (B, H, Lq), and live_map, uint8 (B, H, query blocks, key blocks), given as zeros."""
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     b, h = line // p.heads, line % p.heads

@@ -34,6 +34,9 @@ def signature(
         return _rows(kernel, size, dtype)
     config = configs.config(size, DTYPES[dtype])
     fixed: dict[str, Any] = {"MODE": launch.MODES[mode], "BM": config.queries, "BN": config.keys}
+    parts = configs.parts(fixed["MODE"], DTYPES[dtype])
+    if kernel in ("back_q", "back_kv"):
+        fixed |= {"PARTS": parts} | ({"BM": config.queries // parts} if kernel == "back_kv" else {"BN": config.keys // parts})
     fixed |= {"D": size, "DP": configs.padded(size), "E": size, "EP": configs.padded(size), "UP": False}
     floats, doubles = "*fp32!", "*fp64!"
     lists, counts = "*i16!", "*i32!"
@@ -43,7 +46,14 @@ def signature(
         "scout": {"row_max": floats, "threshold": floats, "live_map": "*u8!", "counters": NOTHING},
         "solve": {"row_max": floats, "threshold": floats, "lists": lists, "counts": counts, "counters": NOTHING},
         "output": {
-            **{"row_max": floats, "threshold": floats, "lists": lists, "counts": counts, "out": matrix, "exact_threshold": doubles},
+            **{
+                "row_max": floats,
+                "threshold": floats,
+                "lists": lists,
+                "counts": counts,
+                "out": matrix,
+                "exact_threshold": doubles,
+            },
             **{"size": "*i32!", "entropy": NOTHING, "held_map": "*u8!", "counters": NOTHING},
         },
         "back_q": {
@@ -118,7 +128,7 @@ def flattened(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], d
             constants[place] = value.value
             return "constexpr"
         if isinstance(value, tuple):
-            return type(value)(*(types(part, (*place, index)) for index, part in enumerate(value)))  # type: ignore[call-arg]
+            return type(value)(*(types(part, (*place, index)) for index, part in enumerate(value)))
         if value.endswith("!"):
             attributes[place] = [["tt.divisibility", 16]]
         return value.rstrip("!")

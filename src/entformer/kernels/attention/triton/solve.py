@@ -9,14 +9,13 @@ Three ways, by e = alpha - 1, which is the same for all rows of a program:
     e > 1         S is not convex and its slope has no bound. Newton's step, or half of the bracket where the step leaves it
                   or the last one gained little.
 
-The output is divided by its sum, so that what is left is spread over the row. Of half-precision inputs, whose scores are exact to
-2^-11 of their size, a sum is solved to 1e-4, of float32 to 1e-6.
+The output is divided by its sum, so that what is left is spread over the row. Of half-precision inputs, whose scores are exact
+to 2^-11 of their size, a sum is solved to 1e-4, of float32 to 1e-6.
 """
 
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import GENERAL, INF, SPARSEMAX, newton_step, second_slope, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
@@ -26,6 +25,7 @@ from entformer.kernels.attention.triton.scores import (
     per_head,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import GENERAL, INF, SPARSEMAX, newton_step, second_slope, weight_and_slope
 
 MOST_STEPS = tl.constexpr(48)
 SMOOTH = tl.constexpr(0.6)

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-from entformer.kernels.entmax.triton.maths import INF, RELU, weight_and_slope
 from entformer.kernels.attention.triton.scores import (
     block_range,
     block_scores,
@@ -13,6 +12,7 @@ from entformer.kernels.attention.triton.scores import (
     load_rows,
     usable_keys,
 )
+from entformer.kernels.entmax.triton.maths import INF, RELU, weight_and_slope
 
 
 @triton.jit
