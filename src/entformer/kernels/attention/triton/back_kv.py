@@ -105,13 +105,13 @@ def back_kv(
     b, g = line // key_heads, line % key_heads
     if is_hazard(p):
         of_key, of_value = _blocks(
-            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, True, MODE, BM, BN, D, DP, E, EP,
-            UP, PARTS,
+            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, True, MODE, BM, BN, D, DP, E,
+            EP, UP, PARTS,
         )  # fmt: skip
     else:
         of_key, of_value = _blocks(
-            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, False, MODE, BM, BN, D, DP, E, EP,
-            UP, PARTS,
+            p, grad_output, row_max, threshold, delta, lists, counts, b, g, block, query_blocks, False, MODE, BM, BN, D, DP, E,
+            EP, UP, PARTS,
         )  # fmt: skip
     there = block * BN + tl.arange(0, BN) < p.keys
     store_rows(grad_key, b, g, block * BN, there, of_key * p.scale, BN, D, DP)

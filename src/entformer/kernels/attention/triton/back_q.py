@@ -3,7 +3,9 @@
     delta = sum(w dP)/sum(w)    dS = w (dP - delta)    dalpha = sum a (dP - delta)
 
 One pass: delta is a running mean, and what was summed with an older one is moved to the new one, as online softmax does with
-its maximum: sum w (dP - new) k = sum w (dP - old) k + (old - new) sum w k. So nothing but row_max and threshold is saved.
+its maximum: sum w (dP - new) k = sum w (dP - old) k + (old - new) sum w k. So nothing but row_max and threshold is saved. For
+head sizes over 64, whose two sums would not fit into registers, and for the gradient of a bias, which is dS, a second pass
+follows.
 """
 
 import triton
@@ -27,14 +29,15 @@ from entformer.kernels.entmax.triton.maths import INF, RELU, alpha_slope, finite
 
 @triton.jit
 def _blocks(
-    p, q, grad, top, lam, list_row, count, b, h, start, HAZARD: tl.constexpr, ALPHA: tl.constexpr, SLOPES: tl.constexpr,
-    MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr,
-    EP: tl.constexpr, UP: tl.constexpr, PARTS: tl.constexpr,
+    p, q, grad, top, lam, grad_bias, list_row, count, b, h, start, HAZARD: tl.constexpr, ALPHA: tl.constexpr,
+    SLOPES: tl.constexpr, MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    E: tl.constexpr, EP: tl.constexpr, UP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Returns dQ before scaling, delta, and the rows' parts of the gradients of alpha, sink and slope."""
     rows = start + tl.arange(0, BM)
     e, inverse = deformation(p, b, h, MODE)
     low, high, at = key_range(p, rows)
+    ONE_PASS: tl.constexpr = DP <= 64 or MODE == RELU  # two sums of the width of wide heads do not fit into registers
     of_query = tl.zeros([BM, DP], tl.float32)  # sum dS k
     of_keys = tl.zeros([BM, DP], tl.float32)  # sum w k
     slope_total = tl.zeros([BM], tl.float32)  # sum w
@@ -71,7 +74,8 @@ def _blocks(
             product_total += tl.sum(slopes * product, 1)
             new = product_total / tl.where(slope_total == 0.0, 1.0, slope_total)
             shift = delta - new
-            of_query += shift[:, None] * of_keys
+            if ONE_PASS:
+                of_query += shift[:, None] * of_keys
             if ALPHA:
                 bends = alpha_slope(x, weights, slopes, e, inverse, MODE)
                 of_alpha += shift * bend_total + tl.sum(bends * (product - new[:, None]), 1)
@@ -81,41 +85,37 @@ def _blocks(
                 of_slope += shift * far_total + tl.sum(far * (product - new[:, None]), 1)
                 far_total += tl.sum(far, 1)
             delta = new
-            of_keys += dot((slopes * capped).to(k.dtype), k)
+            if ONE_PASS:
+                of_keys += dot((slopes * capped).to(k.dtype), k)
         elif SLOPES:
             of_slope += tl.sum(slopes * product * tl.abs(at[:, None] - columns[None, :]).to(tl.float32), 1)
-        of_query += dot((slopes * capped * (product - delta[:, None])).to(k.dtype), k)
+        if ONE_PASS:
+            of_query += dot((slopes * capped * (product - delta[:, None])).to(k.dtype), k)
+    if not ONE_PASS or grad_bias is not None:  # delta is known now, and dS with it
+        for n in range(0, count * PARTS):
+            j = tl.load(list_row + n // PARTS).to(tl.int32) * PARTS + n % PARTS
+            columns = j * BN + tl.arange(0, BN)
+            usable = usable_keys(p, b, columns, low, high)
+            k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
+            s, capped = block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, HAZARD)
+            _, slopes = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
+            v = load_rows(p.value, b, h // p.group, j * BN, usable, BN, E, EP, UP)
+            product = dot(grad, tl.trans(v))
+            if p.seeds is not None:
+                product = tl.where(kept_weights(p, b, h, rows, columns), product / (1.0 - p.drop), 0.0)
+            found = slopes * (product - delta[:, None])
+            if HAZARD:
+                found = tl.where((top != top)[:, None] & (s != -INF), float("nan"), tl.where(slopes == 0.0, 0.0, found))
+                k = finite_part(k)
+            if grad_bias is not None:
+                inside = (rows < p.queries)[:, None] & (columns < p.keys)[None, :]
+                tl.store(_pair_pointers(grad_bias, b, h, rows, columns), found, mask=inside)
+            if not ONE_PASS:
+                of_query += dot((found * capped).to(k.dtype), k)
     of_sink = tl.zeros([BM], tl.float32)
     if p.sinks is not None:
         of_sink -= sink_slope * delta
     return of_query, delta, of_alpha, of_sink, of_slope
-
-
-@triton.jit
-def _store_bias_gradient(
-    p, q, grad, top, lam, delta, grad_bias, list_row, count, b, h, start, hazard, MODE: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, UP: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
-    """A second pass, for which delta must be known: dS is the gradient itself."""
-    rows = start + tl.arange(0, BM)
-    e, inverse = deformation(p, b, h, MODE)
-    low, high, at = key_range(p, rows)
-    for n in range(0, count * PARTS):
-        j = tl.load(list_row + n // PARTS).to(tl.int32) * PARTS + n % PARTS
-        columns = j * BN + tl.arange(0, BN)
-        usable = usable_keys(p, b, columns, low, high)
-        k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
-        s, _ = block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, hazard)
-        _, slopes = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
-        v = load_rows(p.value, b, h // p.group, j * BN, usable, BN, E, EP, UP)
-        product = dot(grad, tl.trans(v))
-        if p.seeds is not None:
-            product = tl.where(kept_weights(p, b, h, rows, columns), product / (1.0 - p.drop), 0.0)
-        slopes = tl.where((top != top)[:, None] & (s != -INF), float("nan"), slopes)
-        found = tl.where(slopes == 0.0, 0.0, slopes * (product - delta[:, None]))
-        inside = (rows < p.queries)[:, None] & (columns < p.keys)[None, :]
-        tl.store(_pair_pointers(grad_bias, b, h, rows, columns), found, mask=inside)
 
 
 @triton.jit
@@ -166,14 +166,57 @@ def back_q(
     list_row = lists + own * key_blocks
     ALPHA: tl.constexpr = of_alpha is not None
     SLOPES: tl.constexpr = of_slope is not None
-    hazard = is_hazard(p)
-    if hazard:
+    if is_hazard(p):
         found, mean, alpha, sink, slope = _blocks(
-            p, q, grad, top, lam, list_row, count, b, h, start, True, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP, PARTS
+            p,
+            q,
+            grad,
+            top,
+            lam,
+            grad_bias,
+            list_row,
+            count,
+            b,
+            h,
+            start,
+            True,
+            ALPHA,
+            SLOPES,
+            MODE,
+            BM,
+            BN,
+            D,
+            DP,
+            E,
+            EP,
+            UP,
+            PARTS,
         )
     else:
         found, mean, alpha, sink, slope = _blocks(
-            p, q, grad, top, lam, list_row, count, b, h, start, False, ALPHA, SLOPES, MODE, BM, BN, D, DP, E, EP, UP, PARTS
+            p,
+            q,
+            grad,
+            top,
+            lam,
+            grad_bias,
+            list_row,
+            count,
+            b,
+            h,
+            start,
+            False,
+            ALPHA,
+            SLOPES,
+            MODE,
+            BM,
+            BN,
+            D,
+            DP,
+            E,
+            EP,
+            UP,
+            PARTS,
         )
     store_rows(grad_query, b, h, start, there, found * p.scale, BM, D, DP)
     tl.store(delta + line * p.queries + rows, mean, mask=there)
@@ -183,7 +226,3 @@ def back_q(
         tl.store(of_slope + own, -tl.sum(tl.where(there, slope, 0.0), 0))
     if of_sink is not None:
         tl.store(of_sink + own, tl.sum(tl.where(there, sink, 0.0), 0))
-    if grad_bias is not None:
-        _store_bias_gradient(
-            p, q, grad, top, lam, mean, grad_bias, list_row, count, b, h, start, hazard, MODE, BM, BN, D, DP, E, EP, UP, PARTS
-        )

@@ -35,4 +35,4 @@ def config(size: int, dtype: torch.dtype) -> Config:
         return Config(32, 32, 4, 1 if wide > 128 else 2)
     if wide <= 64:
         return Config(64, 32, 4, 2)
-    return Config(64, 32, 4, 2) if wide <= 128 else Config(32, 32, 4, 2)
+    return Config(32, 32, 4, 2)

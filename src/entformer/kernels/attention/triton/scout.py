@@ -38,7 +38,7 @@ def scout(
     DP: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Writes row_max and threshold, float32 (B, H, Lq), and live_map, uint8 (B, H, query blocks, key blocks), given as zeros."""
+    """Writes row_max and threshold, float32 (B, H, Lq), and live_map, uint8 (B, H, query blocks, key blocks), zero before."""
     block = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     b, h = line // p.heads, line % p.heads
