@@ -76,6 +76,32 @@ def test_blocks_visited_are_the_blocks_with_support(how: dict[str, Any], monkeyp
     assert int(scouted.sum()) == (15 if "is_causal" in how else 25)
 
 
+def test_products_are_those_of_the_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    from entformer.bench import gpu_cost
+    from entformer.kernels.attention.triton import launch
+
+    use_blocks(monkeypatch, 16, 16)
+    products = []
+    original = InterpreterBuilder.create_dot
+
+    def counted(self: Any, *operands: Any) -> Any:
+        products.append(1)
+        return original(self, *operands)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", counted)
+    leaves = [t.requires_grad_() for t in local_problem(72)]
+    with launch.counting() as counts:
+        out = attention(*leaves, alpha=1.5, is_causal=True, impl="triton")
+    dense, steps, live, held = counts[0].unbind(-1)
+    assert isinstance(out, Tensor)
+    assert len(products) == gpu_cost.forward_products(int(dense.sum()), 0, 0, 0) + int((steps * live + live + held).sum())
+    products.clear()
+    out.sum().backward()
+    assert len(products) == gpu_cost.backward_products(int(held.sum()), leaves[0].shape[-1])
+
+
 @pytest.mark.parametrize("spread", [0.05, 0.25, 1.0])
 def test_the_solver_takes_three_steps_or_fewer_on_average(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
     from entformer.kernels.attention.triton import launch

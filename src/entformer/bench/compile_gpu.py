@@ -118,11 +118,14 @@ def _compiled(variant: Variant, name: str) -> Resources:
 
     target = TARGETS[name]
     kernel, arguments, options = signatures.signature(
-        variant.kernel, variant.mode, variant.head_size, variant.dtype, variant.features
+        variant.kernel, variant.mode, variant.head_size, variant.dtype, variant.features, target.backend
     )
     types, constants, attributes = signatures.flattened(kernel, arguments)
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attributes)
-    compiled = triton.compile(source, target=GPUTarget(target.backend, target.arch, target.lanes), options=options)
+    try:
+        compiled = triton.compile(source, target=GPUTarget(target.backend, target.arch, target.lanes), options=options)
+    except RuntimeError as err:
+        return Resources(variant, name, 0, 0, 0, 0.0, f"does not compile: {str(err).splitlines()[0]}")
     shared = int(compiled.metadata.shared)
     registers, spilled = _amd(compiled.asm["amdgcn"]) if target.backend == "hip" else _nvidia(compiled.asm["cubin"])
     fits = shared <= target.shared_per_block and registers <= target.registers

@@ -10,6 +10,7 @@ from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
     dot,
+    in_broken_rows,
     is_hazard,
     kept_weights,
     key_range,
@@ -59,9 +60,8 @@ def _blocks(
             weights, slopes = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
             product = dot(grad, tl.trans(v))
             if HAZARD:
-                lost = (top != top)[:, None] & (s != -INF)
-                weights = tl.where(lost, float("nan"), weights)
-                slopes = tl.where(lost, float("nan"), slopes)
+                weights = in_broken_rows(weights, top, s)
+                slopes = in_broken_rows(slopes, top, s)
                 product = tl.where(slopes == 0.0, 0.0, product)
                 q = finite_part(q)
             if p.seeds is not None:

@@ -16,6 +16,7 @@ from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
     dot,
+    in_broken_rows,
     is_hazard,
     kept_weights,
     key_range,
@@ -66,7 +67,7 @@ def _blocks(
         if p.seeds is not None:
             product = tl.where(kept_weights(p, b, h, rows, columns), product / (1.0 - p.drop), 0.0)
         if HAZARD:
-            slopes = tl.where((top != top)[:, None] & (s != -INF), float("nan"), slopes)
+            slopes = in_broken_rows(slopes, top, s)
             k = finite_part(k)
             product = tl.where(slopes == 0.0, 0.0, product)
         if MODE != RELU:
@@ -105,7 +106,7 @@ def _blocks(
                 product = tl.where(kept_weights(p, b, h, rows, columns), product / (1.0 - p.drop), 0.0)
             found = slopes * (product - delta[:, None])
             if HAZARD:
-                found = tl.where((top != top)[:, None] & (s != -INF), float("nan"), tl.where(slopes == 0.0, 0.0, found))
+                found = in_broken_rows(tl.where(slopes == 0.0, 0.0, found), top, s)
                 k = finite_part(k)
             if grad_bias is not None:
                 inside = (rows < p.queries)[:, None] & (columns < p.keys)[None, :]

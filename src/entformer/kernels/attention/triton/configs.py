@@ -23,6 +23,11 @@ def parts(mode: int, dtype: torch.dtype) -> int:
     return 2 if mode == 0 and dtype != torch.float32 else 1
 
 
+def solver_options(mode: int, backend: str) -> dict[str, int]:
+    """Without powers, NVIDIA's compiler would hold the solver to 128 registers and spill some."""
+    return {"maxnreg": 168} if mode != 0 and backend == "cuda" else {}
+
+
 def padded(size: int) -> int:
     """The power of two, at least 16, that holds a head size."""
     return max(16, 1 << (size - 1).bit_length())

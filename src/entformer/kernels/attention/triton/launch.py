@@ -174,7 +174,8 @@ def forward(plan: Plan, return_entropy: bool) -> tuple[Tensor, ...]:
         scout[grid](plan.problem, row_max, lower, live, counters, plan.key_blocks, **plan.fixed)
         lists, counts = plan.lists(live)
         if plan.mode not in (MODES["softmax"], MODES["relu"]):
-            solve[grid](plan.problem, row_max, lower, lists, counts, counters, plan.key_blocks, **plan.fixed)
+            more = {} if INTERPRETED else configs.solver_options(plan.mode, "hip" if torch.version.hip else "cuda")
+            solve[grid](plan.problem, row_max, lower, lists, counts, counters, plan.key_blocks, **plan.fixed, **more)
         written = (rows_of(out), threshold, size, entropy if return_entropy else None, held)
         output[grid](plan.problem, row_max, lower, lists, counts, *written, counters, plan.key_blocks, **plan.both)
     return out, row_max, threshold, size, entropy, held

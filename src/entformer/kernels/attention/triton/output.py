@@ -7,6 +7,7 @@ from entformer.kernels.attention.triton.scores import (
     block_scores,
     deformation,
     dot,
+    in_broken_rows,
     is_hazard,
     kept_weights,
     key_range,
@@ -40,14 +41,15 @@ def _blocks(
         s, _ = block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, HAZARD)
         weights, _ = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
         if HAZARD:
-            weights = tl.where((top != top)[:, None] & (s != -INF), float("nan"), weights)
+            weights = in_broken_rows(weights, top, s)
         inside = weights != 0.0
-        held = tl.max(tl.max(tl.where(inside, 1, 0), 1), 0)
+        count_here = tl.sum(tl.where(inside, 1, 0), 1)
+        held = tl.max(count_here, 0) > 0
         tl.store(map_row + j, held.to(tl.uint8))
-        if held > 0:
+        if held:
             used += 1
             total += tl.sum(weights, 1)
-            size += tl.sum(tl.where(inside, 1, 0), 1)
+            size += count_here
             if STATS:
                 entropy -= tl.sum(weights * tl.log2(tl.where(inside, weights, 1.0)), 1)
             if p.seeds is not None:

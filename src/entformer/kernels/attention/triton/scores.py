@@ -208,6 +208,12 @@ def block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, hazard):
 
 
 @triton.jit
+def in_broken_rows(values, top, s):
+    """Weights or slopes, which are NaN wherever a row whose maximum is NaN may attend, and 0 elsewhere in it."""
+    return tl.where((top != top)[:, None], tl.where(s == -INF, 0.0, float("nan")), values)
+
+
+@triton.jit
 def is_hazard(p):
     """Whether something may not be finite; the same for all programs."""
     return (tl.abs(tl.load(p.hazard)) < INF) == 0

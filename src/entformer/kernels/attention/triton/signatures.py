@@ -24,9 +24,10 @@ NOTHING = Constant(None)
 
 
 def signature(
-    kernel: str, mode: str, size: int, dtype: str, features: tuple[str, ...]
+    kernel: str, mode: str, size: int, dtype: str, features: tuple[str, ...], backend: str
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The kernel, its arguments by name and its options; `size` is the head size, or the length of rows of entmax.
+    """The kernel, its arguments by name and its options; `size` is the head size, or the length of rows of entmax;
+    `backend` is "cuda" or "hip".
 
     Features: causal, window, masks, bias, sinks, packed, dropout.
     """
@@ -71,7 +72,8 @@ def signature(
     found = {"p": _problem(matrix, features), **arguments[kernel], **blocks}
     function = getattr(launch, kernel)
     found |= {name: Constant(value) for name, value in fixed.items() if name in function.arg_names}
-    return function, found, {"num_warps": config.warps, "num_stages": config.stages}
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    return function, found, options | (configs.solver_options(fixed["MODE"], backend) if kernel == "solve" else {})
 
 
 def _problem(matrix: Rows, features: tuple[str, ...]) -> Problem:

@@ -7,6 +7,7 @@ from entformer.kernels.attention.triton.scores import (
     block_range,
     block_scores,
     deformation,
+    in_broken_rows,
     is_hazard,
     key_range,
     load_rows,
@@ -56,7 +57,7 @@ def support(
         k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
         s, _ = block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, hazard)
         weights, _ = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
-        weights = tl.where((top != top)[:, None] & (s != -INF), float("nan"), weights)
+        weights = in_broken_rows(weights, top, s)
         inside = tl.where(weights != 0.0, 1, 0)
         place = position[:, None] + tl.cumsum(inside, 1) - inside
         taken = (inside > 0) & (place < limit[:, None])
