@@ -15,7 +15,10 @@ MOST_HEAD_SIZE = 256  # larger blocks of keys and values do not fit into shared 
 
 def installed() -> bool:
     """Whether there is a triton package; it is not imported."""
-    return importlib.util.find_spec("triton") is not None
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except (ImportError, ValueError):  # an import hook refuses it; a module of that name that is no package
+        return False
 
 
 def interpreted() -> bool:
