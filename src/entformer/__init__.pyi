@@ -3,6 +3,7 @@
 from entformer import analysis as analysis
 from entformer import compat as compat
 from entformer import explore as explore
+from entformer import hf as hf
 from entformer.compat.activations import Entmax15 as Entmax15
 from entformer.compat.activations import Sparsemax as Sparsemax
 from entformer.compat.root_finding import BudgetBisect as BudgetBisect
@@ -14,6 +15,7 @@ from entformer.errors import ArgumentError as ArgumentError
 from entformer.errors import DataError as DataError
 from entformer.errors import EntformerError as EntformerError
 from entformer.errors import ImplUnavailable as ImplUnavailable
+from entformer.errors import MissingExtra as MissingExtra
 from entformer.functional import budget_bisect as budget_bisect
 from entformer.functional import entmax15 as entmax15
 from entformer.functional import entmax_bisect as entmax_bisect

@@ -22,3 +22,7 @@ class ImplUnavailable(EntformerError, RuntimeError):
 
 class RunFailed(EntformerError, RuntimeError):
     """A run had to stop: the loss became NaN, the disk is full. What was saved before is intact."""
+
+
+class MissingExtra(EntformerError, ImportError):
+    """A package of an optional extra is not installed, or too old."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from entformer.errors import ArgumentError, DataError, RunFailed
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -77,14 +77,11 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remove_temporary(directory: Path) -> list[str]:
-    """Removes temporary files that `write_bytes` left in `directory` when its process was killed; returns their targets."""
-    if not directory.is_dir():
-        return []
-    left = [(match, path) for path in sorted(directory.iterdir()) if (match := _TEMPORARY.fullmatch(path.name))]
-    for _, path in left:
-        path.unlink(missing_ok=True)
-    return [match[1] for match, _ in left]
+def remove_temporary(directory: Path) -> None:
+    """Removes temporary files that `write_bytes` left in `directory` when its process was killed."""
+    for path in directory.glob(".*.tmp"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claims of the README, the package metadata and `--help` agree, and the table of normalizers is complete."""
+"""Claims of the README, the package metadata and `--help` agree, are complete and name their conditions."""
 
 import re
 import tomllib
@@ -19,6 +19,30 @@ def test_one_tagline_without_a_speed_claim() -> None:
     for line in [*taglines, README.split("\n\n")[1].replace("\n", " ")]:
         assert "Adaptively sparse attention for PyTorch" in line
         assert not re.search(r"fast|speed", line)
+
+
+def test_the_readme_states_that_there_are_no_gpu_kernels() -> None:
+    first_screen = README.split("## Install")[0]
+    assert "No GPU kernels yet" in first_screen
+    assert "dense PyTorch implementation" in first_screen
+
+
+def test_accuracies_and_scores_carry_seeds_and_conditions() -> None:
+    sorting = README.split("## Beyond the training length")[1].split("##")[0]
+    for condition in ("two seeds", "With NAPE positions", "with rotary positions the order is reversed", "whole sequence"):
+        assert condition in sorting
+    multi30k = next(block for block in README.split("\n\n") if block.startswith("Multi30k"))
+    assert "one seed" in multi30k
+    assert "no difference" in multi30k
+
+
+def test_the_docs_give_the_base_of_diversity_and_the_rows_left_out() -> None:
+    analysis = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    rows = dict(line.strip("| ").split(" | ", 1) for line in analysis.splitlines() if line.startswith("| "))
+    assert "/ ln n_i" in rows["diversity, base: keys"]
+    assert "ln (number of heads)" in rows["diversity, base: heads"]
+    assert "n_i > 1" in rows["positional confidence"]
+    assert "initial" in analysis.lower()
 
 
 def test_every_normalizer_is_in_the_table() -> None:

@@ -25,7 +25,7 @@ def lint_imports(root: Path) -> str:
 
 
 VIOLATIONS = {  # file: lines added to it
-    "errors.py": "import entformer.cli.main, typer",
+    "errors.py": "import entformer.cli.main, typer, transformers",
     "helpers.py": "",  # a module that no layer lists
     "losses.py": "import entformer.nn",
     "kernels/registry.py": "import entformer.kernels.entmax.api, triton",

@@ -42,3 +42,19 @@ def test_help_does_not_import_torch() -> None:
     loaded = modules_after(HELP)
     assert "typer" in loaded
     assert loaded & {"torch", "numpy", "matplotlib"} == set()
+
+
+def test_hugging_face_names_the_extra_to_install() -> None:
+    code = """
+import sys
+import entformer
+assert "transformers" not in sys.modules
+sys.modules["transformers"] = None  # as if it were not installed
+try:
+    entformer.hf
+except entformer.MissingExtra as err:
+    print(err)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "entformer.hf needs transformers, which is not installed: pip install 'entformer[hf]'"

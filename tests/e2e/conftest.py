@@ -1,11 +1,17 @@
-"""Chromium, driven by playwright. The tests are skipped if it is not installed; `make test` installs it where possible."""
+"""Chromium, driven by playwright, with a report in it. Without it tests are skipped; `make test` installs it where possible."""
 
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from entformer.analysis.assemble import assemble
+
+from .page_driver import open_page
+from .report_data import DATA
 
 TIMEOUT = 90_000  # milliseconds; generous, so that slow machines pass
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -24,3 +30,15 @@ def browser() -> Iterator[Browser]:
         expect.set_options(timeout=TIMEOUT)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(assemble(DATA), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    yield from open_page(browser, report)

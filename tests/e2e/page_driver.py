@@ -2,22 +2,38 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
+from entformer.analysis.assemble import assemble
 
-def open_page(browser: Browser, path: Path, width: int = 1280, **options: object) -> Iterator[Page]:
-    """Yields the page; it must log nothing and request nothing but files."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)  # type: ignore[arg-type]
+
+def open_page(browser: Browser, path: Path, width: int = 1280, **options: Any) -> Iterator[Page]:
+    """Yields the page of a file; it must log nothing and request nothing but files."""
+    yield from open_address(browser, path.as_uri(), "file:", width, offline=True, **options)
+
+
+def open_address(browser: Browser, address: str, own: str, width: int = 1280, **options: Any) -> Iterator[Page]:
+    """Yields the page at an address; it must log nothing and request nothing but addresses that begin with `own`."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    context.set_default_timeout(90_000)
     page, errors = context.new_page(), list[str]()
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("dialog", lambda dialog: errors.append(dialog.message))
-    page.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
-    page.goto(path.as_uri())
+    page.on("request", lambda request: None if request.url.startswith((own, "data:")) else errors.append(request.url))
+    page.goto(address)
     yield page
     assert errors == []
     context.close()
+
+
+def open_report(browser: Browser, directory: Path, data: dict[str, Any], **options: Any) -> Iterator[Page]:
+    """Yields the page of this data."""
+    path = directory / "report.html"
+    path.write_text(assemble(data), encoding="utf-8")
+    yield from open_page(browser, path, **options)
 
 
 def choose_head(page: Page, key: str) -> None:
@@ -30,11 +46,20 @@ def token(page: Page, number: int) -> None:
 
 
 def weights_shown(page: Page) -> dict[int, float]:
-    lines = page.locator(".support li")
+    lines = page.locator("#one-head .support li")
     columns = lines.evaluate_all("(items) => items.map((item) => Number(item.dataset.column))")
-    return dict(zip(columns, map(float, page.locator(".support .value").all_text_contents()), strict=True))
+    return dict(zip(columns, map(float, lines.locator(".value").all_text_contents()), strict=True))
 
 
 def column(page: Page, number: int) -> list[float]:
     texts = page.locator(f"#head-table tbody tr td:nth-child({number})").all_text_contents()
     return [float(text.strip("%")) for text in texts]
+
+
+def nameless_controls(page: Page) -> int:
+    """Counts controls that a screen reader cannot name."""
+    found: int = page.evaluate(
+        """[...document.querySelectorAll('button, input, select, textarea')].filter((node) =>
+        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
+    )
+    return found

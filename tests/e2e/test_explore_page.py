@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 from entformer.checkpoint import LoadedRun
 from entformer.explore import create_app
 
+from .page_driver import nameless_controls, open_address, weights_shown
+
 SENTENCE = "a man in an orange hat"
 EXAMPLE = "two dogs play"
 
@@ -40,24 +42,12 @@ def server(make_run: Callable[..., LoadedRun]) -> Iterator[Server]:
     server.stop()
 
 
-def open_page(browser: Browser, server: Server, *, width: int = 1280, text: str = SENTENCE, **options: Any) -> Iterator[Page]:
+def open_page(browser: Browser, server: Server, *, text: str = SENTENCE, **options: Any) -> Iterator[Page]:
     """The page with a sentence translated. It may load from its own server only, and say nothing on the console."""
-    problems: list[str] = []
-    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **options)
-    context.set_default_timeout(90_000)
-    page = context.new_page()
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: None if _own(request.url, server) else problems.append(request.url))
-    page.goto(f"{server.address}#text={text}")
-    wait_until_idle(page)
-    yield page
-    assert problems == []
-    context.close()
-
-
-def _own(url: str, server: Server) -> bool:
-    return url.startswith((server.address, "data:"))
+    address = f"{server.address}#text={text}" if text else server.address
+    for page in open_address(browser, address, server.address, reduced_motion="reduce", **options):
+        wait_until_idle(page)
+        yield page
 
 
 def wait_until_idle(page: Page) -> None:
@@ -90,12 +80,6 @@ def texts(page: Page, side: str) -> list[str]:
 
 def one_spaced(candidates: list[dict[str, Any]]) -> list[str]:
     return [" ".join(candidate["text"].split()) or "(empty)" for candidate in candidates]
-
-
-def weights_shown(page: Page) -> dict[int, float]:
-    lines = page.locator("#one-head .support li")
-    columns = lines.evaluate_all("(items) => items.map((item) => Number(item.dataset.column))")
-    return dict(zip(columns, map(float, page.locator("#one-head .support .value").all_text_contents()), strict=True))
 
 
 def row_of(answer: dict[str, Any], key: str, row: int) -> dict[int, float]:
@@ -251,12 +235,8 @@ def test_the_address_holds_what_was_tried(browser: Browser, server: Server, page
 
 
 def test_an_empty_page_begins_with_an_example(browser: Browser, server: Server) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(server.address)
-    wait_until_idle(page)
-    expect(page.locator("#text")).to_have_value(EXAMPLE)
-    context.close()
+    for page in open_page(browser, server, text=""):
+        expect(page.locator("#text")).to_have_value(EXAMPLE)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -270,9 +250,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, server: S
 
 
 def test_controls_have_names(page: Page) -> None:
-    nameless = """[...document.querySelectorAll('button, input, select, textarea')].filter((node) =>
-        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
-    assert page.evaluate(nameless) == 0
+    assert nameless_controls(page) == 0
 
 
 def test_heads_without_an_alpha_say_so(browser: Browser, make_run: Callable[..., LoadedRun]) -> None:

@@ -1,6 +1,5 @@
 """The report of long-context sweeps in a real browser: values under the pointer, switches, measures, themes, small screens."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,6 @@ def series(number: int, method: str, positions: str) -> dict[str, Any]:
         "positions": positions,
         "about": f"about {method}",
         "seeds": [0, 1],
-        "parameters": 1000,
-        "updates": 10,
-        "seconds": 1.5,
         "diverged": 0,
         "points": points,
         "learned": learned if scaled else [],
@@ -77,8 +73,6 @@ def sweep(task: str) -> dict[str, Any]:
 
 
 DATA = {
-    "version": 1,
-    "kind": "longctx",
     "title": "Length generalization: copy, <sort>",
     "created": "2026-11-16T00:00:00+00:00",
     "entformer": "0.1.0",
@@ -91,11 +85,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lengths") / "report.html"
     path.write_text(assemble_lengths(DATA), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    yield from open_page(browser, report)
 
 
 def shown(page: Page) -> dict[str, float]:

@@ -3,7 +3,6 @@
 import copy
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from entformer.analysis.assemble import assemble, page_file
 from entformer.text.numbers import format_alpha, format_number, format_percent, format_short
 
-from .page_driver import choose_head, open_page, token
+from .page_driver import choose_head, token
 from .report_data import report_data
 
 TINY = 2.3e-5
@@ -85,11 +84,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "report.html"
     path.write_text(assemble(TINY_REPORT), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    yield from open_page(browser, report)
 
 
 def test_small_weights_are_small_in_lines_lists_titles_and_tips(page: Page) -> None:

@@ -1,38 +1,17 @@
 """What the report tells about runs: which it opens on, layers, positional heads, the start of alphas, alignment, long names."""
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from entformer.analysis.assemble import assemble
-
-from .page_driver import choose_head, open_page
-from .report_data import report_data
-
-DATA = report_data()
-LEARNED = DATA["runs"][0]
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(assemble(DATA), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    yield from open_page(browser, report)
+from .page_driver import choose_head, open_report
+from .report_data import DATA, LEARNED
 
 
 def test_it_opens_on_the_sparsest_run(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "turned.html"
-    path.write_text(assemble({**DATA, "runs": DATA["runs"][::-1]}), encoding="utf-8")
     densities = {run["name"]: sum(head["density"] for head in run["heads"]) for run in DATA["runs"]}
-    for page in open_page(browser, path):
+    for page in open_report(browser, tmp_path, {**DATA, "runs": DATA["runs"][::-1]}):
         expect(page.locator("#run-choice option:checked")).to_have_text(min(densities, key=lambda name: densities[name]))
         page.select_option("#run-choice", label="softmax")
         page.reload()  # what was chosen stays chosen
@@ -50,9 +29,7 @@ def test_layers_have_both_diversities_and_their_null_rates(browser: Browser, tmp
     rela = copy.deepcopy(DATA["runs"][1])
     for number, own in enumerate(rela["layers"]):
         own["null_rate"] = number / 20
-    path = tmp_path / "null.html"
-    path.write_text(assemble({**DATA, "runs": [rela]}), encoding="utf-8")
-    for other in open_page(browser, path):
+    for other in open_report(browser, tmp_path, {**DATA, "runs": [rela]}):
         expect(other.locator('#compare [data-measure="null_rate"] svg.chart')).to_have_count(3)
         expect(other.locator('#layer-table tr[data-layer="cross.2"] [data-measure="null_rate"]')).to_have_text("40%")
 
@@ -90,8 +67,6 @@ def test_long_names_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
         "title": "t" * 300,
         "runs": [{**run, "name": f"{number}{'n' * 200}"} for number, run in enumerate(DATA["runs"])],
     }
-    path = tmp_path / "long.html"
-    path.write_text(assemble(data), encoding="utf-8")
-    for phone in open_page(browser, path, width=360, has_touch=True, is_mobile=True):
+    for phone in open_report(browser, tmp_path, data, width=360, has_touch=True, is_mobile=True):
         expect(phone.locator("#compare figure")).not_to_have_count(0)
         assert phone.evaluate("document.documentElement.scrollWidth") <= 360

@@ -12,24 +12,10 @@ from entformer import entmax
 from entformer.analysis.assemble import assemble
 from entformer.errors import DataError
 
-from .page_driver import choose_head, column, open_page, token, weights_shown
-from .report_data import PAIRS, head_key, long_report_data, read_scores, report_data
+from .page_driver import choose_head, column, nameless_controls, open_page, open_report, token, weights_shown
+from .report_data import DATA, LEARNED, PAIRS, head_key, long_report_data, read_scores
 
-DATA = report_data()
-LEARNED = DATA["runs"][0]
 PIXELS = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(assemble(DATA), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    yield from open_page(browser, report)
 
 
 @pytest.fixture
@@ -92,14 +78,14 @@ def test_focus_and_arrow_keys_do_what_hovering_does(page: Page) -> None:
 
 def test_cells_of_zero_small_and_masked_weights_look_different(page: Page) -> None:
     page.emulate_media(reduced_motion="reduce")  # else the page may still be scrolling while the mouse moves
-    choose_head(page, "decoder.2.1")
+    choose_head(page, "decoder.1.0")
     canvas = page.locator(".heatmap canvas")
     page.evaluate("document.querySelector('.heatmap').scrollIntoView()")
     box = canvas.bounding_box()
     assert box is not None
     texts = set()
     for step in range(6, int(box["width"]) - 60, 25):
-        page.mouse.move(box["x"] + step + 60, box["y"] + box["height"] / 2)
+        page.mouse.move(box["x"] + step + 60, box["y"] + 0.75 * box["height"])
         if page.locator(".tip").is_visible():
             texts.add(page.locator(".tip").inner_text().split(": ")[1])
     assert "exactly 0" in texts
@@ -161,9 +147,7 @@ def test_a_role_leads_to_its_example(page: Page) -> None:
 
 
 def test_the_best_candidates_of_a_role_are_listed(page: Page) -> None:
-    found = [
-        (role, f"{head['attn_type']}.{head['layer']}.{head['head']}") for head in LEARNED["heads"] for role in head["roles"]
-    ]
+    found = [(role, head_key(head)) for head in LEARNED["heads"] for role in head["roles"]]
     best = max((role["score"], key) for role, key in found if role["role"] == "previous token")
     first = page.locator(".head-roles dt", has_text="previous token").locator("+ dd button").first
     expect(first).to_have_text(f"{best[1]} {best[0]:.2f}")
@@ -241,9 +225,7 @@ def test_markup_in_texts_stays_text(page: Page) -> None:
 def test_a_title_cannot_become_markup(browser: Browser, tmp_path: Path) -> None:
     nasty = "</script><script>throw 1</script><!--<script> {{ script }}"
     data = {**DATA, "title": nasty, "runs": [{**DATA["runs"][1], "name": nasty, "settings": {nasty: nasty}}]}
-    path = tmp_path / "nasty.html"
-    path.write_text(assemble(data), encoding="utf-8")
-    for page in open_page(browser, path):
+    for page in open_report(browser, tmp_path, data):
         expect(page.locator("#title")).to_have_text(nasty)
         assert page.title() == nasty
         expect(page.locator(".card h3")).to_contain_text(nasty)
@@ -262,9 +244,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(phone: Page) -> Non
 
 
 def test_controls_have_names(page: Page) -> None:
-    nameless = """[...document.querySelectorAll('button, input, select')].filter((node) =>
-        !(node.getAttribute('aria-label') || node.textContent.trim() || (node.labels && node.labels.length))).length"""
-    assert page.evaluate(nameless) == 0
+    assert nameless_controls(page) == 0
     assert page.locator("svg.chart:not([aria-label])").count() == 0
 
 
@@ -295,9 +275,7 @@ def test_a_cut_head_never_says_exactly_0(browser: Browser, tmp_path: Path) -> No
     rows["cut"] = 0.05
     del sentence["heads"]["encoder.0.2"]
     sentence["omitted"] = ["encoder.0.2"]
-    path = tmp_path / "cut.html"
-    path.write_text(assemble({**DATA, "runs": [run]}), encoding="utf-8")
-    for page in open_page(browser, path):
+    for page in open_report(browser, tmp_path, {**DATA, "runs": [run]}):
         expect(page.locator("#dropped")).to_contain_text("of 1 head only the largest weights, down to 0.05 or lower")
         expect(page.locator("#dropped")).to_contain_text("of 1 head nothing")
         choose_head(page, "encoder.0.1")
@@ -318,14 +296,11 @@ def test_a_cut_head_never_says_exactly_0(browser: Browser, tmp_path: Path) -> No
 
 
 def test_a_run_without_sentences_alphas_or_settings_still_opens(browser: Browser, tmp_path: Path) -> None:
+    absent = {"roles": [], **dict.fromkeys(("positional.-1", "positional.0", "positional.1"))}
     bare = {**DATA["runs"][2], "sentences": [], "settings": {}, "scores": [], "alignment": None, "layers": []}
-    bare["heads"] = [
-        {**head, "roles": [], **dict.fromkeys(("positional.-1", "positional.0", "positional.1"))} for head in bare["heads"]
-    ]
-    for number, runs in enumerate(([bare], [])):
-        path = tmp_path / f"{number}.html"
-        path.write_text(assemble({**DATA, "runs": runs}), encoding="utf-8")
-        for page in open_page(browser, path):
+    bare["heads"] = [{**head, **absent} for head in bare["heads"]]
+    for runs in ([bare], []):
+        for page in open_report(browser, tmp_path, {**DATA, "runs": runs}):
             expect(page.locator("#cards")).to_contain_text("softmax" if runs else "no runs")
 
 
@@ -337,9 +312,7 @@ def test_a_head_without_alpha_may_give_no_weight_at_all_and_can_be_tried_as_entm
     first, second = rows["crow"][3:5]
     del rows["col"][first:second], rows["weight"][first:second]
     rows["crow"] = [*rows["crow"][:4], *(at - (second - first) for at in rows["crow"][4:])]
-    path = tmp_path / "rela.html"
-    path.write_text(assemble({**DATA, "runs": [run]}), encoding="utf-8")
-    for page in open_page(browser, path):
+    for page in open_report(browser, tmp_path, {**DATA, "runs": [run]}):
         choose_head(page, "encoder.0.1")
         expect(page.locator("#grid .alpha.none").first).to_contain_text("α")
         token(page, 3)

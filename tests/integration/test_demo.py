@@ -17,7 +17,6 @@ import pytest
 from entformer.analysis.history import metrics_of
 from entformer.cli import demo as demo_module
 from entformer.cli.demo_training import check_directories, make_models
-from entformer.cli.translate import translate
 from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,15 +145,6 @@ def test_a_second_run_reuses_finished_models(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow
-def test_its_models_translate(demo: tuple[Path, str]) -> None:
-    folder, _ = demo
-    source, output = folder.parent / "source.en", folder.parent / "output.de"
-    source.write_text("A dog is sleeping.\n\nIs it raining?\n", encoding="utf-8")
-    translate(folder / "entmax", source, output, beam=1, threads=1)
-    assert output.read_text(encoding="utf-8").count("\n") == 3
-
-
 def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> None:
     models = make_models(tmp_path, quick=True)
     check_directories(models, fresh=False)
@@ -169,15 +159,6 @@ def test_fresh_removes_what_the_demo_made_and_nothing_else(tmp_path: Path) -> No
     assert not (run / "recipe.yaml").exists()
     assert not (run / "checkpoints").exists()
     assert (run / "mine.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_folder_of_something_else_is_refused(tmp_path: Path, fresh: bool) -> None:
-    (tmp_path / "entmax").mkdir()
-    (tmp_path / "entmax" / "thesis.tex").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"is not an entformer run \(it contains thesis.tex\)"):
-        check_directories(make_models(tmp_path, quick=True), fresh=fresh)
-    assert (tmp_path / "entmax" / "thesis.tex").is_file()
 
 
 def test_the_two_models_differ_in_the_normalizer_alone(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Bias, window, soft-cap, sinks, packed sequences and sigmoid, in any combination, against a dense composition of its own.
 
-`composition` below is plain PyTorch in float64 that shares no code with entformer: every sequence and head on its own, entmax
-by bisection. Every value of every axis (`AXES`) has its turn, paired at random with a fixed seed. What no query may attend to
-holds garbage in the tensors that `attention` gets.
+The composition (attention_composition.py) is plain PyTorch in float64 that shares no code with entformer. Every value of every
+axis (`AXES`) has its turn, paired at random with a fixed seed. What no query may attend to holds garbage in the tensors that
+`attention` gets.
 """
 
 import functools
@@ -16,106 +16,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.registry import Impl
+
+from .attention_composition import composition
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 INF = math.inf
-
-
-# ---- the composition -----------------------------------------------------------------------------------------------------
-
-
-def entmax_row(s: Tensor, alpha: Tensor) -> Tensor:
-    """alpha-entmax of one row: bisection, then one recorded Newton step, which has the right derivatives."""
-    e = alpha - 1.0
-    if float(e.detach()) == 0.0:
-        return torch.softmax(s, -1)
-
-    def weights(c: Tensor) -> Tensor:
-        base = 1.0 + e * (s - c)
-        inside = base.detach() > 0.0
-        return torch.where(inside, torch.where(inside, base, 1.0).log().div(e).exp(), 0.0)
-
-    with torch.no_grad():
-        low, high = s.max(), s.max() + (1.0 / e).clamp(max=60.0)
-        for _ in range(200):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if weights(middle).sum() > 1.0 else (low, middle)
-        c = 0.5 * (low + high)
-        inside = 1.0 + e * (s - c) > 0.0
-        slope = torch.where(inside, weights(c) / torch.where(inside, 1.0 + e * (s - c), 1.0), 0.0).sum()
-    total = weights(c).sum()
-    return weights(c + (total - total.detach()) / slope)
-
-
-def one_row(s: Tensor, seen: Tensor, how: dict[str, Any], alpha: Tensor, sink: Tensor | None) -> Tensor:
-    """The weights of one query over its keys; `seen` says which of them it may attend to."""
-    if not seen.any():
-        return torch.zeros_like(s)
-    visible = s[seen]
-    if how["normalizer"] == "rela":
-        found = visible.relu()
-    elif how["normalizer"] == "sigmoid":
-        bias = -math.log(visible.numel()) if how["sigmoid_bias"] is None else how["sigmoid_bias"]
-        found = 1.0 / (1.0 + torch.exp(-(visible + bias)))
-    elif sink is not None and float(sink.detach()) != -INF:
-        found = entmax_row(torch.cat([visible, sink[None]]), alpha)[:-1]
-    else:
-        found = entmax_row(visible, alpha)
-    return torch.zeros_like(s).masked_scatter(seen, found)
-
-
-def composition(q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any], alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and weights (B, H, Lq, Lk), row by row; alpha (B, H)."""
-    batch, heads, queries, size = q.shape
-    keys, group = k.shape[2], heads // k.shape[1]
-    scale = 1.0 / math.sqrt(size) if how["scale"] is None else how["scale"]
-    left, right = how["window"] or (None, None)
-    cu_q, cu_k = how["cu_seqlens_q"], how["cu_seqlens_k"]
-    bounds = [(0, queries, 0, keys)]
-    if cu_q is not None:
-        bounds = [(*cu_q[n : n + 2].tolist(), *cu_k[n : n + 2].tolist()) for n in range(len(cu_q) - 1)]
-    mask, bias = how["attn_mask"], None
-    if mask is not None and mask.dtype != torch.bool:
-        mask, bias = mask.detach() > torch.finfo(torch.float32).min, mask
-    outputs, matrices = [], []
-    for b in range(batch):
-        for h in range(heads):
-            rows = []
-            for first, last, first_key, last_key in bounds:
-                for i in range(first, last):
-                    at = i - first + how["causal_offset"]
-                    j = torch.arange(last_key - first_key)
-                    seen = torch.ones(len(j), dtype=torch.bool)
-                    if how["is_causal"]:
-                        seen = seen & (j <= at)
-                    if left is not None:
-                        seen = seen & (j >= at - left)
-                    if right is not None:
-                        seen = seen & (j <= at + right)
-                    here = (b, h, i, slice(first_key, last_key))
-                    if mask is not None:
-                        seen = seen & mask.expand(batch, heads, queries, keys)[here]
-                    if how["key_mask"] is not None:
-                        seen = seen & how["key_mask"][b, first_key:last_key]
-                    s = scale * (k[b, h // group, first_key:last_key] @ q[b, h, i])
-                    if how["softcap"] is not None:
-                        s = how["softcap"] * torch.tanh(s / how["softcap"])
-                    if bias is not None:
-                        s = s + torch.where(seen, bias.expand(batch, heads, queries, keys)[here], 0.0)
-                    if how["alibi_slopes"] is not None:
-                        s = s - how["alibi_slopes"].expand(batch, heads)[b, h] * (at - j).abs()
-                    sink = None if how["sinks"] is None else how["sinks"].expand(batch, heads)[b, h]
-                    found = one_row(s, seen, how, alpha[b, h], sink)
-                    rows.append(torch.nn.functional.pad(found, (first_key, keys - last_key)))
-            weights = torch.stack(rows) if rows else k.new_zeros(0, keys)
-            matrices.append(weights)
-            outputs.append(weights @ v[b, h // group])
-    shape = (batch, heads, queries)
-    return torch.stack(outputs).reshape(*shape, -1), torch.stack(matrices).reshape(*shape, keys)
 
 
 # ---- the cases -----------------------------------------------------------------------------------------------------------
@@ -304,10 +212,15 @@ def test_the_reference_is_the_composition(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_auto_is_the_composition(case: Case, kernels: None) -> None:
+def test_the_kernels_are_the_composition(case: Case, isa: str) -> None:
     want = problem_of(case)
-    found, _ = want.run("auto", torch.float32, want.spoiled())
-    check(found, want.right[0], 2e-4 if case.alpha == 2.5 else 3e-5)
+    right, weights = want.right
+    found, answer = want.run("cpu", torch.float32, want.spoiled())
+    check(found, right, 2e-4 if case.alpha == 2.5 else 3e-5)
+    assert answer.stats is not None
+    dead = (weights == 0.0).all(-1) & (want.how["normalizer"] != "rela")
+    for zero in (found["out"], found["q"], answer.stats.support_size):
+        assert (zero[dead] == 0.0).all()
 
 
 # ---- what is equal to what -----------------------------------------------------------------------------------------------
@@ -323,53 +236,80 @@ def test_a_window_is_the_mask_it_stands_for(impl: Impl) -> None:
     distance = torch.arange(37)[:, None] - torch.arange(37)
     for left, right in ((0, 0), (5, 0), (None, 2), (3, None), (100, 100)):
         seen = (distance <= (INF if left is None else left)) & (-distance <= (INF if right is None else right))
-        auto: Impl = "auto" if impl == "cpu" else impl
-        windowed = attention(q, k, v, window=(left, right), impl=auto)
+        windowed = attention(q, k, v, window=(left, right), impl=impl)
         torch.testing.assert_close(windowed, attention(q, k, v, attn_mask=seen, impl=impl), rtol=0.0, atol=2e-6)
-        causal = attention(q, k, v, window=(left, right), is_causal=True, impl=auto)
+        causal = attention(q, k, v, window=(left, right), is_causal=True, impl=impl)
         masked = attention(q, k, v, attn_mask=seen & (distance >= 0), impl=impl)
         torch.testing.assert_close(causal, masked, rtol=0.0, atol=2e-6)
 
 
-def test_sinks_of_zero_give_softmax1() -> None:
+def test_sinks_of_zero_give_softmax1(impl: Impl) -> None:
     q, k, v = tensors(1, 2, 9, 8)
-    found = attention(q, k, v, normalizer="softmax", sinks=torch.zeros(2), impl="reference")
+    found = attention(q, k, v, normalizer="softmax", sinks=torch.zeros(2), impl=impl)
     scores = (q @ k.mT / math.sqrt(8)).exp()
     torch.testing.assert_close(found, scores / (1.0 + scores.sum(-1, keepdim=True)) @ v)
 
 
-def test_a_sink_is_one_more_key_without_value() -> None:
+def test_a_sink_is_one_more_key_without_value(impl: Impl) -> None:
     q, k, v = tensors(1, 1, 9, 8)
     sink = torch.tensor([0.7])
     bias = torch.cat([torch.zeros(9, 9), sink.expand(9, 1)], -1)
     longer = [torch.cat([t, torch.zeros(1, 1, 1, 8)], 2) for t in (k, v)]
     expected = attention(q, *longer, attn_mask=bias, alpha=1.3, impl="reference")
-    torch.testing.assert_close(attention(q, k, v, alpha=1.3, sinks=sink, impl="reference"), expected)
+    torch.testing.assert_close(attention(q, k, v, alpha=1.3, sinks=sink, impl=impl), expected)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
-def test_packed_sequences_are_separate_calls(alpha: float) -> None:
-    q, k, v = tensors(1, 2, 40, 8)
-    cu_q, cu_k = torch.tensor([0, 7, 7, 20, 40]), torch.tensor([0, 30, 31, 31, 40])
-    how: dict[str, Any] = {"alpha": alpha, "is_causal": True, "causal_offset": 1, "window": (9, None)}
-    packed = attention(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **how, impl="reference")
-    assert isinstance(packed, Tensor)
-    for n in range(4):
+LENGTHS = [(7, 30), (0, 1), (13, 0), (60, 70), (1, 9), (300, 200), (2, 1500)]  # queries and keys of each sequence
+
+
+def run_packed(how: dict[str, Any], impl: Impl) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """Output and gradients to q, k and v of each packed sequence, and of a call of its own."""
+    cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0).int() for n in zip(*LENGTHS, strict=True))
+    generator = torch.Generator().manual_seed(3)
+    q, grad = (torch.randn(1, 4, int(cu_q[-1]), 24, generator=generator) for _ in range(2))
+    k, v = (torch.randn(1, 2, int(cu_k[-1]), 24, generator=generator) for _ in range(2))
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    together = attention(*leaves, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, enable_gqa=True, **how, impl=impl)
+    assert isinstance(together, Tensor)
+    of_all = (together, *torch.autograd.grad(together, leaves, grad))
+    packed, alone = [], []
+    for n in range(len(LENGTHS)):
         rows, keys = slice(*cu_q[n : n + 2].tolist()), slice(*cu_k[n : n + 2].tolist())
-        alone = attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], **how, impl="reference")
-        torch.testing.assert_close(packed[:, :, rows], alone)
+        packed.append([t[:, :, at].detach() for t, at in zip(of_all, (rows, rows, keys, keys), strict=True)])
+        leaves = [t[:, :, at].clone().requires_grad_() for t, at in zip((q, k, v), (rows, keys, keys), strict=True)]
+        own = attention(*leaves, enable_gqa=True, **how, impl=impl if LENGTHS[n][1] else "reference")
+        assert isinstance(own, Tensor)
+        alone.append([own.detach(), *torch.autograd.grad(own, leaves, grad[:, :, rows])])
+    return packed, alone
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("more", [{}, {"is_causal": True, "causal_offset": 1}, {"window": (9, 4), "softcap": 3.0}])
+def test_packed_sequences_are_separate_calls_to_the_bit(alpha: float, more: dict[str, Any], isa: str) -> None:
+    packed, alone = run_packed({"alpha": alpha, **more}, "cpu")
+    for ours, own in zip(packed, alone, strict=True):
+        for one, other in zip(ours, own, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_packed_sequences_are_separate_calls_in_the_reference() -> None:
+    packed, alone = run_packed({"alpha": 1.5, "window": (9, None)}, "reference")
+    for ours, own in zip(packed, alone, strict=True):
+        torch.testing.assert_close(ours, own)
 
 
 @pytest.mark.parametrize("normalizer", ["entmax", "rela", "sigmoid"])
-@pytest.mark.parametrize("impl", ["reference", "auto"])
-def test_weights_of_the_support_have_gradients(normalizer: str, impl: Impl, kernels: None) -> None:
+@pytest.mark.parametrize("spread", [0.3, 4.0])  # dense and sparse rows
+def test_weights_of_the_support_have_gradients(normalizer: str, spread: float, impl: Impl) -> None:
     q, k, v = tensors(2, 4, 11, 8)
-    k, v = k[:, :2], v[:, :2]
-    alpha = torch.tensor([1.1, 1.4, 1.5, 1.9])
-    how: dict[str, Any] = {"normalizer": normalizer, "is_causal": True, "enable_gqa": True}
+    q, k, v = spread * q, k[:, :2], v[:, :2]
+    bias = torch.linspace(-1.0, 1.0, 44).reshape(4, 11, 1).expand(4, 11, 11).tril().contiguous()
+    alpha, sinks = torch.tensor([1.1, 1.4, 1.5, 1.9]), torch.tensor([0.5, -0.3, 0.0, 1.0])
+    how: dict[str, Any] = {"normalizer": normalizer, "is_causal": True, "enable_gqa": True, "softcap": 5.0}
 
     def gradients(support: bool) -> list[Tensor]:
-        leaves = [t.clone().requires_grad_() for t in (q, k, alpha)]
+        leaves = [t.clone().requires_grad_() for t in (q, k, alpha, bias, sinks)]
+        how["attn_mask"], how["sinks"] = leaves[3], leaves[4] if normalizer == "entmax" else None
         if support:
             answer = attention(*leaves[:2], v, alpha=leaves[2], **how, return_support=True, impl=impl)
             assert isinstance(answer, Attention)
@@ -392,7 +332,7 @@ def test_nan_in_a_visible_bias_stays_in_its_row(impl: Impl) -> None:
     q, k, v = tensors(1, 2, 9, 8)
     bias = torch.zeros(2, 9, 9)
     bias[1, 3, 4] = math.nan
-    out = attention(q, k, v, attn_mask=bias, impl="auto" if impl == "cpu" else impl)
+    out = attention(q, k, v, attn_mask=bias, impl=impl)
     assert isinstance(out, Tensor)
     broken = out.isnan().all(-1)
     assert broken[0, 1, 3]
@@ -400,56 +340,32 @@ def test_nan_in_a_visible_bias_stays_in_its_row(impl: Impl) -> None:
     assert out[~broken].isfinite().all()
 
 
+def test_vmap_over_biases_and_samples(kernels: None) -> None:
+    """Gradients of each sample to a bias they share, and to one of their own."""
+    q, k, v = tensors(3, 2, 2, 9, 8)  # three samples of a batch of two
+    bias = torch.linspace(-1.0, 1.0, 2 * 9 * 9).reshape(1, 2, 9, 9)
+
+    def loss(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = attention(q, k, v, attn_mask=bias, sinks=torch.zeros(2), window=(4, 3), softcap=4.0)
+        assert isinstance(out, Tensor)
+        return out.square().sum()
+
+    for dims, given in (((None, 0, 0, 0), bias), ((0, 0, 0, 0), torch.stack([bias, 2.0 * bias, -bias]))):
+        found = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=dims)(given, q, k, v)
+        for n in range(3):
+            right = torch.func.grad(loss, argnums=(0, 1))(given if dims[0] is None else given[n], q[n], k[n], v[n])
+            for ours, expected in zip(found, right, strict=True):
+                torch.testing.assert_close(ours[n], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_gradient_of_a_bias_has_its_shape(impl: Impl) -> None:
     q, k, v = tensors(2, 2, 9, 8)
     for shape in ((9, 9), (9,), (1, 1), (2, 9, 9), (2, 1, 1, 9), (1, 2, 9, 1), (2, 2, 9, 9)):
         bias = torch.linspace(-1.0, 1.0, math.prod(shape)).reshape(shape).requires_grad_()
         sinks = torch.zeros(2)  # else what is added to a whole row has no effect
-        out = attention(q, k, v, attn_mask=bias, sinks=sinks, impl="auto" if impl == "cpu" else impl)
+        out = attention(q, k, v, attn_mask=bias, sinks=sinks, impl=impl)
         assert isinstance(out, Tensor)
         (out * v).sum().backward()
         assert bias.grad is not None
         assert bias.grad.shape == shape
         assert bias.grad.abs().max() > 0.0
-
-
-# ---- what is refused -----------------------------------------------------------------------------------------------------
-
-CU = torch.tensor([0, 4, 9], dtype=torch.int32)
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"window": 3}, "window must be a pair"),
-    ({"window": (-1, -1)}, "at least 0 or None"),
-    ({"window": (1.5, 0)}, "window must be a pair"),
-    ({"window": (True, 0)}, "window must be a pair"),
-    ({"softcap": 0.0}, "softcap=0.0 must be a positive number"),
-    ({"softcap": math.nan}, "must be a positive number"),
-    ({"softcap": "30"}, "softcap must be a number"),
-    ({"sinks": torch.zeros(2), "normalizer": "rela"}, "sinks need weights that sum to one"),
-    ({"sinks": torch.zeros(2), "normalizer": "sigmoid"}, "sinks need weights that sum to one"),
-    ({"sinks": torch.zeros(3)}, "sinks must have shape"),
-    ({"sinks": torch.zeros(2, dtype=torch.int32)}, "sinks must be a floating-point tensor"),
-    ({"sinks": 0.0}, "sinks must be a tensor"),
-    ({"sigmoid_bias": -1.0}, "sigmoid_bias is for normalizer='sigmoid' alone"),
-    ({"sigmoid_bias": torch.zeros(()), "normalizer": "sigmoid"}, "pass a learned one as attn_mask"),
-    ({"sigmoid_bias": INF, "normalizer": "sigmoid"}, "must be finite"),
-    ({"cu_seqlens_q": CU}, "cu_seqlens_k is missing"),
-    ({"cu_seqlens_k": CU}, "cu_seqlens_q is missing"),
-    ({"cu_seqlens_q": CU, "cu_seqlens_k": CU[:2]}, "must begin with 0"),
-    ({"cu_seqlens_q": CU, "cu_seqlens_k": torch.tensor([0, 9])}, "equally many"),
-    ({"cu_seqlens_q": CU, "cu_seqlens_k": CU.float()}, "int32 tensor"),
-    ({"cu_seqlens_q": CU + 1, "cu_seqlens_k": CU}, "must begin with 0"),
-    ({"cu_seqlens_q": torch.tensor([0, 5, 4, 9]), "cu_seqlens_k": torch.tensor([0, 4, 4, 9])}, "never decrease"),
-]
-
-
-@pytest.mark.parametrize(("how", "message"), REFUSED)
-def test_what_makes_no_sense_is_refused(how: dict[str, Any], message: str) -> None:
-    q, k, v = tensors(1, 2, 9, 8)
-    with pytest.raises(ArgumentError, match=message):
-        attention(q, k, v, **how)
-
-
-def test_packed_sequences_need_a_batch_of_one() -> None:
-    q, k, v = tensors(2, 2, 9, 8)
-    with pytest.raises(ArgumentError, match="in one batch entry"):
-        attention(q, k, v, cu_seqlens_q=CU, cu_seqlens_k=CU)

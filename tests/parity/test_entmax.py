@@ -18,6 +18,9 @@ from torch import Tensor
 
 from entformer.kernels.entmax import ops, reference
 from entformer.kernels.entmax.api import entmax
+from entformer.kernels.entmax.deformed import deformed_log
+
+from .fuzzing import compare
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -63,10 +66,6 @@ def scores_of(dtype: torch.dtype, n: int) -> Tensor:
     return torch.stack(rows).to(dtype)
 
 
-def _expm1_over(t: Tensor) -> Tensor:
-    return torch.where(t.abs() < 1e-8, 1.0 + 0.5 * t, torch.expm1(t) / t)
-
-
 class Bounds:
     """How far weights and gradients may lie from the reference's. All tensors float64; scores (..., n), alpha (..., 1)."""
 
@@ -81,7 +80,7 @@ class Bounds:
 
         top, where = scores.max(-1, keepdim=True)
         log_top = weights.gather(-1, where).log()
-        x = log_top * _expm1_over(e * log_top) + (scores - top)  # s - c, through the deformed logarithm of the largest weight
+        x = deformed_log(log_top, e) + (scores - top)  # s - c, through the deformed logarithm of the largest weight
         # Float sums in blocks of 64 vectors, one Newton step and a few roundings: 8 units is twice the worst seen. The blocks
         # are summed in float64 one after the other, and so are all n terms where the whole row is in float64.
         dx = (8.0 * eps + scores.shape[-1] * double) * (1.0 + x.abs())
@@ -146,31 +145,6 @@ class Expected:
 expected_of = functools.cache(Expected)
 
 
-def fail_unless(within: Tensor, what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    if within.all():
-        return
-    first = tuple((~within).nonzero()[0].tolist())
-    raise AssertionError(
-        f"{what}: {int((~within).sum())} of {within.numel()} elements are off; the first, at {first}, is "
-        f"{actual[first].item()} where {right[first].item()} +- {bound.expand(actual.shape)[first].item()} is right"
-    )
-
-
-def compare(what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:
-    """NaN exactly where the reference has it, and the rest within the bound; what overflows may overflow."""
-    largest = torch.finfo(actual.dtype).max
-    ours, theirs = (t.detach().double().clamp(-largest, largest) for t in (actual, right))
-    both_nan = ours.isnan() & theirs.isnan()
-    error = torch.where(both_nan, 0.0, (ours - theirs).abs())
-    fail_unless(both_nan | (error <= bound.nan_to_num(0.0, posinf=INF)), what, ours, theirs, bound)
-
-
-def no_tolerance_in_special_rows(tolerance: Tensor, scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows without a finite maximum need no solver: only the rounding of a few operations is left."""
-    top = scores.double().amax(-1, keepdim=True)
-    return torch.where(top.isfinite(), tolerance, torch.finfo(dtype).eps)
-
-
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [
@@ -193,7 +167,9 @@ def test_values_and_gradients(dtype: torch.dtype, n: int, isa: str) -> None:
     # On top of the bound: 1e-6 up to alpha = 2, 1e-5 beyond (float64 does better for alpha <= 2).
     flat = torch.where(want.alpha <= 2.0, 1e-12 if dtype == torch.float64 else 1e-6, 1e-5)
     bar = flat + torch.finfo(dtype).eps * want.weights.nan_to_num(0.0)
-    within = functools.partial(no_tolerance_in_special_rows, scores=want.x, dtype=dtype)
+    # Rows without a finite maximum need no solver: only the rounding of a few operations is left.
+    solved = want.x.double().amax(-1, keepdim=True).isfinite()
+    within = functools.partial(torch.where, solved, other=torch.finfo(dtype).eps)
     compare("weights", weights, want.weights, within(torch.minimum(bounds.weights, bar)))
     compare("weights, alpha a number", plain, want.weights, within(torch.minimum(bounds.weights, bar)))
     compare("gradient to scores", grad_x, want.grad_x, within(bounds.scores))

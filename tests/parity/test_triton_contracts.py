@@ -199,23 +199,5 @@ def test_a_compiled_program_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(compiled(q), attend(q))
 
 
-def test_softmax_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = F.scaled_dot_product_attention
-
-    def seen(*inputs: Any, **how: Any) -> Tensor:
-        calls.append(how)
-        return original(*inputs, **how)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", seen)
-    q = torch.randn(1, 2, 5, 16, generator=torch.Generator().manual_seed(0))
-    ours = attention(q, q, q, normalizer="softmax", is_causal=True, impl="triton")
-    assert len(calls) == 1
-    right = attention(q, q, q, normalizer="softmax", is_causal=True, impl="reference")
-    assert isinstance(ours, Tensor)
-    assert isinstance(right, Tensor)
-    torch.testing.assert_close(ours, right)
-
-
 def test_the_interpreter_takes_the_cpu() -> None:
     assert resolve("auto", "cpu") == "triton"

@@ -13,7 +13,7 @@ from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import BOS, EOS, PAD
 
-SYMBOLS, LONGEST, ROWS, STEPS = 12, 8, 48, 400
+SYMBOLS, LONGEST, ROWS, STEPS = 12, 8, 48, 500
 COPY, REVERSE = 4, 5
 FIRST = 6
 
@@ -45,7 +45,7 @@ def train(model: Seq2Seq) -> None:
             {"params": groups["alpha"], "weight_decay": 0.0},
         ]
     )
-    rates = [4e-3, 4e-3, 2e-2]  # the sigmoid in alpha flattens steps
+    rates = [4e-3, 4e-3, 4e-2]  # the sigmoid in alpha flattens steps
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=STEPS)
     for _ in range(STEPS):
         sums = model.loss(make_batch(ROWS, generator))

@@ -216,7 +216,7 @@ def impl(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("alpha", map(single_alpha, VALUE_ALPHAS))
+@pytest.mark.parametrize("alpha", [single_alpha(alpha) for alpha in VALUE_ALPHAS])
 def test_values(alpha: float, dtype: torch.dtype, impl: str) -> None:
     worst, at = 0.0, ""
     for rows in by_length(oracle(alpha)):
@@ -232,7 +232,7 @@ def test_values(alpha: float, dtype: torch.dtype, impl: str) -> None:
         assert worst <= (1e-6 if dtype == torch.float32 else 1e-14), at
 
 
-@pytest.mark.parametrize("alpha", map(single_alpha, GRADIENT_ALPHAS))
+@pytest.mark.parametrize("alpha", [single_alpha(alpha) for alpha in GRADIENT_ALPHAS])
 def test_alpha_gradient(alpha: float, impl: str) -> None:
     """Within 1e-5 of the largest term, in every row whose answer float32 can hold.
 

@@ -157,13 +157,6 @@ def test_normmax_gradients(alpha: float) -> None:
     assert gradgradcheck(normmax_bisect, (x, one))
 
 
-def test_normmax_alpha_per_row() -> None:
-    x, alphas = rows(3, 5), torch.tensor([1.3, 2.0, 4.0], dtype=torch.float64)
-    each = torch.stack([normmax_bisect(row, float(a)) for row, a in zip(x, alphas, strict=True)])
-    torch.testing.assert_close(normmax_bisect(x, alphas[:, None]), each, rtol=0.0, atol=TIGHT)
-    torch.testing.assert_close(normmax_bisect(x.T, alphas, dim=0), each.T, rtol=0.0, atol=TIGHT)
-
-
 def test_normmax_at_the_ends_of_alpha() -> None:
     x = torch.tensor([0.3, 0.0, -2.0, 0.2])
     assert normmax_bisect(x, INF).tolist() == pytest.approx([1 / 3, 1 / 3, 0.0, 1 / 3])

@@ -1,7 +1,7 @@
 """`--size paper` is the published set-up: every figure of it that is known, without training; and what the size brings."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,36 @@ import pytest
 import torch
 from torch import nn
 
+from entformer.cli import longctx
+from entformer.files import read_json, write_json
 from entformer.longcontext import train as training
 from entformer.longcontext.evaluate import LengthResult
 from entformer.longcontext.methods import get_method
 from entformer.longcontext.registry import TaskConfig, get_task_config, make_command
+from entformer.longcontext.results import sweep
 from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
-from entformer.longcontext.train import RunSpec, build, train_and_evaluate
+from entformer.longcontext.train import RunSpec, build, select_device, train_and_evaluate
 from entformer.models.lm import CausalLM
+
+# Vasylenko et al. (2025) and the authors' code: layers, width, heads, feed-forward size, updates, peak rate, warm-up.
+PUBLISHED = {
+    "mqmtar": (4, 512, 16, 1024, 390_625, 2e-4, 20_000),
+    "sort": (2, 256, 8, 1024, 312_500, 4e-4, 20_000),
+    "copy": (2, 256, 16, 1024, 156_250, 1e-3, 20_000),
+    "reverse": (6, 256, 8, 1024, 234_375, 4e-4, 20_000),
+    "flip-flop": (4, 256, 8, 512, 78_125, None, 10_000),  # no published rate
+}
+TASK_OPTIONS = {
+    "mqmtar": {"letters": 256, "key_letters": 2, "value_letters": 2, "queries": 4, "density": 0.8, "words": 10_000},
+    "sort": {"alphabet": 32},
+    "copy": {"alphabet": 32},
+    "reverse": {"alphabet": 32},
+    "flip-flop": {"write": 0.1},
+    "local-count": {"alphabet": 16, "max_repeats": 48},
+    "n-back": {"alphabet": 16, "steps": 2},
+}
+SEQUENCES = {"mqmtar": 50_000_000, "sort": 40_000_000, "copy": 20_000_000, "reverse": 30_000_000}  # one epoch
+SEQUENCES |= dict.fromkeys(("flip-flop", "local-count", "n-back"), 10_000_000)
 
 
 def small(task: str = "copy", **changes: Any) -> TaskConfig:
@@ -31,6 +54,30 @@ def trainer_of(recipe: TaskConfig, method: str = "asentmax") -> Any:
 
 
 # ---- the figures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_model_and_schedule(task: str) -> None:
+    recipe = get_task_config(task, "paper")
+    layers, width, heads, hidden, steps, lr, warmup = PUBLISHED[task]
+    assert (recipe.layers, recipe.width, recipe.heads, recipe.hidden) == (layers, width, heads, hidden)
+    assert (recipe.steps, recipe.warmup, recipe.batch, recipe.weight_decay) == (steps, warmup, 128, 0.0)
+    assert lr is None or recipe.lr == lr
+    assert recipe.precision == "bfloat16"
+
+
+@pytest.mark.parametrize("task", TASK_OPTIONS)
+def test_task_and_lengths(task: str) -> None:
+    recipe = get_task_config(task, "paper")
+    made = asdict(make_task(task, **recipe.options))
+    assert {name: made[name] for name in TASK_OPTIONS[task]} == TASK_OPTIONS[task]
+    assert recipe.train_length == (128 if task == "local-count" else 64)
+    assert recipe.steps * recipe.batch == SEQUENCES[task]  # one epoch
+    longest = 65_536 if task == "mqmtar" else 4096
+    doubled = {64 << power for power in range(20) if 64 << power <= longest}
+    assert set(recipe.lengths) == doubled | ({96} if task == "reverse" else set())
+    assert recipe.sequences == 1000
+    assert recipe.validate_at == (256 if task == "sort" else 512)  # 4 times and 8 times 64
 
 
 @pytest.mark.parametrize("task", ["mqmtar", "copy"])
@@ -83,6 +130,18 @@ def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
     laptop = trainer_of(replace(small(), warmup_share=0.1, steps=1000, warmup=300))
     laptop.step = 99
     assert laptop._rate() == 1.0  # its own limit: a tenth
+
+
+def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1."""
+    trainer = trainer_of(small())
+    assert isinstance(trainer.optimizer, torch.optim.AdamW)
+    [group] = trainer.optimizer.param_groups
+    assert (group["betas"], group["weight_decay"]) == ((0.9, 0.99), 0.0)
+    clipped: list[float] = []
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda _, limit: clipped.append(limit))
+    trainer.train_step()
+    assert clipped == [1.0]
 
 
 # ---- lengths in a batch ----------------------------------------------------------------------------------------------------
@@ -169,6 +228,14 @@ def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.Mo
 # ---- device, precision, command --------------------------------------------------------------------------------------------
 
 
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert select_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert select_device("auto") == torch.device("cuda")
+    assert select_device("cuda:1") == torch.device("cuda", 1)
+
+
 def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights() -> None:
     trainer = trainer_of(small(precision="bfloat16"), "softmax")
     seen: list[torch.dtype] = []
@@ -183,3 +250,41 @@ def test_the_command_names_the_size() -> None:
     said = make_command(recipe, methods=["asentmax"], positions=["nape"], seeds=[0])
     assert said == "entformer longctx copy --methods asentmax --positions nape --size paper --seeds 1 --steps 100"
     assert "--size" not in make_command(get_task_config("copy"), methods=["softmax"], positions=["nape"], seeds=[0])
+
+
+def test_the_size_runs_from_the_command_line(tmp_path: Path) -> None:
+    changes = {"steps": 2, "width": 16, "heads": 4, "layers": 1, "hidden": 16, "batch": 4, "sequences": 2, "train_length": 8}
+    longctx.run_task(
+        "copy",
+        methods="asentmax",
+        positions="nape",
+        seeds="1",
+        eval_lengths="8",
+        budget=None,
+        size="paper",
+        options=[],
+        **{**changes, "precision": "float32"},
+        threads=1,
+        device="cpu",
+        out=tmp_path,
+        as_json=False,
+    )
+    [path] = (tmp_path / "runs").glob("*/run.json")
+    held = read_json(path)
+    assert (held["recipe"]["size"], held["recipe"]["init_std"], held["chosen"]) == ("paper", 0.02, 2)
+
+
+def test_results_of_before_these_settings_are_kept(tmp_path: Path) -> None:
+    """A run.json that lacks the new settings was made with what they are by default."""
+    recipe = replace(get_task_config("copy"), options={"alphabet": 4}, train_length=6, eval_lengths=(6,), sequences=2, steps=2)
+    recipe = replace(recipe, width=16, heads=4, hidden=16, batch=4)
+    spec = RunSpec("softmax", "nape", 0)
+    sweep(recipe, [spec], tmp_path)
+    path = tmp_path / "runs" / spec.name / "run.json"
+    held = read_json(path)
+    for name in ("warmup_share", "init_std", "mixed_lengths", "validate_at", "validate_every", "precision", "size"):
+        del held["recipe"][name]
+    write_json(path, held)
+    told: list[str] = []
+    sweep(recipe, [spec], tmp_path, lambda _, what: told.append(what))
+    assert told == ["was finished before"]

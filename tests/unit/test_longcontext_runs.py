@@ -258,7 +258,6 @@ def test_the_published_size_runs_from_the_command_line(tmp_path: Path) -> None:
         ({"size": "giant"}, "'giant'"),
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "cuda:99"}, "not available"),
-        ({"precision": "int4"}, "--precision 'int4'"),
         ({"validate_every": 5}, "--validate-every: with size laptop"),
     ],
 )

@@ -1,12 +1,16 @@
-"""What every module must go through: copies, files, meta devices, transforms, precision, export.
+"""What every public module and function must go through: copies, files, meta devices, transforms, averaging, export, DDP.
 
-A new one joins by a line in `CASES`; a public module that is in no case fails `test_every_public_module_is_in_a_case`.
+A new one joins by a line in `CASES`; a public name that is in no case fails `test_every_public_name_is_in_a_case`. Run as a
+script, this file is one process of the DDP test.
 """
 
 import copy
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 
 import entformer as ef
 from entformer.nn.layers import CausalLayer, DecoderLayer, EncoderLayer
+from entformer.nn.normalizer_functions import AdaptiveTemperature, ReluN, Sigmoid, TopK
 from entformer.nn.positions import Rotary, Sinusoidal
 
 WIDTH, HEADS, VOCABULARY = 8, 2, 11
@@ -26,6 +31,7 @@ class Case(NamedTuple):
 
     make: Callable[[], nn.Module]
     call: Callable[[Any, Tensor], Tensor]
+    names: tuple[str, ...]  # the public names it stands for
 
 
 def heads_of(x: Tensor) -> Tensor:
@@ -41,8 +47,8 @@ def ids_of(x: Tensor) -> Tensor:
     return (x[..., 0].detach().abs() * 1000).long() % (VOCABULARY - 4) + 4
 
 
-def layer(**options: Any) -> Any:
-    return ef.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
+def lengths_of(x: Tensor) -> Tensor:
+    return torch.arange(2, x.shape[1] + 2, device=x.device).expand(x.shape[0], -1)
 
 
 def attention_case(**options: Any) -> Case:
@@ -54,22 +60,47 @@ def attention_case(**options: Any) -> Case:
         result: Tensor = out if found is None else out + found.sum(-1, keepdim=True)
         return result
 
-    return Case(lambda: layer(**options), call)
+    return Case(lambda: ef.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options), call, ("MultiheadAttention",))
 
 
 def language_model_case(**options: Any) -> Case:
-    config = {"vocab_size": VOCABULARY, "width": WIDTH, "heads": HEADS, "hidden": 16, "layers": 1, **options}
-    return Case(lambda: ef.CausalLM(ef.LMConfig.from_dict(config)), lambda module, x: module(ids_of(x)))
+    def make() -> nn.Module:
+        config = {"vocab_size": VOCABULARY, "width": WIDTH, "heads": HEADS, "hidden": 16, "layers": 1, **options}
+        return ef.CausalLM(ef.LMConfig.from_dict(config))
+
+    return Case(make, lambda module, x: module(ids_of(x)), ("CausalLM", "LMConfig", "LMAttentionConfig"))
 
 
 def translation_case(**options: Any) -> Case:
-    sizes = {"width": WIDTH, "heads": HEADS, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-    config = {"vocab_size": VOCABULARY, **sizes, **options}
-    return Case(lambda: ef.Seq2Seq(ef.Seq2SeqConfig.from_dict(config)), lambda module, x: module(ids_of(x), ids_of(x)))
+    def make() -> nn.Module:
+        sizes = {"width": WIDTH, "heads": HEADS, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+        return ef.Seq2Seq(ef.Seq2SeqConfig.from_dict({"vocab_size": VOCABULARY, **sizes, **options}))
+
+    return Case(make, lambda module, x: module(ids_of(x), ids_of(x)), ("Seq2Seq", "Seq2SeqConfig"))
 
 
-def scaling_case(make: Callable[[], nn.Module]) -> Case:
-    return Case(make, lambda module, x: module(x, torch.arange(2, x.shape[1] + 2, device=x.device).expand(x.shape[0], -1)))
+def function_case(function: Callable[[Tensor], Tensor], *names: str) -> Case:
+    return Case(nn.Identity, lambda _, x: function(x), names)
+
+
+def mapping_case(name: str, **options: Any) -> Case:
+    return Case(lambda: getattr(ef, name)(**options), lambda module, x: module(x), (name,))
+
+
+def loss_case(name: str, **options: Any) -> Case:
+    return Case(
+        lambda: getattr(ef, name)(reduction="sum", **options),
+        lambda module, x: module(x.flatten(0, 1), ids_of(x).flatten() % WIDTH),
+        (name,),
+    )
+
+
+def loss_function_case(name: str) -> Case:
+    return function_case(lambda x: getattr(ef, name)(x.flatten(0, 1), ids_of(x).flatten() % WIDTH), name)
+
+
+def layer(**options: Any) -> Any:
+    return ef.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
 
 
 CASES: dict[str, Case] = {
@@ -81,9 +112,10 @@ CASES: dict[str, Case] = {
     "attention, nape, asentmax": attention_case(positions=ef.Positions("nape"), normalizer="asentmax", is_causal=True),
     "attention, rela": attention_case(normalizer="rela"),
     "attention, ssmax by sdpa": attention_case(normalizer="ssmax", backend="sdpa"),
+    "attention, topk": attention_case(normalizer="topk"),
     **{
         f"attention, {name}": attention_case(normalizer=name, is_causal=True, output_norm="rms")
-        for name in ("topk", "stickbreaking", "softmax1", "adaptive_span", "softmax_temperature", "relu2")
+        for name in ("stickbreaking", "softmax1", "adaptive_span", "softmax_temperature", "relu2")
     },
     "attention, extra keys": attention_case(add_bias_kv=True, add_zero_attn=True, alpha_tied="layer"),
     "language model, nape": language_model_case(positions="nape"),
@@ -91,25 +123,76 @@ CASES: dict[str, Case] = {
     "language model, sinusoidal": language_model_case(positions="sinusoidal", tied_output=True),
     "translation, sinusoidal": translation_case(),
     "translation, alibi": translation_case(positions="alibi", tied_embeddings="none", norm="post"),
-    "encoder layer": Case(lambda: EncoderLayer(layer(), 16, dropout=0.0), lambda module, x: module(x)),
-    "decoder layer": Case(lambda: DecoderLayer(layer(), layer(), 16, dropout=0.0), lambda module, x: module(x, x)),
-    "causal layer": Case(lambda: CausalLayer(layer(positions="nape"), 16), lambda module, x: module(x)),
-    "rotary": Case(lambda: Rotary(WIDTH // HEADS), lambda module, x: module(heads_of(x))),
-    "sinusoidal": Case(lambda: Sinusoidal(WIDTH), lambda module, x: x + module(x.shape[1], like=x)),
-    "output norm": Case(lambda: ef.RelaNorm(WIDTH, HEADS), lambda module, x: module(x)),
-    "alpha, sigmoid": Case(lambda: ef.AlphaChooser(WIDTH), lambda module, x: x * module()),
-    "alpha, projected": Case(lambda: ef.LearnedAlpha(WIDTH), lambda module, x: x * module()),
-    "entmax of a learned alpha": Case(lambda: ef.EntmaxAlpha(HEADS), lambda module, x: module(scores_of(x))),
-    "ssmax": scaling_case(lambda: ef.SSMaxScaling(HEADS)),
-    "scaling per head": scaling_case(lambda: ef.PerHeadScaling(HEADS)),
-    "temperature": scaling_case(lambda: ef.TemperatureScaling(HEADS, 4)),
-    "asentmax": scaling_case(lambda: ef.ASEntmaxScaling(WIDTH, HEADS, init="paper")),
-    "loss": Case(lambda: ef.EntmaxLoss(reduction="sum"), lambda m, x: m(x.flatten(0, 1), ids_of(x).flatten() % WIDTH)),
-    "log_entmax": Case(nn.Identity, lambda _, x: ef.log_entmax(x, 1.0)),
-    "normmax": Case(lambda: ef.NormmaxBisect(), lambda module, x: module(x)),
-    "budget": Case(lambda: ef.BudgetBisect(), lambda module, x: module(x)),
+    "encoder layer": Case(lambda: EncoderLayer(layer(), 16, dropout=0.0), lambda module, x: module(x), ()),
+    "decoder layer": Case(lambda: DecoderLayer(layer(), layer(), 16, dropout=0.0), lambda module, x: module(x, x), ()),
+    "causal layer": Case(lambda: CausalLayer(layer(positions="nape"), 16), lambda module, x: module(x), ()),
+    "Rotary": Case(lambda: Rotary(WIDTH // HEADS), lambda module, x: module(heads_of(x)), ()),
+    "Sinusoidal": Case(lambda: Sinusoidal(WIDTH), lambda module, x: x + module(x.shape[1], like=x), ()),
+    "RelaNorm": Case(lambda: ef.RelaNorm(WIDTH, HEADS), lambda module, x: module(x), ("RelaNorm",)),
+    "LearnedAlpha": Case(
+        lambda: ef.LearnedAlpha(WIDTH, parametrization="sigmoid"), lambda module, x: x * module(), ("LearnedAlpha",)
+    ),
+    "LearnedAlpha, projected": Case(lambda: ef.LearnedAlpha(WIDTH), lambda module, x: x * module(), ("LearnedAlpha",)),
+    "AlphaChooser": Case(lambda: ef.AlphaChooser(WIDTH), lambda module, x: x * module(), ("AlphaChooser",)),
+    "EntmaxAlpha": Case(lambda: ef.EntmaxAlpha(HEADS), lambda module, x: module(scores_of(x)), ("EntmaxAlpha",)),
+    "SSMaxScaling": Case(lambda: ef.SSMaxScaling(HEADS), lambda module, x: module(x, lengths_of(x)), ("SSMaxScaling",)),
+    "PerHeadScaling": Case(lambda: ef.PerHeadScaling(HEADS), lambda module, x: module(x, lengths_of(x)), ("PerHeadScaling",)),
+    "TemperatureScaling": Case(
+        lambda: ef.TemperatureScaling(HEADS, 4), lambda module, x: module(x, lengths_of(x)), ("TemperatureScaling",)
+    ),
+    "ASEntmaxScaling": Case(
+        lambda: ef.ASEntmaxScaling(WIDTH, HEADS, init="paper"), lambda module, x: module(x, lengths_of(x)), ("ASEntmaxScaling",)
+    ),
+    **{f.__name__: Case(f, lambda module, x: module(scores_of(x)), ()) for f in (TopK, AdaptiveTemperature, Sigmoid, ReluN)},
+    **{
+        name: mapping_case(name)
+        for name in ("Sparsemax", "Entmax15", "SparsemaxBisect", "Entmax", "EntmaxBisect", "NormmaxBisect", "BudgetBisect")
+    },
+    **{
+        name: loss_case(name)
+        for name in (
+            "EntmaxLoss",
+            "Entmax15Loss",
+            "EntmaxBisectLoss",
+            "SparsemaxLoss",
+            "SparsemaxBisectLoss",
+            "NormmaxBisectLoss",
+        )
+    },
+    **{
+        name: loss_function_case(name)
+        for name in ("entmax_loss", "entmax15_loss", "entmax_bisect_loss", "sparsemax_loss", "sparsemax_bisect_loss")
+    },
+    "normmax_bisect_loss": loss_function_case("normmax_bisect_loss"),
+    "attention": function_case(lambda x: ef.attention(heads_of(x), heads_of(x), heads_of(x), is_causal=True), "attention"),
+    "entmax": function_case(lambda x: ef.entmax(x, 1.3), "entmax", "entmax_bisect"),
+    "entmax15": function_case(lambda x: ef.entmax15(x), "entmax15", "entmax_support"),
+    "sparsemax": function_case(lambda x: ef.sparsemax(x), "sparsemax", "sparsemax_bisect"),
+    "log_entmax": function_case(lambda x: ef.log_entmax(x, 1.0), "log_entmax"),
+    "normmax_bisect": function_case(lambda x: ef.normmax_bisect(x), "normmax_bisect"),
+    "budget_bisect": function_case(lambda x: ef.budget_bisect(x, 2.0), "budget_bisect"),
 }
-ONE_FUNCTION = ("entformer.compat", "entformer.losses")  # modules without parameters, which call one function
+NO_MODULES = {
+    "__version__",
+    "Attention",
+    "RowStats",
+    "Support",
+    "SlowPathWarning",
+    "KeyValueCache",
+    "WindowedCache",
+    "Positions",
+}
+NO_MODULES |= {
+    "project_alphas",
+    "register_operators",
+    "NORMALIZERS",
+    "Normalizer",
+    "alibi_windows",
+    "ArgumentError",
+    "DataError",
+    "EntformerError",
+    "ImplUnavailable",
+}
 
 
 class Holder(nn.Module):
@@ -147,10 +230,8 @@ def assert_same(found: Any, expected: Any) -> None:
 each = pytest.mark.parametrize("name", CASES)
 
 
-def test_every_public_module_is_in_a_case() -> None:
-    public = {value for name in ef.__all__ if isinstance(value := getattr(ef, name), type) and issubclass(value, nn.Module)}
-    tested = {type(part) for case in CASES.values() for part in case.make().modules()}
-    assert {module for module in public if not module.__module__.startswith(ONE_FUNCTION)} <= tested
+def test_every_public_name_is_in_a_case() -> None:
+    assert set(ef.__all__) - NO_MODULES == {name for case in CASES.values() for name in case.names}
 
 
 @each
@@ -223,18 +304,18 @@ def test_stacked_states(name: str) -> None:
         out: Tensor = torch.func.functional_call(skeleton, (state, buffers), (x,))
         return out
 
-    with torch.no_grad():
-        found = torch.func.vmap(one)(state, buffers)
-        assert_same(found, torch.stack([module(x) for module in modules]))
+    found = torch.func.vmap(one)(state, buffers)
+    assert_same(found, torch.stack([module(x) for module in modules]))
 
 
 @each
-def test_no_tensor_is_kept_beside_the_parameters(name: str) -> None:
-    """A buffer that grows with the length would be averaged, stacked and broadcast by DistributedDataParallel."""
-    module = Holder(name)
-    module(random(LONG))
-    assert list(module.buffers()) == []
-    assert not any(isinstance(value, Tensor) for part in module.modules() for value in vars(part).values())
+def test_averaged(name: str) -> None:
+    module, x = Holder(name), random(SHORT)
+    mean = torch.optim.swa_utils.AveragedModel(module, use_buffers=True)
+    for length in (SHORT, LONG):
+        module(random(length))
+        mean.update_parameters(module)
+    assert_same(mean(x), module(x))
 
 
 @each
@@ -253,3 +334,32 @@ def test_exported_with_a_dynamic_length(name: str, kernels: None) -> None:
     program = torch.export.export(module, (random(SHORT),), dynamic_shapes={"x": {1: length}})
     for x in (random(SHORT, 1), random(LONG)):
         assert_same(program.module()(x), module(x))
+
+
+def test_distributed_with_uneven_lengths(tmp_path: Path) -> None:
+    """One pair of processes goes through all cases."""
+    command = [sys.executable, __file__, str(tmp_path / "store")]
+    workers = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in "01"]
+    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
+
+
+def run_distributed(store: str, rank: int) -> None:
+    """Outputs are those of the module alone, gradients the mean over both processes, whichever has seen more."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for name in CASES:
+        alone, shared = Holder(name), nn.parallel.DistributedDataParallel(Holder(name))
+        for lengths in ((SHORT, LONG), (2 * LONG, SHORT)):
+            x = random(lengths[rank], seed=rank)
+            assert_same(shared(x), alone(x))
+            expected = gradients(alone, x)
+            for gradient in expected.values():
+                torch.distributed.all_reduce(gradient)
+                gradient /= 2
+            assert_same({"module." + key: value for key, value in expected.items()}, gradients(shared, x))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_distributed(sys.argv[1], int(sys.argv[2]))

@@ -4,11 +4,11 @@ Alphas are initialized at random and move slowly: after a short training the fin
 one, not on what the head does. The correlation of the two measures how much.
 """
 
-import math
-import operator
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from entformer.text.numbers import format_alpha, format_number
 
@@ -128,18 +128,12 @@ def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, 
     if not entries:
         return None
     steps = [entry["steps"] for entry in entries]
-    total = sum(steps)
-    found: dict[str, Any] = {"steps": total}
+    found: dict[str, Any] = {"steps": sum(steps)}
     for attn_type in [key for key, value in entries[0].items() if isinstance(value, list) and not key.endswith("_std")]:
-        found[attn_type] = []
-        for layer, heads in enumerate(entries[0][attn_type]):
-            found[attn_type].append([])
-            for head in range(len(heads)):
-                means = [entry[attn_type][layer][head] for entry in entries]
-                spreads = [entry[f"{attn_type}_std"][layer][head] for entry in entries]
-                mean = sum(map(operator.mul, steps, means)) / total
-                square = sum(n * (m * m + s * s) for n, m, s in zip(steps, means, spreads, strict=True)) / total
-                found[attn_type][layer].append([mean, math.sqrt(max(square - mean * mean, 0.0))])
+        means, spreads = (np.array([entry[f"{attn_type}{end}"] for entry in entries]) for end in ("", "_std"))
+        mean = np.average(means, 0, steps)
+        square = np.average(means**2 + spreads**2, 0, steps)
+        found[attn_type] = np.stack([mean, np.sqrt(np.maximum(square - mean**2, 0.0))], -1).tolist()
     return found
 
 

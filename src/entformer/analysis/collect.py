@@ -7,6 +7,7 @@ support is dropped. `Collector` does the same with weights of any model.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,8 +95,8 @@ class Collector:
 
 
 def collect(
-    model: Seq2Seq,
-    batches: Iterable[Batch],
+    model: Any,
+    batches: Iterable[Any],
     *,
     subwords: SubwordTokenizer | None = None,
     languages: tuple[str, str] | None = None,
@@ -103,12 +104,16 @@ def collect(
     examples: int = 0,
     seed: int = 1,
     progress: Callable[[int], None] | None = None,
+    tokenizer: Any = None,
+    length: int = 2048,
 ) -> HeadTable:
-    """Measures every head of a translation model, teacher-forced on `batches`.
+    """Measures every head of a translation model, teacher-forced on `batches`, or of a Hugging Face model on texts.
 
     Args:
-        model: The model.
-        batches: The text.
+        model: A `Seq2Seq`, or a model of transformers, converted by `entformer.hf.sparsify` or not.
+        batches: The text: batches of ids for a `Seq2Seq`; for a Hugging Face model, texts as `entformer.hf.calibrate` takes.
+        tokenizer: Of a Hugging Face model; by default the one saved with it.
+        length: The most tokens of a text for a Hugging Face model.
         subwords: The tokenizer; without it, what needs words (merging, interrogation) is not measured.
         languages: Source and target, such as ("en", "de"), for the interrogative words.
         tokenized: Punctuation is separated from words by spaces, so a lone hyphen joins its neighbors.
@@ -119,6 +124,11 @@ def collect(
     Returns:
         The measures of all heads and layers.
     """
+    if not isinstance(model, Seq2Seq):
+        from entformer.analysis.hugging_face import collect_hf
+
+        collector = Collector(examples=examples, seed=seed)
+        return collect_hf(model, batches, collector, tokenizer=tokenizer, length=length, progress=progress)
     markers = None
     if subwords is not None:
         source_language, target_language = languages or ("", "")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from entformer.analysis.density import entropy
-from entformer.analysis.rows import Floats, Ints, LayerRows, once_per_batch
+from entformer.analysis.rows import Floats, LayerRows, once_per_batch
 
 
 class Divergence(NamedTuple):
@@ -28,26 +28,14 @@ def jensen_shannon(rows: LayerRows) -> Divergence:
     attends to one more key only, "nothing"; then b is n_i + 1. NaN where a query sees one key only, for padding, and by heads
     where there is only one.
     """
-    live, nats = _live(rows)
     total = rows.heads
+    live = (rows.count > 0).sum(1)  # heads with a nonzero weight, (B, Lq)
     nothing = 1.0 - live / total
     # Entropy of the mean of the heads: sum of -(v/H) ln(v/H) over keys, and the same for "nothing".
-    mixed = np.log(total) * live / total - _sum_v_log_v(rows) / total - nothing * np.log(np.where(nothing > 0, nothing, 1.0))
-    keys = np.where(live < total, rows.visible + 1, rows.visible)
-    return _adjusted(mixed - nats / total, keys, np.where(keys >= 2, total, 1))
-
-
-def _live(rows: LayerRows) -> tuple[Floats, Floats]:
-    """Returns how many heads have a nonzero weight, and the sum of their entropies in nats, (B, Lq) each."""
-    return (rows.count > 0).sum(1).astype(np.float64), np.nansum(entropy(rows), 1)
-
-
-def _sum_v_log_v(rows: LayerRows) -> Floats:
     value = rows.mixture.value
-    total = np.bincount(rows.mixture.row, value * np.log(value), rows.batch * rows.queries)
-    return total.reshape(rows.batch, rows.queries).astype(np.float64)
-
-
-def _adjusted(divergence: Floats, keys: Floats | Ints, heads: Floats | Ints) -> Divergence:
-    nats = np.clip(divergence, 0.0, None)  # rounding may give -1e-17
-    return Divergence(*(np.where(base >= 2, nats / np.log(np.maximum(base, 2)), np.nan) for base in (keys, heads)))
+    sums = np.bincount(rows.mixture.row, value * np.log(value), rows.batch * rows.queries).reshape(live.shape)
+    mixed = np.log(total) * live / total - sums / total - nothing * np.log(np.where(nothing > 0, nothing, 1.0))
+    nats = np.clip(mixed - np.nansum(entropy(rows), 1) / total, 0.0, None)  # rounding may give -1e-17
+    keys = np.where(live < total, rows.visible + 1, rows.visible)
+    bases = keys, np.where(keys >= 2, total, 1)
+    return Divergence(*(np.where(base >= 2, nats / np.log(np.maximum(base, 2)), np.nan) for base in bases))

@@ -46,10 +46,9 @@ def interrogation_heads(data: Data) -> Figure | None:
         question = run["sentences"][contrast["sentence"]]
         if not _whole(question, key):
             continue
-        name = f"{run['name']}, {_name(key)}{_alpha(run, key)}"
         measures = (("weight on ?", "interrogation"), ("the same words, weight on the full stop", "interrogation_contrast"))
         for sentence, (what, measure) in zip((question, {**question, **contrast}), measures, strict=True):
-            heatmaps.append(_heatmap(sentence, key, f"{name}\n{what} {format_percent(head.get(measure), 1)}"))
+            heatmaps.append(_heatmap(run, sentence, key, f"{what} {format_percent(head.get(measure), 1)}"))
     return draw_heads(heatmaps, columns=2) if heatmaps else None
 
 
@@ -63,8 +62,7 @@ def varied_sparsity(data: Data) -> Figure | None:
             if not all(_whole(sentence, key) for sentence in both):
                 continue
             for sentence, density in zip(both, pair["densities"], strict=True):
-                title = f"{run['name']}, {_name(key)}{_alpha(run, key)}\ndensity {format_number(density)}"
-                heatmaps.append(_heatmap(sentence, key, title))
+                heatmaps.append(_heatmap(run, sentence, key, f"density {format_number(density)}"))
             break
     return draw_heads(heatmaps, columns=2) if heatmaps else None
 
@@ -101,7 +99,7 @@ def _best_heads(
         sentence = choose([sentence for sentence in run["sentences"] if _whole(sentence, key)], head["attn_type"])
         if sentence is not None:
             scores = f"{score_name} {format_percent(value, 1)}{head_note(head)}{run_note(run)}"
-            heatmaps.append(_heatmap(sentence, key, f"{run['name']}, {_name(key)}{_alpha(run, key)}\n{scores}"))
+            heatmaps.append(_heatmap(run, sentence, key, scores))
     return draw_heads(heatmaps, columns=min(3, len(heatmaps))) if heatmaps else None
 
 
@@ -146,12 +144,15 @@ def _question(sentences: Sequence[Data], attn_type: str) -> Data | None:
     return _medium_sentence(with_word or asking, attn_type)
 
 
-def _heatmap(sentence: Data, key: str, title: str) -> HeadPicture:
-    attn_type = key.split(".")[0]
+def _heatmap(run: Data, sentence: Data, key: str, note: str) -> HeadPicture:
+    """Returns one head on one sentence; the title counts layers and heads from 0 (docs/conventions.md)."""
+    attn_type, layer, head = key.split(".")
+    alpha = next(own["alpha"] for own in run["heads"] if _key(own) == key)
+    name = f"{run['name']}, {attn_type} layer {layer} head {head}{'' if alpha is None else f', α {format_alpha(alpha)}'}"
     stored = sentence["heads"][key]
     queries, keys = _tokens(sentence, attn_type)
     return HeadPicture(
-        title,
+        f"{name}\n{note}",
         np.array(stored["crow"], dtype=np.int64),
         np.array(stored["col"], dtype=np.int32),
         np.array(stored["weight"], dtype=np.float32),
@@ -164,14 +165,3 @@ def _heatmap(sentence: Data, key: str, title: str) -> HeadPicture:
 
 def _key(head: Data) -> str:
     return f"{head['attn_type']}.{head['layer']}.{head['head']}"
-
-
-def _name(key: str) -> str:
-    """Names a head; layers and heads count from 0 (docs/conventions.md)."""
-    attn_type, layer, head = key.split(".")
-    return f"{attn_type} layer {layer} head {head}"
-
-
-def _alpha(run: Data, key: str) -> str:
-    alpha = next(head["alpha"] for head in run["heads"] if _key(head) == key)
-    return "" if alpha is None else f", α {format_alpha(alpha)}"

@@ -1,7 +1,7 @@
 """Figures of all heads: alphas, densities, diversity, alignment, a table of measures. A figure without data is None."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,20 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from entformer.analysis.measures import HEAD_MEASURES
-from entformer.analysis.style import (
-    ATTENTION_COLORS,
-    ATTENTION_TYPES,
-    MARKERS,
-    add_legend,
-    line_style,
-    make_grid,
-    set_title,
-)
+from entformer.analysis.style import ATTENTION_COLORS, ATTENTION_TYPES, MARKERS, add_legend, draw_grid, line_style
 from entformer.text.numbers import format_alpha, format_number
 
 Data = dict[str, Any]
 
-ENDS = ("", "_shifted")  # of the names of error rates: row i, row i + 1
+ENDS = {"": "row i: the word is predicted", "_shifted": "row i + 1: the word is read"}  # of the names of error rates
 
 
 def alpha_trajectories(data: Data) -> Figure | None:
@@ -34,32 +26,26 @@ def alpha_trajectories(data: Data) -> Figure | None:
     if not runs:
         return None
     attn_types = [attn_type for attn_type in ATTENTION_TYPES if any(attn_type in run["alpha_paths"] for run in runs)]
-    figure, panels = make_grid(len(runs), len(attn_types), sharey=True)
-    layers = max(
-        len(run["alpha_paths"][attn_type]) for run in runs for attn_type in attn_types if attn_type in run["alpha_paths"]
-    )
+    layers = max(len(paths) for run in runs for paths in run["alpha_paths"].values())
     shades = [colormaps["viridis"](0.85 * layer / max(1, layers - 1)) for layer in range(layers)]
-    for line, run in enumerate(runs):
-        for column, attn_type in enumerate(attn_types):
-            axes = panels[line, column]
-            for layer, heads in enumerate(run["alpha_paths"].get(attn_type, [])):
-                for path in heads:
-                    axes.plot(run["alpha_steps"], path, color=shades[layer], linewidth=1.1)
-            set_title(
-                axes, ATTENTION_TYPES[attn_type] if line == 0 else "", run["name"] if column == 0 and len(runs) > 1 else ""
-            )
-            axes.set_ylim(1.0, 2.0)
-            axes.grid(axis="y")
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axes.xaxis.set_major_formatter(
-                FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
-            )
-            if line == len(runs) - 1:
-                axes.set_xlabel("training steps")
-            if column == 0:
-                axes.set_ylabel("α")
-    handles = [Line2D([], [], color=shade, label=f"layer {layer}") for layer, shade in enumerate(shades)]
-    add_legend(figure, handles, 6)
+
+    def draw(axes: Axes, row: int, column: int) -> None:
+        run = runs[row]
+        for layer, heads in enumerate(run["alpha_paths"].get(attn_types[column], [])):
+            for path in heads:
+                axes.plot(run["alpha_steps"], path, color=shades[layer], linewidth=1.1)
+        if column == 0 and len(runs) > 1:
+            axes.text(0.98, 0.96, run["name"], transform=axes.transAxes, ha="right", va="top", fontsize=8, color="#555555")
+        axes.set_ylim(1.0, 2.0)
+        axes.grid(axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
+        )
+
+    titles = [ATTENTION_TYPES[attn_type] for attn_type in attn_types]
+    figure = draw_grid(titles, "training steps", ["α"] * len(runs), draw, sharey=True)
+    add_legend(figure, [Line2D([], [], color=shade, label=f"layer {layer}") for layer, shade in enumerate(shades)], 6)
     return figure
 
 
@@ -99,33 +85,29 @@ def density_by_layer(data: Data) -> Figure:
         for path in zip(*by_layer, strict=False):
             axes.plot(layers, path, color=color, marker="o", markersize=3, linewidth=1.1, alpha=0.85)
         axes.set_ylim(0, 1.03)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y")
+        _layer_axis(axes)
 
     return _by_type_and_run(data["runs"], draw, "layer", "density", height=1.7)
 
 
 def _by_type_and_run(
     runs: list[Data],
-    draw: Callable[[Axes, list[Data], str], None],
+    draw_heads: Callable[[Axes, list[Data], str], None],
     xlabel: str,
     ylabel: str,
     *,
-    sharey: bool | str = True,
+    sharey: Literal["row"] | bool = True,
     height: float,
 ) -> Figure:
-    """Draws a panel for every attention type (rows) and run (columns) with `draw(axes, heads, color)`."""
+    """Draws a panel for every attention type (rows) and run (columns) with `draw_heads(axes, heads, color)`."""
     attn_types = _attn_types(runs)
-    figure, panels = make_grid(len(attn_types), len(runs), sharey=sharey, height=height)
-    for (row, column), axes in np.ndenumerate(panels):
-        attn_type, run = attn_types[row], runs[column]
-        draw(axes, [head for head in run["heads"] if head["attn_type"] == attn_type], ATTENTION_COLORS[attn_type])
-        set_title(axes, run["name"] if row == 0 else "")
-        if column == 0:
-            axes.set_ylabel(f"{ATTENTION_TYPES[attn_type].replace(' ', chr(10), 1)}\n{ylabel}")
-        if row == len(attn_types) - 1:
-            axes.set_xlabel(xlabel)
-    return figure
+
+    def draw(axes: Axes, row: int, column: int) -> None:
+        own = [head for head in runs[column]["heads"] if head["attn_type"] == attn_types[row]]
+        draw_heads(axes, own, ATTENTION_COLORS[attn_types[row]])
+
+    labels = [f"{ATTENTION_TYPES[attn_type].replace(' ', chr(10), 1)}\n{ylabel}" for attn_type in attn_types]
+    return draw_grid([run["name"] for run in runs], xlabel, labels, draw, sharey=sharey, height=height)
 
 
 def alpha_from_start(data: Data) -> Figure | None:
@@ -133,26 +115,24 @@ def alpha_from_start(data: Data) -> Figure | None:
     runs = [run for run in data["runs"] if run.get("alpha_correlation")]
     if not runs:
         return None
-    figure, panels = make_grid(1, len(runs), sharey=True, height=2.8)
-    for axes, run in zip(panels[0], runs, strict=True):
+
+    def draw(axes: Axes, _: int, column: int) -> None:
         axes.plot([1, 2], [1, 2], color="#bbbbbb", linewidth=0.8, zorder=0)
-        for attn_type, marker in zip(ATTENTION_TYPES, MARKERS, strict=False):
-            own = [(head["alpha_initial"], head["alpha"]) for head in run["heads"] if head["attn_type"] == attn_type]
+        for (attn_type, label), marker in zip(ATTENTION_TYPES.items(), MARKERS, strict=False):
+            own = [(head["alpha_initial"], head["alpha"]) for head in runs[column]["heads"] if head["attn_type"] == attn_type]
             pairs = [pair for pair in own if None not in pair]
             if pairs:
-                axes.scatter(
-                    *zip(*pairs, strict=True),
-                    s=18,
-                    color=ATTENTION_COLORS[attn_type],
-                    marker=marker,
-                    label=ATTENTION_TYPES[attn_type],
-                )
+                x, y = zip(*pairs, strict=True)
+                axes.scatter(x, y, s=18, color=ATTENTION_COLORS[attn_type], marker=marker, label=label)
+
+    def title(run: Data) -> str:
         correlation = run["alpha_correlation"]["all"]
         note = "" if correlation is None else f"\ncorrelation {format_number(correlation, exact=(0.0, 1.0))}"
-        set_title(axes, f"{run['name']}{note}")
-        axes.set_xlabel("α before training")
-    panels[0, 0].set_ylabel(f"α after {runs[0]['step']:,} steps" if len(runs) == 1 else "α after training")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+        return f"{run['name']}{note}"
+
+    ylabel = f"α after {runs[0]['step']:,} steps" if len(runs) == 1 else "α after training"
+    figure = draw_grid([title(run) for run in runs], "α before training", [ylabel], draw, sharey=True, height=2.8)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(runs), 3), frameon=False)
     return figure
 
@@ -172,29 +152,26 @@ def null_rate(data: Data) -> Figure | None:
 
 def _by_layer(data: Data, measures: dict[str, str]) -> Figure | None:
     """Draws measures of layers: a row per measure, a column per attention type, a curve per run."""
-    attn_types = _attn_types(data["runs"])
-    known = [name for name in measures if any(layer[name] is not None for run in data["runs"] for layer in run["layers"])]
+    runs = data["runs"]
+    attn_types = _attn_types(runs)
+    known = [name for name in measures if any(layer[name] is not None for run in runs for layer in run["layers"])]
     if not known:
         return None
-    figure, panels = make_grid(len(known), len(attn_types), height=2.2)
-    for line, name in enumerate(known):
-        for column, attn_type in enumerate(attn_types):
-            axes = panels[line, column]
-            for number, run in enumerate(data["runs"]):
-                points = [(layer["layer"], layer[name]) for layer in run["layers"] if layer["attn_type"] == attn_type]
-                points = [point for point in points if point[1] is not None]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label=run["name"], **line_style(number))
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.margins(y=0.12)
-            axes.set_ylim(bottom=0)
-            axes.grid(axis="y")
-            set_title(axes, ATTENTION_TYPES[attn_type] if line == 0 else "")
-            if line == len(known) - 1:
-                axes.set_xlabel("layer")
-            if column == 0:
-                axes.set_ylabel(measures[name])
-    _run_legend(figure, data)
+
+    def draw(axes: Axes, row: int, column: int) -> None:
+        for number, run in enumerate(runs):
+            own = [layer for layer in run["layers"] if layer["attn_type"] == attn_types[column]]
+            points = [(layer["layer"], layer[known[row]]) for layer in own if layer[known[row]] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), **line_style(number))
+        axes.margins(y=0.12)
+        axes.set_ylim(bottom=0)
+        _layer_axis(axes)
+
+    titles = [ATTENTION_TYPES[attn_type] for attn_type in attn_types]
+    figure = draw_grid(titles, "layer", [measures[name] for name in known], draw, height=2.2)
+    if len(runs) > 1:
+        add_legend(figure, [Line2D([], [], label=run["name"], **line_style(index)) for index, run in enumerate(runs)])
     return figure
 
 
@@ -211,25 +188,21 @@ def alignment_error(data: Data) -> Figure | None:
         for number, run in runs
         if any(abs(layer[f"aer{end}_raw"] - layer[f"aer{end}"]) > 1e-3 for layer in run["alignment"]["layers"] for end in ENDS)
     ]
-    figure, panels = make_grid(1, 2, sharey=True, height=2.6)
-    for axes, end, title in zip(panels[0], ENDS, ("row i: the word is predicted", "row i + 1: the word is read"), strict=True):
+
+    def draw(axes: Axes, _: int, column: int) -> None:
+        end = list(ENDS)[column]
         for number, run in runs:
-            layers = [layer["layer"] for layer in run["alignment"]["layers"]]
-            best, mean = ([layer[f"{name}{end}"] for layer in run["alignment"]["layers"]] for name in ("best_head_aer", "aer"))
-            axes.plot(layers, best, **line_style(number))
-            axes.plot(layers, mean, **{**line_style(number), "linestyle": "--", "markerfacecolor": "white"})
-            if number in unequal:
-                raw = [layer[f"aer{end}_raw"] for layer in run["alignment"]["layers"]]
-                axes.plot(layers, raw, **{**line_style(number), "linestyle": ":", "markerfacecolor": "white"})
-        axes.set_xlabel("decoder layer")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y")
-        set_title(axes, title)
-    panels[0, 0].set_ylabel("alignment error rate")
+            layers = run["alignment"]["layers"]
+            for measure, line in ((f"best_head_aer{end}", "-"), (f"aer{end}", "--"), (f"aer{end}_raw", ":")):
+                if line != ":" or number in unequal:
+                    style = line_style(number) | ({} if line == "-" else {"linestyle": line, "markerfacecolor": "white"})
+                    axes.plot([layer["layer"] for layer in layers], [layer[measure] for layer in layers], **style)
+        _layer_axis(axes)
+
+    figure = draw_grid(list(ENDS.values()), "decoder layer", ["alignment error rate"], draw, sharey=True, height=2.6)
     handles = [Line2D([], [], label=run["name"], **line_style(number)) for number, run in runs]
-    handles += [Line2D([], [], color="#555555", label="best head")]
-    handles += [Line2D([], [], color="#555555", linestyle="--", label="mean of heads")]
-    handles += [Line2D([], [], color="#555555", linestyle=":", label="mean of raw weights")] if unequal else []
+    lines: dict[str, Any] = {"best head": "-", "mean of heads": "--", **({"mean of raw weights": ":"} if unequal else {})}
+    handles += [Line2D([], [], color="#555555", linestyle=style, label=label) for label, style in lines.items()]
     add_legend(figure, handles, 5)
     return figure
 
@@ -272,12 +245,9 @@ def head_measures(data: Data) -> Figure:
     return figure
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------------
-
-
-def _run_legend(figure: Figure, data: Data) -> None:
-    if len(data["runs"]) > 1:
-        add_legend(figure, [Line2D([], [], label=run["name"], **line_style(index)) for index, run in enumerate(data["runs"])])
+def _layer_axis(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="y")
 
 
 def _attn_types(runs: list[Data]) -> list[str]:

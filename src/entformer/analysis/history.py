@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from entformer.analysis.alphas import (
@@ -51,10 +52,10 @@ def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[H
     metrics = metrics_of(folder.metrics)
     steps, paths = alpha_paths(metrics, step)
     initial = initial_alphas(metrics)
-    forms = {kind: own.alpha_parametrization for kind, own in config.kinds.items() if own.learned}
+    forms = {attn_type: own.alpha_parametrization for attn_type, own in config.kinds.items() if own.learned}
     asked = "training.density_target"  # or one for each attention type, training.density_target.encoder
     targets = [(name.removeprefix(asked), value) for name, value in settings_of(folder).items() if name.startswith(asked)]
-    target = " and ".join(f"{value}{kind.replace('.', ' in ')}" for kind, value in targets if value)
+    target = " and ".join(f"{value}{attn_type.replace('.', ' in ')}" for attn_type, value in targets if value)
     return {
         "alpha_steps": steps,
         "alpha_paths": paths,
@@ -125,11 +126,5 @@ def alpha_paths(metrics: list[dict[str, Any]], upto: int) -> tuple[list[int] | N
         return None, None
     thin = -(-len(entries) // MOST_STEPS)
     kept = [*entries[:-1:thin], entries[-1]]
-    paths = {
-        name: [
-            [[entry[name][layer][head] for entry in kept] for head in range(len(heads))]
-            for layer, heads in enumerate(kept[0][name])
-        ]
-        for name in attn_types
-    }
+    paths = {name: np.moveaxis(np.array([entry[name] for entry in kept]), 0, -1).tolist() for name in attn_types}
     return [entry["step"] for entry in kept], paths

@@ -4,7 +4,7 @@
 """
 
 import datetime
-import math
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,9 @@ def _sweep(folder: Path) -> dict[str, Any]:
     first = records[0]
     methods = sort_methods(record["method"] for record in records)
     positions = list(dict.fromkeys(record["positions"] for record in records))
-    found = {(record["method"], record["positions"]) for record in records}
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        found.setdefault((record["method"], record["positions"]), []).append(record)
     seeds = sorted({int(record["seed"]) for record in records})
     recipe = _recipe(folder)
     return {
@@ -88,7 +90,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
         | {f"options.{name}": value for name, value in recipe.options.items()}
         | {"eval_lengths": list(recipe.lengths)},
         "series": [
-            _series(method, encoding, _select(records, method, encoding), recipe.heads)
+            _series(method, encoding, found[method, encoding], recipe.heads)
             for encoding in positions
             for method in methods
             if (method, encoding) in found
@@ -106,10 +108,6 @@ def _recipe(folder: Path) -> TaskConfig:
         return TaskConfig(**stored | {"eval_lengths": tuple(stored["eval_lengths"])})
     except (KeyError, TypeError) as err:
         raise DataError(f"{path} was written by another version of entformer ({err}).") from err
-
-
-def _select(records: list[Record], method: str, positions: str) -> list[Record]:
-    return [record for record in records if (record["method"], record["positions"]) == (method, positions)]
 
 
 def _series(method: str, positions: str, records: list[Record], heads: int) -> dict[str, Any]:
@@ -137,10 +135,7 @@ def _point(length: int, records: list[Record], free: list[int]) -> dict[str, Any
         metric: _spread([100.0 * float(record[metric]) for record in records]) for metric in ("token_accuracy", "exact_match")
     }
     attention = {
-        what: {
-            "all": _spread(_means(records, what, None)),
-            "free": _spread(_means(records, what, free)),
-        }
+        what: {"all": _spread(_means(records, what, None)), "free": _spread(_means(records, what, free))}
         for what in ("entropy", "support", "top")
     }
     return {"length": length, **accuracy, **attention}
@@ -161,9 +156,8 @@ def _spread(values: list[float]) -> dict[str, Any] | None:
     """Computes mean, standard deviation and range over seeds; None if there is none."""
     if not values:
         return None
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
-    return {"mean": mean, "spread": math.sqrt(variance), "low": min(values), "high": max(values), "values": values}
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "spread": spread, "low": min(values), "high": max(values), "values": values}
 
 
 def _learned(record: Record, free: list[int]) -> Iterable[dict[str, Any]]:

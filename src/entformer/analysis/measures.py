@@ -5,7 +5,7 @@ a measure, append a record here, a hand-computed case to tests/unit/analysis/tes
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from entformer.analysis.rows import Floats, LayerRows
 from entformer.analysis.streaming import Accumulator, StreamingMeans, StreamingMedians
 from entformer.analysis.words import Marks
 
-Compute = Callable[[LayerRows, Marks | None], Floats]
+Compute = Callable[[LayerRows, Any], Floats]  # Any: `Marks` where a measure needs words
 Text = Literal["any", "words", "questions", "statements"]
 """What a measure needs: any text, the words of self-attention, questions, or questions that are read as statements."""
 
@@ -41,6 +41,8 @@ class Measure:
     needs: Text = "any"
     self_attention: bool = False
     """Defined for self-attention only."""
+    tokens: bool = False
+    """Needs the ids of the tokens, `LayerRows.tokens`."""
     causal: bool = True
     """Defined for causal attention."""
     format: Literal["alpha", "percent", "number"] = "percent"
@@ -53,6 +55,7 @@ class Measure:
     def applies(self, rows: LayerRows, marks: Marks | None, *, statements: bool = False) -> bool:
         """Returns whether the measure is defined for this layer and text."""
         known = (self.needs == "any" or marks is not None) and (self.needs == "statements") == statements
+        known = known and (not self.tokens or rows.tokens is not None)
         return known and (self.causal or not rows.causal) and not (self.self_attention and rows.attn_type == "cross")
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,9 +67,7 @@ class Measure:
 def _merging(what: str, *, several: bool) -> Compute:
     """Returns a merging score of every word (of two or more pieces), (words, H)."""
 
-    def compute(rows: LayerRows, marks: Marks | None) -> Floats:
-        if marks is None:
-            raise ValueError("merging needs the words of the text")
+    def compute(rows: LayerRows, marks: Marks) -> Floats:
         found = merging_scores(rows, marks)
         scores: Floats = getattr(found, what)[:, found.sizes > 1] if several else getattr(found, what)
         return scores.T
@@ -74,9 +75,7 @@ def _merging(what: str, *, several: bool) -> Compute:
     return compute
 
 
-def _interrogation(rows: LayerRows, marks: Marks | None) -> Floats:
-    if marks is None:
-        raise ValueError("interrogation needs the words of the text")
+def _interrogation(rows: LayerRows, marks: Marks) -> Floats:
     return interrogation_weights(rows, marks.asking, marks.mark).T
 
 
@@ -183,6 +182,28 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         causal=False,
     ),
     Measure(
+        name="induction",
+        title="Induction",
+        label="Induction",
+        text="Weight on the keys that followed earlier occurrences of the query's token: mean over queries whose token "
+        "occurred before, median over texts. High for heads that continue repeated text.",
+        compute=lambda rows, _: positional.repeated_token_weight(rows, 1),
+        over=StreamingMedians,
+        self_attention=True,
+        tokens=True,
+    ),
+    Measure(
+        name="duplicate",
+        title="Duplicate",
+        label="On the same token",
+        text="Weight on other occurrences of the query's token: mean over queries whose token occurred before, median over "
+        "texts.",
+        compute=lambda rows, _: positional.repeated_token_weight(rows, 0),
+        over=StreamingMedians,
+        self_attention=True,
+        tokens=True,
+    ),
+    Measure(
         name="merging",
         title="Merging",
         label="Subword merging",
@@ -254,14 +275,10 @@ HEAD_MEASURES: tuple[Measure, ...] = (
     ),
 )
 
+_BY_NAME = {measure.name: replace(measure, brief=False) for measure in HEAD_MEASURES}
+
 LAYER_MEASURES: tuple[Measure, ...] = (
-    Measure(
-        name="density",
-        title="Density",
-        label="Density",
-        text="The mean density of all heads of the layer.",
-        compute=lambda rows, _: density.density(rows),
-    ),
+    replace(_BY_NAME["density"], text="The mean density of all heads of the layer."),
     Measure(
         name="union_density",
         title="Union",
@@ -269,13 +286,7 @@ LAYER_MEASURES: tuple[Measure, ...] = (
         text="Keys to which at least one head of the layer gives a nonzero weight, over the keys the query may attend to.",
         compute=lambda rows, _: density.union_density(rows),
     ),
-    Measure(
-        name="null_rate",
-        title="Null rate",
-        label="Null rate",
-        text="Queries whose weights are all 0, over all queries and heads.",
-        compute=lambda rows, _: density.null_rate(rows),
-    ),
+    replace(_BY_NAME["null_rate"], title="Null rate", text="Queries whose weights are all 0, over all queries and heads."),
     Measure(
         name="js_diversity_keys",
         title="JS, base: keys",
@@ -298,14 +309,16 @@ LAYER_MEASURES: tuple[Measure, ...] = (
 )
 
 
-def measure_sentence(rows: LayerRows, marks: Marks | None) -> dict[str, list[float | None]]:
-    """Computes the measures of one sentence: name -> a number per head, None where the sentence has nothing to measure."""
-    found: dict[str, list[float | None]] = {}
+def measure_sentence(rows: LayerRows, marks: Marks | None) -> dict[str, dict[str, float]]:
+    """Computes the measures of one sentence by head, such as "encoder.0.1", and name; what is not defined is missing."""
+    found: dict[str, dict[str, float]] = {f"{rows.attn_type}.{rows.layer}.{head}": {} for head in range(rows.heads)}
     for measure in HEAD_MEASURES:
         if measure.compute is not None and measure.applies(rows, marks):
             means = StreamingMeans(rows.heads)
             means.add(measure.compute(rows, marks))
-            found[measure.name] = means.values()
+            for values, value in zip(found.values(), means.values(), strict=True):
+                if value is not None:
+                    values[measure.name] = value
     return found
 
 

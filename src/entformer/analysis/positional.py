@@ -6,7 +6,7 @@ is the median over sentences (`streaming.py`).
 
 import numpy as np
 
-from entformer.analysis.rows import Bools, Floats, LayerRows
+from entformer.analysis.rows import Bools, Floats, Ints, LayerRows
 
 OFFSETS = (-1, 0, 1)
 
@@ -33,6 +33,41 @@ def last_key_weight(rows: LayerRows) -> Floats:
     """
     last = np.repeat(rows.key_lengths - 1, rows.heads)[rows.head_of_sentence]
     return _mean_weight(rows, rows.col == last, (rows.visible > 1) & (rows.visible == rows.key_lengths[:, None]))
+
+
+def repeated_token_weight(rows: LayerRows, offset: int) -> Floats:
+    """Computes the mean normalized weight on other occurrences of the query's token, or `offset` keys after them:
+
+    mean over i of sum over j of p_ij,      j with token_{j - offset} = token_i and j - offset != i
+
+    over the queries that may attend to such a key. offset 0: duplicate-token heads; 1: induction heads, which attend to what
+    followed the same token before.
+    """
+    if rows.tokens is None:
+        raise ValueError("repeated tokens need the ids of the tokens")
+    tokens = rows.tokens[:, : rows.queries]
+    earlier = rows.col - offset
+    sentence = rows.sentence_query // rows.queries
+    same = tokens[sentence, np.maximum(earlier, 0)] == tokens[sentence, rows.query]
+    hit = same & (earlier >= 0) & (earlier != rows.query)
+    return _mean_weight(rows, hit, _may_repeat(rows, tokens, offset))
+
+
+def _may_repeat(rows: LayerRows, tokens: Ints, offset: int) -> Bools:
+    """Returns which queries may attend to a key `offset` after another occurrence of their token, (B, Lq)."""
+    found = np.zeros(tokens.shape, np.bool_)
+    for b, length in enumerate(rows.query_lengths.tolist()):
+        own = tokens[b, :length]
+        _, first, inverse = np.unique(own, return_index=True, return_inverse=True)
+        places = np.arange(length)
+        found[b, :length] = first[inverse] < places  # an earlier occurrence
+        if not rows.causal:
+            kept = own[: length - offset]  # later occurrences that have such a key
+            last = {int(token): place for place, token in enumerate(kept.tolist())}
+            found[b, :length] |= np.array(
+                [last.get(int(token), -1) > place for place, token in enumerate(own.tolist())], np.bool_
+            )
+    return found
 
 
 def _mean_weight(rows: LayerRows, hit: Bools, counted: Bools) -> Floats:

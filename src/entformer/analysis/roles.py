@@ -54,6 +54,8 @@ ROLES = (
     RoleDefinition("previous token", "positional.-1"),
     RoleDefinition("current token", "positional.0"),
     RoleDefinition("next token", "positional.1"),
+    RoleDefinition("induction", "induction"),
+    RoleDefinition("duplicate token", "duplicate"),
     RoleDefinition("merges subwords", "merging_pieces"),
     RoleDefinition("question mark", "interrogation", score=_question),
     RoleDefinition("first token", "first_key"),

@@ -50,6 +50,7 @@ class LayerRows:
     query_lengths: Ints  # (B,)
     key_lengths: Ints  # (B,)
     causal: bool = False  # query i sees keys j <= i
+    tokens: Ints | None = None  # (B, L) ids of the tokens of self-attention, for measures that compare tokens
 
     @classmethod
     def from_support(
@@ -64,6 +65,7 @@ class LayerRows:
         key_lengths: Ints,
         *,
         causal: bool = False,
+        tokens: Ints | None = None,
     ) -> "LayerRows":
         """`support`: crow (B * H * Lq + 1,), col (nnz,), weight (nnz,), rows in order (B, H, Lq). Padding is dropped."""
         crow, col, weight = support
@@ -85,7 +87,7 @@ class LayerRows:
                 raise ArgumentError(f"the weights of {attn_type} layer {layer} contain negative numbers or NaN.")
             inside = weight > 0.0  # the weight was rounded to 0
             row, col, weight = row[inside], col[inside], weight[inside]
-        return cls(attn_type, layer, heads, queries, keys, row, col, weight, query_lengths, key_lengths, causal)
+        return cls(attn_type, layer, heads, queries, keys, row, col, weight, query_lengths, key_lengths, causal, tokens)
 
     @classmethod
     def from_dense(

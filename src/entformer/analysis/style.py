@@ -1,7 +1,9 @@
 """The look of all figures: fonts, colors, markers, names of attention types."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -28,19 +30,32 @@ RC_PARAMS: dict[Any, Any] = {
 }
 
 
-def make_grid(rows: int, columns: int, *, sharey: bool | str = False, height: float = 2.3) -> tuple[Figure, Any]:
-    """Creates a figure with a grid of panels, each `height` inches high."""
+def draw_grid(
+    titles: Sequence[str],
+    xlabel: str,
+    ylabels: Sequence[str],
+    draw: Callable[[Axes, int, int], None],
+    *,
+    sharey: Literal["row"] | bool = False,
+    height: float = 2.3,
+) -> Figure:
+    """Draws a grid of panels with `draw(axes, row, column)`: a title above each column, a label beside each row.
+
+    A panel is `height` inches high.
+    """
+    rows, columns = len(ylabels), len(titles)
     figure = Figure(figsize=(max(3.6, 2.6 * columns + 0.6), height * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, sharey=sharey, sharex=rows > 1)  # type: ignore[arg-type]
-
-
-def set_title(axes: Axes, title: str, note: str = "") -> None:
-    """Sets a title, and a note inside the panel, where they are not empty."""
-    if title:
-        axes.set_title(title, loc="left")
-    if note:
-        axes.annotate(note, (0.98, 0.96), xycoords="axes fraction", ha="right", va="top", fontsize=8, color="#555555")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey, sharex=rows > 1)
+    for (row, column), axes in np.ndenumerate(panels):
+        draw(axes, row, column)
+        if row == 0:
+            axes.set_title(titles[column], loc="left")
+        if column == 0:
+            axes.set_ylabel(ylabels[row])
+        if row == rows - 1:
+            axes.set_xlabel(xlabel)
+    return figure
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from entformer.files import (
 )
 
 _NAME = re.compile(r"step-(\d+)")
-_INCOMPLETE = re.compile(r"\.writing-(step-\d+)|\.(step-\d+)\.\d+\.(?:partial|old)")  # the former: older versions
+_INCOMPLETE = re.compile(r"\.(step-\d+)\.\d+\.(?:partial|old)")
 _DAMAGED = "damaged-"
 _TENSOR_FILES = ("model.safetensors", "state.safetensors")
 _SHA256 = "sha256"  # in DONE: name of a file -> its checksum; in state.json: the checksum of the rest
@@ -208,12 +208,12 @@ class RunFolder:
             match = _INCOMPLETE.fullmatch(path.name)
             if match or (_NAME.fullmatch(path.name) and not is_complete(path)):
                 shutil.rmtree(path, ignore_errors=True)
-                removed.append(path.name if match is None else match[1] or match[2])
+                removed.append(path.name if match is None else match[1])
             elif path.is_dir():
                 remove_temporary(path)
         for directory in (self.path, self.averaged, self.validations):
             remove_temporary(directory)
-        for pattern in (".probe-*", ".*.partial", ".prepared.*.old", "averaged/.model.safetensors.tmp"):
+        for pattern in (".probe-*", ".*.partial", ".prepared.*.old"):
             for path in self.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         return removed

@@ -128,7 +128,11 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     except ArgumentError as err:
         raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
     weights, step = _weights(folder, which)
-    model = Seq2Seq(config)
+    try:
+        model = Seq2Seq(config)
+    except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
+        reason = (str(err).splitlines() or [type(err).__name__])[0]
+        raise DataError(f"the model that {folder.model} describes cannot be built ({reason}).") from err
     load_weights(weights, model)
     return LoadedRun(
         model=model.to(device).eval(),

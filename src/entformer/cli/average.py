@@ -21,7 +21,8 @@ def average(
         int | None, typer.Option(min=1, metavar="N", help="Average the last N checkpoints.", show_default="5")
     ] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Average the N best checkpoints kept (see training.keep_best).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Average the N checkpoints that validated best; training.keep_best keeps them."),
     ] = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Average this checkpoint, e.g. step-1000. Repeatable.")

@@ -20,7 +20,7 @@ app = typer.Typer(help="Measure speed relative to softmax on this machine.", no_
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - for standard output.")
 ]
-QuickOption = Annotated[bool, typer.Option("--quick", help="Few cases and rounds: seconds instead of minutes, imprecise.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Measure fewer cases less often: takes seconds, but is imprecise.")]
 
 
 @app.command("rows")

@@ -124,8 +124,8 @@ def show_row(console: Console, figure: Path) -> None:
     console.print("\n[bold]Alpha is learned by gradient descent[/bold], like any parameter")
     console.print(f"  recovering alpha = {HIDDEN_ALPHA} from its weights: {found}")
     alphas = torch.linspace(1.0, 2.0, 201)
-    _draw_row(figure, weights, alphas, entmax(scores.expand(len(alphas), -1), alphas.unsqueeze(-1)).T)
-    console.print("  the same as a figure:", Text(str(figure)), soft_wrap=True)
+    _draw_row(figure, alphas, entmax(scores.expand(len(alphas), -1), alphas.unsqueeze(-1)).T)
+    console.print("  a figure of the weights as alpha grows:", Text(str(figure)), soft_wrap=True)
 
 
 def _bar(weight: float, longest: float) -> Text:
@@ -139,33 +139,23 @@ def _bar(weight: float, longest: float) -> Text:
     return Text.assemble((f"{cells:<9}", "cyan"), f" {format_short(weight):>4}")
 
 
-def _draw_row(path: Path, weights: "dict[str, Tensor]", alphas: "Tensor", curves: "Tensor") -> None:
-    """Draws the weights under each normalizer, and `curves` (keys, alphas): the weight of each key as alpha grows."""
+def _draw_row(path: Path, alphas: "Tensor", curves: "Tensor") -> None:
+    """Draws `curves` (keys, alphas): the weight of each key as alpha grows, with the four normalizers marked."""
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(8.0, 5.2), layout="constrained")
+    panel = figure.subplots()
     rank = curves[:, 0].argsort(descending=True).argsort().tolist()
-    colors = [COLORS[r] if r < len(COLORS) else GRAY for r in rank]
-    figure = Figure(figsize=(13.0, 5.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.35, 1.0))[0]
-    left.suptitle("the same scores, four normalizers")
-    for panel, (name, p) in zip(left.subplots(1, len(weights), sharex=True, sharey=True), weights.items(), strict=True):
-        bars = panel.barh(range(len(KEYS)), p.tolist(), color=colors)
-        panel.bar_label(bars, ["0" if w == 0.0 else f"{w:.2g}" for w in p.tolist()], padding=3, fontsize=9)
-        panel.set_title(f"{name}\n{int((p > 0).sum())} of {len(KEYS)} keys", fontsize=10.5)
-        panel.set_xlim(0.0, 1.3 * max(float(q.max()) for q in weights.values()))
-        panel.set_xticks([])
-        panel.set_yticks(range(len(KEYS)), KEYS)
-        panel.spines[["top", "right", "bottom"]].set_visible(False)
-    left.axes[0].invert_yaxis()
-    right.suptitle("weight of each key as alpha grows")
-    panel = right.subplots()
-    for key, curve, color in zip(KEYS, curves, colors, strict=True):
+    for key, curve, position in zip(KEYS, curves, rank, strict=True):
+        color = COLORS[position] if position < len(COLORS) else GRAY
         panel.plot(alphas, curve.where(curve > 0, float("nan")), color=color, linewidth=1.2 if color == GRAY else 2.2)
         if color != GRAY:
             panel.text(0.985, float(curve[0]), key, color=color, ha="right", va="center")
     for name, alpha in NORMALIZERS.items():
         panel.axvline(alpha, color="#cccccc", linewidth=0.8, zorder=0)
-        panel.text(alpha, 1.02, name, ha="center", va="bottom", fontsize=8.5, transform=panel.get_xaxis_transform())
+        count = int((curves[:, int((alphas < alpha).sum())] > 0).sum())
+        label = f"{name}\n{count} of {len(KEYS)} keys"
+        panel.text(alpha, 1.02, label, ha="center", va="bottom", fontsize=8.5, transform=panel.get_xaxis_transform())
     panel.set(xlim=(1.0, 2.0), ylim=(0.0, None), xlabel="alpha   (a line ends where the weight becomes exactly 0)")
     panel.yaxis.tick_right()
     panel.spines[["top", "right", "left"]].set_visible(False)
@@ -211,6 +201,7 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
     from entformer.analysis.data import report_data
     from entformer.cli.report import prepare_run
     from entformer.cli.test_sets import prepared_test_set
+    from entformer.cli.translate import translate_all
     from entformer.decoding.scoring import corpus_scores
     from entformer.decoding.translate import Translator
     from entformer.files import write_json, write_text
@@ -223,11 +214,8 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
     translations, all_scores, runs = [], [], []
     with progress_bar(console, "  ") as show:
         for model in models:
-            lines: list[str] = []
             translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster, and its progress jumps
-            for translation in translator.translate(test_set.sources):
-                lines.append(translation.text)
-                show(f"{model.title}: translating test sentences", len(lines), len(test_set.sources))
+            lines = translate_all(translator, test_set.sources, f"{model.title}: translating test sentences", show)
             write_text(out / f"{model.name}.test.de", "".join(f"{line}\n" for line in lines))
             scores = corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase)
             about = f"on {scores.lines:,} sentences of the test set, beam {model.recipe.decoding.beam}"

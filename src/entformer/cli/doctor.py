@@ -41,6 +41,7 @@ def examine() -> dict[str, Any]:
     import torch
 
     from entformer.bench.harness import cpu_name
+    from entformer.cache import cache_root
     from entformer.cli.self_test import self_test
     from entformer.kernels import native
 
@@ -70,7 +71,7 @@ def examine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "compiler": shlex.join(compiler) if compiler else None,
         "compiler_version": _version(compiler) if compiler else None,
-        "cache": str(native.cache_dir()),
+        "cache": str(cache_root()),
         "library": str(library) if library else None,
         "triton": _triton(),
         "instruction_set": native.isa() if why_not is None else None,

@@ -12,15 +12,17 @@ import warnings
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from entformer.cli.options import Checkpoint, Device, Run, Threads
+from entformer.cli.options import Checkpoint, Device, Threads
 from entformer.errors import ArgumentError, EntformerError
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from entformer.checkpoint import LoadedRun
 
 EXAMPLES = 4  # sentences offered on the page
@@ -29,7 +31,14 @@ ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 def explore(
-    run: Run,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run directory of `entformer train`.")] = None,
+    hf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|MODULE",
+            help="Instead of a run, a Hugging Face decoder: a saved directory, or package.module:function.",
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on. By default only this machine can connect; 0.0.0.0 allows any machine.")
     ] = "127.0.0.1",
@@ -54,22 +63,21 @@ def explore(
     if threads is not None:
         torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
+    if (run is None) == (hf is None):
+        raise ArgumentError("give a run directory, or --hf with a Hugging Face model.")
+    allowed = _allowed_hosts(host)
+    limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": timeout, "hosts": allowed}
     with _listen(host, port) as listener:
-        loaded = load_run(run, checkpoint, device=device)
-        allowed = _allowed_hosts(host)
-        app = create_app(
-            loaded,
-            name=run.resolve().name,
-            folder=run,
-            max_tokens=max_tokens,
-            timeout=timeout,
-            hosts=allowed,
-            examples=_example_sentences(run, loaded),
-        )
+        if run is None:
+            app, about = _hugging_face_app(str(hf), limits)
+        else:
+            loaded = load_run(run, checkpoint, device=device)
+            examples = _example_sentences(run, loaded)
+            app = create_app(loaded, name=run.resolve().name, folder=run, examples=examples, **limits)
+            about = f"{loaded.source_language} -> {loaded.target_language}, step {loaded.step}"
         shown = "127.0.0.1" if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        languages = f"{loaded.source_language} -> {loaded.target_language}"
-        notes.print(f"{languages}, step {loaded.step}: {address} (press Ctrl-C to stop)")
+        notes.print(f"{about}: {address} (press Ctrl-C to stop)")
         if "*" in allowed:
             notes.print("warning: everyone who reaches this machine over the network can use this page.", style="yellow")
         config = uvicorn.Config(
@@ -86,6 +94,16 @@ def explore(
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def _hugging_face_app(spec: str, limits: dict[str, Any]) -> tuple["FastAPI", str]:
+    """Returns the explorer of a Hugging Face model, and its name."""
+    from entformer.explore.app import create_app
+    from entformer.hf.opening import open_model
+
+    name = Path(spec).resolve().name if Path(spec).is_dir() else spec
+    example = ["The cat sat on the mat. The dog sat on the"]
+    return create_app(open_model(spec), name=name, examples=example, **limits), name
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -87,15 +87,18 @@ def run_task(
     ] = "softmax,ssmax,entmax,asentmax",
     positions: Annotated[str, typer.Option(metavar="NAME,...", help="Position encodings (see --list).")] = "nape",
     train_length: Annotated[
-        int | None, typer.Option(min=4, help="Maximum training length; lengths are drawn from half of it upward.")
+        int | None,
+        typer.Option(min=4, help="Maximum training length; lengths are drawn at random from half of it to all of it."),
     ] = None,
     eval_lengths: Annotated[
-        str | None, typer.Option(metavar="64..4096|64,96,128", help="Evaluation lengths; 64..4096 doubles from 64 to 4096.")
+        str | None, typer.Option(metavar="64..4096|64,96,128", help="Evaluation lengths; 64..4096 means 64, 128, ..., 4096.")
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N|N,N,...", help="Number of seeds, or a list of seeds.")] = "3",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps per run.", show_default="the task's")] = None,
     budget: Annotated[str | None, typer.Option(metavar="90s|10m|2h", help="Training time per run, instead of --steps.")] = None,
-    size: Annotated[str, typer.Option(help="laptop: minutes on two cores; paper: the published setup, for a GPU.")] = "laptop",
+    size: Annotated[
+        Literal["laptop", "paper"], typer.Option(help="laptop: minutes on two cores; paper: the published setup, for a GPU.")
+    ] = "laptop",
     sequences: Annotated[int | None, typer.Option(min=1, help="Number of evaluation sequences per length.")] = None,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Task option, e.g. alphabet=16. Repeatable.")
@@ -114,7 +117,10 @@ def run_task(
     ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 (autocast, float32 weights) or auto.", show_default="by size")
+        Literal["auto", "float32", "bfloat16"] | None,
+        typer.Option(
+            help="bfloat16: autocast with float32 weights; auto: bfloat16 if it is fast here.", show_default="by size"
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads; more do not help small models.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory.", show_default="longctx-TASK")] = None,
@@ -149,7 +155,7 @@ def run_task(
     recipe = _make_recipe(task, size, eval_lengths, budget, options or [], changes)
     specs = _make_specs(recipe, methods, positions, seeds)
     torch_device = select_device(device)
-    recipe = replace(recipe, precision=precision_here(_parse_precision(recipe.precision), torch_device))
+    recipe = replace(recipe, precision=precision_here(cast(Any, recipe.precision), torch_device))
     folder = writable_directory(out or Path(f"longctx-{recipe.task}"))
     torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False)
@@ -167,9 +173,10 @@ def run_task(
             device=str(torch_device),
         )
     write_text(folder / "table.md", markdown(records))
-    draw_sweep(records, folder / "curves.png")
+    draw_sweep(records).savefig(folder / "curves.png", dpi=150)
     drawn = ["results.jsonl", "table.md", "curves.png"]
-    if draw_scaling(records, folder / "scaling.png"):
+    if (scaling := draw_scaling(records)) is not None:
+        scaling.savefig(folder / "scaling.png", dpi=150)
         drawn.append("scaling.png")
     if as_json:
         for record in records:
@@ -231,12 +238,6 @@ def _parse_names(text: str, option: str) -> list[str]:
     if not names:
         raise ArgumentError(f"{option} is empty; give names separated by commas.")
     return names
-
-
-def _parse_precision(name: str) -> Literal["auto", "float32", "bfloat16"]:
-    if name not in ("auto", "float32", "bfloat16"):
-        raise ArgumentError(f"--precision {name!r}: choose auto, float32 or bfloat16.")
-    return cast(Literal["auto", "float32", "bfloat16"], name)
 
 
 def _parse_seeds(text: str) -> list[int]:

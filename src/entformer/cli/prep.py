@@ -35,9 +35,10 @@ def prep(
         ),
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="DIR|URL", help="Local copy or mirror of the named corpus.")
+        str | None,
+        typer.Option("--from", metavar="DIR|URL", help="Directory with a copy of the named corpus, or URL of a mirror."),
     ] = None,
-    layout: Annotated[str | None, typer.Option(help="Form of the named corpus, e.g. raw or tok.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Variant of the named corpus, e.g. raw or tok (tokenized).")] = None,
     languages: Annotated[
         str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="Languages of your files, e.g. en-de.")
     ] = None,
@@ -59,14 +60,18 @@ def prep(
         typer.Option(min=276, help="Size of the joint subword vocabulary.", show_default="32000, or that of the named corpus"),
     ] = None,
     subwords: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use this vocabulary (subwords.model of a run) instead of a new one.")
+        Path | None, typer.Option(metavar="FILE", help="Use an existing vocabulary: subwords.model of a run.")
     ] = None,
     max_length: Annotated[int, typer.Option(min=1, help="Drop training pairs with more subwords on either side.")] = 256,
     max_ratio: Annotated[
-        float, typer.Option(min=1, help="Drop training pairs in which one side is this many times as long as the other.")
+        float,
+        typer.Option(
+            min=1, help="Drop training pairs in which one side has more than this many times the subwords of the other."
+        ),
     ] = 4.0,
     dedup: Annotated[
-        bool, typer.Option("--dedup", help="Drop repeated training pairs and pairs of the validation and test text.")
+        bool,
+        typer.Option("--dedup", help="Drop duplicate training pairs, and those that are also in the validation or test text."),
     ] = False,
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove control characters, collapse whitespace and skip malformed TSV rows.")
@@ -74,15 +79,19 @@ def prep(
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
     tokenized: Annotated[
         bool | None,
-        typer.Option("--tokenized/--not-tokenized", help="Whether the text is tokenized.", show_default="detected"),
+        typer.Option(
+            "--tokenized/--not-tokenized", help="Whether spaces separate punctuation from words.", show_default="detected"
+        ),
     ] = None,
     keep_identical: Annotated[bool, typer.Option("--keep-identical", help="Keep pairs whose two sides are equal.")] = False,
     allow_truncate: Annotated[
-        bool, typer.Option("--allow-truncate", help="Ignore the extra lines of the longer training file.")
+        bool, typer.Option("--allow-truncate", help="If two training files differ in length, ignore the extra lines.")
     ] = False,
-    sample: Annotated[int, typer.Option(min=1, help="Number of lines from which the vocabulary is learned.")] = 2_000_000,
-    seed: Annotated[int, typer.Option(help="Seed of that sample.")] = 1,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Batch size for which the report states the padding.")] = 8192,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Maximum number of lines from which the vocabulary is learned.")
+    ] = 2_000_000,
+    seed: Annotated[int, typer.Option(help="Random seed of --sample.")] = 1,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Batch size for which the printed padding is computed.")] = 8192,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared directory.")] = False,
     as_json: Json = False,
 ) -> None:

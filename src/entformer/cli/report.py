@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -36,9 +36,9 @@ AVERAGES = {
 
 def report(
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(metavar="RUN", help="Run directories of `entformer train` to compare, or of `entformer longctx`."),
-    ],
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +47,7 @@ def report(
             show_default="the run's own data",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Part of the prepared data: test, valid or train.")] = "test",
+    split: Annotated[Literal["test", "valid", "train"], typer.Option(help="Part of the prepared data.")] = "test",
     sentences: Annotated[int, typer.Option(min=1, help="Maximum number of sentences; larger sets are sampled.")] = 1000,
     examples: Annotated[int, typer.Option(min=1, help="Number of sentences shown one by one.")] = 12,
     gold: Annotated[
@@ -56,13 +56,23 @@ def report(
     gold_text: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="The text of --gold, if it is not --data; links go from its first file to its second."
+            metavar="TEXT", help="Text that --gold aligns, if it is not --data; links go from its first file to its second."
         ),
     ] = None,
     gold_first: Annotated[int, typer.Option(min=0, max=1, help="Index of the first word in --gold.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; a .json file is written next to it.")] = Path(
-        "report.html"
-    ),
+    hf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|MODULE", help="Instead of runs, a Hugging Face model: a saved directory, or package.module:function."
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text for --hf; pairs separated by tabs for an encoder-decoder.")
+    ] = None,
+    length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf.")] = 512,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="HTML file to write; the numbers go to a .json file next to it.")
+    ] = Path("report.html"),
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for PNG, SVG and PDF figures.", show_default="figures, next to the page"),
@@ -80,8 +90,22 @@ def report(
         raise ArgumentError(
             f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
         )
+    if (hf is None) == (not runs):
+        raise ArgumentError("give run directories, or --hf with a Hugging Face model.")
+    if (hf is None) != (text is None):
+        raise ArgumentError("--hf and --text are given together: a model and the text to analyze it on.")
     page = writable_file(out)
     figures = writable_directory(figures or page.parent / "figures")
+    if hf is not None and text is not None:
+        from entformer.cli.hugging_face import report_data_of
+
+        notes = Console(stderr=True, highlight=False, soft_wrap=True)
+        with progress_bar(notes) as show:
+            limits = {"length": length, "texts": sentences, "examples": examples}
+            content = report_data_of(hf, text, title=title, threads=threads, progress=show, **limits)
+            _finish(content, page, figures, as_json=as_json, show=show)
+        return
+    runs = runs or []
     sweeps = [path for path in runs if any(path.glob("results.jsonl")) or any(path.glob("*/results.jsonl"))]
     if sweeps:
         if others := [path for path in runs if path not in sweeps]:
@@ -94,7 +118,6 @@ def report(
     import torch
 
     from entformer.analysis.data import report_data
-    from entformer.analysis.html_report import write_report
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -115,8 +138,15 @@ def report(
     ]
     with progress_bar(notes) as show:
         content = report_data(prepared, examples=examples, title=title, progress=show)
-        show("drawing the figures")
-        files = write_report(content, page, figures)
+        _finish(content, page, figures, as_json=as_json, show=show)
+
+
+def _finish(content: dict[str, Any], page: Path, figures: Path, *, as_json: bool, show: Any) -> None:
+    """Writes the files and prints the summary."""
+    from entformer.analysis.html_report import write_report
+
+    show("drawing the figures")
+    files = write_report(content, page, figures)
     if as_json:
         summary = {**_as_dict(files), "runs": [_main_numbers(run) for run in content["runs"]]}
         print(json.dumps(summary, indent=1, ensure_ascii=False))
@@ -125,8 +155,8 @@ def report(
 
 
 def _report_lengths(runs: Sequence[Path], page: Path, figures: Path, title: str | None, *, as_json: bool) -> None:
+    from entformer.analysis.html_report import write_lengths_report
     from entformer.analysis.lengths import find_sweeps, lengths_data
-    from entformer.analysis.lengths_report import write_lengths_report
     from entformer.longcontext.results import markdown, read_results
 
     sweeps = find_sweeps(runs)

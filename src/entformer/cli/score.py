@@ -16,24 +16,22 @@ from rich.console import Console
 
 from entformer.cli.options import Beam, Checkpoint, Device, LengthPenalty, LengthPenaltyAlpha, Threads
 from entformer.cli.output import progress_bar
-from entformer.cli.translate import describe_weights, write_lines
+from entformer.cli.translate import describe_weights, translate_all, write_lines
 from entformer.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
-    from entformer.cli.test_sets import TestSet
     from entformer.decoding.scoring import Comparison, Scores
-    from entformer.decoding.translate import Translator
 
 
 def score(
     hypotheses: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input; or use --run.")
+        Path | None, typer.Argument(metavar="FILE", help="Translations to score, - for standard input. Not needed with --run.")
     ] = None,
     references: Annotated[
         list[Path] | None, typer.Option("--ref", metavar="FILE", help="Reference translations, line by line. Repeatable.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Translate the test set with this run and score that.")
+        Path | None, typer.Option(metavar="RUN", help="Translate the test set with this run and score the result.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Prepared directory with the test set.", show_default="the run's own")
@@ -52,7 +50,10 @@ def score(
         typer.Option(metavar="TEXT", help="Your own test set: a prefix, SOURCE,REFERENCE or a .tsv file, as for `prep`."),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="DIR|URL", help="Local copy or mirror of the corpus of --test-set.")
+        str | None,
+        typer.Option(
+            "--from", metavar="DIR|URL", help="Directory with a copy of the corpus of --test-set, or URL of a mirror."
+        ),
     ] = None,
     tokenized: Annotated[
         bool | None,
@@ -150,7 +151,9 @@ def score(
             )
             weights = describe_weights(path, checkpoint, translator.run.step)
             name = f"{path}, {weights}, beam {translator.decoding.beam}"
-            lines = _translate(translator, against, name)
+            languages = f"{translator.run.source_language} -> {translator.run.target_language}"
+            with progress_bar(Console(stderr=True, highlight=False, soft_wrap=True)) as show:
+                lines = translate_all(translator, against.sources, f"translating {languages} with {name}", show)
         for one in reference_lines:
             if len(one) != len(lines):
                 raise DataError(
@@ -196,17 +199,6 @@ def _read_lines(path: Path) -> list[str]:
     if str(path) == "-":
         return list(decode_lines(sys.stdin.buffer, "standard input", nul="keep"))
     return list(read_lines(path, nul="keep"))
-
-
-def _translate(translator: "Translator", test_set: "TestSet", name: str) -> list[str]:
-    notes = Console(stderr=True, highlight=False, soft_wrap=True)
-    languages = f"{translator.run.source_language} -> {translator.run.target_language}"
-    lines = []
-    with progress_bar(notes) as show:
-        for translation in translator.translate(test_set.sources):
-            lines.append(translation.text)
-            show(f"translating {languages} with {name}", len(lines), len(test_set.sources))
-    return lines
 
 
 def _print_scores(title: str, scores: "Scores") -> None:

@@ -60,12 +60,12 @@ def _print_summary(summary: "RunSummary") -> None:
         f"{time_text(summary.seconds)}"
     ]
     if summary.best is not None:
-        lines.append(f"best validation: {summary.metric} {summary.best:.4g} at step {summary.best_step}")
+        lines.append(f"best validation: {summary.metric} {summary.best:#.4g} at step {summary.best_step}")
     if (choice := summary.choice) is not None:
         beam = f" with beam {choice.beam}" if choice.metric in ("bleu", "chrf") else ""
         lines.append(
-            f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:.4g}, average of "
-            f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:.4g}; best is now the "
+            f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:#.4g}, average of "
+            f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:#.4g}; best is now the "
             f"{'average' if choice.better == 'averaged' else 'checkpoint'}"
         )
     if summary.complete:

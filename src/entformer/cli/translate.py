@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 
 from entformer.cli.options import Beam, Checkpoint, Device, LengthPenalty, LengthPenaltyAlpha, Run, Threads
-from entformer.cli.output import describe_lines, progress_bar, writable_file
+from entformer.cli.output import ShowProgress, describe_lines, progress_bar, writable_file
 from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from entformer.decoding.translate import Translation, TranslationStats
+    from entformer.decoding.translate import Translation, TranslationStats, Translator
 
 
 def translate(
@@ -50,11 +50,13 @@ def translate(
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Translate each line as soon as it is read; the default on a terminal.")
     ] = False,
-    whole_lines: Annotated[bool, typer.Option("--whole-lines", help="Do not split very long lines.")] = False,
+    whole_lines: Annotated[
+        bool, typer.Option("--whole-lines", help="Translate very long lines whole instead of in parts.")
+    ] = False,
     max_ratio: Annotated[
         float, typer.Option(min=0.0, help="Limit translations to max-ratio * source length + max-extra tokens.")
     ] = 2.0,
-    max_extra: Annotated[int, typer.Option(min=0, help="See --max-ratio.")] = 10,
+    max_extra: Annotated[int, typer.Option(min=0, help="Constant in the limit of --max-ratio, in tokens.")] = 10,
     window: Annotated[int, typer.Option(min=1, help="Number of lines read ahead and batched by length.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Maximum source tokens per batch, including padding.")] = 4096,
     device: Device = "cpu",
@@ -134,6 +136,15 @@ def translate(
         notes.print(line, markup=False)
     if attention is not None:
         notes.print(f"attention weights: {attention}", markup=False)
+
+
+def translate_all(translator: "Translator", sources: Sequence[str], description: str, show: ShowProgress) -> list[str]:
+    """Returns the translations of a test set and shows progress."""
+    lines: list[str] = []
+    for translation in translator.translate(sources):
+        lines.append(translation.text)
+        show(description, len(lines), len(sources))
+    return lines
 
 
 def describe_weights(run: Path, checkpoint: str, step: int) -> str:

@@ -11,24 +11,48 @@ struct AttentionView {
   int64_t batch, head, row;  // strides
 };
 
+// Normalizers whose weight depends on one score alone, less the threshold of its row, and not on alpha: X(name, name in the operators,
+// weight of the vector x, slope dp/dx from the weights p). kernels/attention/elementwise.py has the same list.
+#define ELEMENTWISE_NORMALIZERS(X)            \
+  X(Relu, "relu", vmax(x, vf{}), splat(1.0f)) \
+  X(Sigmoid, "sigmoid", vsigmoid(x), p * (1.0f - p))
+
+// How scores become weights: exp_e(score - c), or one of the list.
+#define ENTFORMER_NORMALIZER_NAME(name, text, weight, slope) name,
+enum class Normalizer : int32_t { Entmax, ELEMENTWISE_NORMALIZERS(ENTFORMER_NORMALIZER_NAME) };
+
+constexpr int64_t kUnlimited = (int64_t)1 << 40;  // of a window: beyond any difference of positions
+constexpr float kExcluded = -3.38953139e38f;      // a bias at or below bfloat16's lowest number excludes the pair
+
+// One sequence of queries and one of keys for every batch and head. Packed sequences are several problems whose rows lie in the same
+// tensors: pointers begin at the sequence's first query and key, and `first_query`, `first_key` say which these are.
 struct AttentionProblem {
   Dtype dtype;  // of q, k, v, out and their gradients; not float64
   int64_t B, H, G, Lq, Lk, D, E;
+  int64_t first_query, first_key;  // of this sequence in tensors (B, H, all_queries) of rows, and in masks
+  int64_t all_queries, all_keys;   // Lq and Lk, unless sequences are packed
   AttentionView q, k, v;
   const double* alpha;  // (B, H)
-  int32_t rela;         // weights are max(score, 0) and alpha is not read
+  Normalizer normalizer;
   const uint8_t* mask;  // or null; True = may attend; strides below, 0 where broadcast
   int64_t mask_batch, mask_head, mask_row;
-  const uint8_t* key_mask;  // (B, Lk) or null
+  const uint8_t* key_mask;  // (B, all_keys) or null
   const float* slopes;      // (B, H) or null: ALiBi adds -slope |i + causal_offset - j|
+  const float* bias;        // or null; added to the scores; strides below, 0 where broadcast
+  int64_t bias_batch, bias_head, bias_row, bias_key;
+  const float* sinks;  // (B, H) or null: the score of one more key, which has no value
   float scale;
-  int32_t causal;  // query i sees keys j <= i + causal_offset
+  float softcap;  // or 0: scores become softcap tanh(score / softcap) before bias and ALiBi
   int64_t causal_offset;
+  int64_t left, right;  // query i sees keys i + causal_offset - left <= j <= i + causal_offset + right
+  bool counts_keys;     // the threshold of sigmoid is log(number of keys of the row), not `sigmoid_threshold`
+  float sigmoid_threshold;
   float dropout;         // probability of dropping a weight
-  const int64_t* seeds;  // of dropout, one for every `rows_per_seed` rows (B, H, Lq)
+  const int64_t* seeds;  // of dropout, one for every `rows_per_seed` rows (B, H, all_queries)
   int64_t rows_per_seed;
-  int64_t reserve_bytes;  // per row, in which forward may save the support for backward (attention_saved.h)
-  bool is_decode;         // too few queries per key head to transpose k into panels: k is read as it lies
+  int64_t reserve_bytes;   // per row, in which forward may save the support for backward (attention_saved.h)
+  int64_t reserve_stride;  // from row to row
+  bool is_decode;          // too few queries per key head to transpose k into panels: k is read as it lies
 
   // Prepared once per (batch, key head) by `pack`; row counts and row lengths are padded to whole vectors.
   float* k_panels;  // (B, G, panels, D, panel), the last panel narrower; null if is_decode, and in backward
@@ -50,22 +74,37 @@ struct AttentionForward {
   void* out;         // (B, H, Lq, E)
   RowStates rows;    // written
   float* entropy;    // (B, H, Lq) or null
-  uint8_t* reserve;  // (B, H, Lq, reserve_bytes): saved supports, see attention_saved.h
+  uint8_t* reserve;  // (B, H, Lq, reserve_stride): saved supports, see attention_saved.h
 };
 
+// What a head sums over its rows.
+struct HeadSums {
+  double alpha, sink, slope;
+};
+
+// A task is a chunk of the queries of every head of one key head, so that one task owns the gradients of k and v; or of all batches or
+// all key heads (`joins_batches`, `joins_heads`), where these share the rows of a bias whose gradient is asked for.
 struct AttentionBackward {
   AttentionProblem problem;
   AttentionView grad_out;
   RowStates rows;  // read
   const uint8_t* reserve;
-  int64_t chunks;      // the queries of a key head are cut in this many parts, whatever the number of threads
-  void* grad_q;        // (B, H, Lq, D)
-  float* grad_k;       // (chunks, B, G, Lk, D padded), zeroed by the caller
-  float* grad_v;       // (chunks, B, G, Lk, E padded), zeroed by the caller
-  double* grad_alpha;  // (chunks, B, H) or null
+  const int64_t* support_offset;  // as in AttentionSupport, with the gradient of its weights; or null
+  const float* grad_support;
+  int64_t chunks;  // the queries of a key head are cut in this many parts, whatever the number of threads
+  bool joins_batches, joins_heads;
+  bool needs_alpha_grad, needs_slopes_grad;
+  void* grad_q;         // (B, H, Lq, D)
+  float* grad_k;        // (chunks, B, G, Lk, D padded), zeroed by the caller
+  float* grad_v;        // (chunks, B, G, Lk, E padded), zeroed by the caller
+  HeadSums* head_sums;  // (chunks, B, H)
+  float* grad_bias;     // or null; zeroed by the caller; strides below, 0 where a task adds up
+  int64_t grad_bias_chunk, grad_bias_batch, grad_bias_head, grad_bias_row, grad_bias_key;
+
+  bool needs_raw_gradient() const { return problem.softcap != 0.0f || problem.sinks || grad_bias || needs_slopes_grad; }
 };
 
-// CSR of the exact support; `offset` (B, H, Lq, and one more) is where each row begins.
+// CSR of the exact support; `offset` (B, H, Lq, and one more) is where each row begins. Columns count from the first key of all.
 struct AttentionSupport {
   AttentionProblem problem;
   RowStates rows;  // read; support_size is null

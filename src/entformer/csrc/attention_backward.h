@@ -1,7 +1,8 @@
 // Attention backward for all queries of one key head: only the support is touched where it is small.
 //
-// With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, delta = 0):
+// With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, sigmoid: w = p (1 - p), delta = 0 for both):
 //   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
+// A sink is one more entry of the support with g = 0. dS is the gradient of a bias; dQ and dK have the slope of a soft-cap in it.
 // One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed.
 #pragma once
 
@@ -19,8 +20,9 @@ struct HeadGradient {
 // rows in whole vectors.
 inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count,
                              float scale, float* scratch) {
-  if (m.rela || m.in_double) {
+  if (!m.sums_to_one() || m.in_double) {
     const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
+    if (!m.sums_to_one()) multiply_slopes(m.kind, p, count, g);
     for (int64_t i = 0; i < count; ++i) g[i] *= scale;
     return grad_alpha;
   }
@@ -34,34 +36,86 @@ inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, con
   return needs_alpha_grad ? gradients.run<true>(scale)[0] : (gradients.run<false>(scale), 0.0);
 }
 
-// Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...).
-inline void apply_dropout(const AttentionProblem& p, int64_t row, const int32_t* columns, int64_t count, float* x) {
+// The gradients of one row from its weights p and g = dL/dp: dS times scale and the slope of the soft-cap in place of g, and what the row
+// adds to the sums of its head and to the gradient of the bias. Entries are at `columns` (null: at 0, 1, ...) of the block; behind them
+// there is capacity for a vector, into which the weight of the sink, `sink`, is written where there is one. g is finite where p is zero.
+inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, const Block& block, int64_t r,
+                         const int32_t* columns, int64_t count, float* p, float* g, float sink, const float* cap_slopes,
+                         float* grad_bias, HeadSums& sums, float* scratch) {
+  const AttentionProblem& problem = a.problem;
+  if (!a.needs_raw_gradient()) {
+    sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, count, problem.scale, scratch);
+    return;
+  }
+  const int64_t all = problem.sinks ? count + 1 : count;
+  if (problem.sinks) p[count] = sink, g[count] = 0.0f;
+  sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, all, 1.0f, scratch);
+  if (problem.sinks) sums.sink += g[count];
+  if (grad_bias) {
+    float* to = grad_bias + (block.first + r) * a.grad_bias_row + block.start * a.grad_bias_key;
+    const int64_t real = columns ? count : block.real_keys;
+    if (a.grad_bias_key == 0) {
+      double sum = 0.0;
+      for (int64_t i = 0; i < real; ++i) sum += g[i];
+      *to += (float)sum;
+    } else if (columns) {
+      for (int64_t i = 0; i < real; ++i) to[columns[i]] += g[i];
+    } else {
+      for (int64_t i = 0; i < real; ++i) to[i] += g[i];
+    }
+  }
+  if (a.needs_slopes_grad) {
+    const int64_t at = block.first + r + problem.causal_offset - block.start;
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t distance = at - (columns ? columns[i] : i);
+      sum -= (double)g[i] * (double)(distance < 0 ? -distance : distance);
+    }
+    sums.slope += sum;
+  }
+  for (int64_t i = 0; i < count; ++i) g[i] *= problem.scale;
+  if (!cap_slopes) return;
+  for (int64_t i = 0; i < count; ++i) g[i] = g[i] == 0.0f ? 0.0f : g[i] * cap_slopes[i];  // a masked key may hold NaN
+}
+
+// Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...) of the block.
+inline void apply_dropout(const AttentionProblem& p, const Block& block, int64_t row, const int32_t* columns, int64_t count,
+                          float* x) {
   if (p.dropout == 0.0f) return;
   const float scale = inv_keep_prob(p);
-  for (int64_t i = 0; i < count; ++i) x[i] = keep_mask(p, row, columns ? columns[i] : i) ? x[i] * scale : 0.0f;
+  for (int64_t i = 0; i < count; ++i) x[i] = keep_mask(p, row, block.start + (columns ? columns[i] : i)) ? x[i] * scale : 0.0f;
 }
 
 // Whether query i of head (b, h) may attend to key j.
 inline bool may_attend(const AttentionProblem& p, int64_t b, int64_t h, int64_t i, int64_t j) {
-  if (p.causal && j > i + p.causal_offset) return false;
-  if (p.key_mask && !p.key_mask[b * p.Lk + j]) return false;
+  const int64_t ahead = j - i - p.causal_offset;
+  if (ahead > p.right || -ahead > p.left) return false;
+  if (p.key_mask && !p.key_mask[b * p.all_keys + j]) return false;
+  if (p.bias && p.bias[b * p.bias_batch + h * p.bias_head + i * p.bias_row + j * p.bias_key] <= kExcluded) return false;
   return !p.mask || p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_row + j];
 }
 
 inline bool is_nan(float x) { return x != x; }
 
-// Rows that are NaN have no support, so nothing of them has reached dK, dV and dalpha yet: here they make NaN what they may attend to.
+// Where the gradient of the bias of a head begins; null if it is not asked for.
+inline float* bias_gradient(const AttentionBackward& a, int64_t chunk, int64_t b, int64_t h) {
+  return a.grad_bias ? a.grad_bias + chunk * a.grad_bias_chunk + b * a.grad_bias_batch + h * a.grad_bias_head : nullptr;
+}
+
+// Rows that are NaN have no support, so nothing of them has reached the gradients yet: here they make NaN what they may attend to.
 inline void spread_nan_rows(const AttentionBackward& a, int64_t b, int64_t h, int64_t first, int64_t end,
-                            const HeadGradient& head, double& grad_alpha) {
+                            const HeadGradient& head, float* grad_bias, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   for (int64_t i = first; i < end; ++i) {
-    if (!is_nan(a.rows.row_max[(b * p.H + h) * p.Lq + i])) continue;
-    if (!p.rela) grad_alpha = __builtin_nan("");
+    if (!is_nan(a.rows.row_max[(b * p.H + h) * p.all_queries + p.first_query + i])) continue;
+    if (p.normalizer == Normalizer::Entmax) sums.alpha = __builtin_nan("");
+    sums.sink = sums.slope = __builtin_nan("");
     for (int64_t j = 0; j < p.Lk; ++j) {
       if (!may_attend(p, b, h, i, j)) continue;
       for (int64_t d = 0; d < Dp; ++d) head.grad_k[j * Dp + d] = __builtin_nanf("");
       for (int64_t d = 0; d < Ep; ++d) head.grad_v[j * Ep + d] = __builtin_nanf("");
+      if (grad_bias) grad_bias[i * a.grad_bias_row + j * a.grad_bias_key] = __builtin_nanf("");
     }
   }
 }
@@ -96,14 +150,20 @@ struct BackwardCase {
 
 struct BlockBuffers {
   float *queries, *grad_out, *grad_q, *scratch;
+  float* grad_bias;  // of the head, or null
 };
+
+// The size of the support of a row; arbitrary numbers give at most the keys of the block.
+inline int64_t support_size(const AttentionBackward& a, const Block& block, int64_t row) {
+  const int64_t count = a.rows.support_size[row];
+  return count < block.real_keys ? count : block.real_keys;
+}
 
 // The block as dense matrices. w.scores holds the scores, unless the weights of all rows were saved.
 inline void backward_dense(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m,
-                           const HeadGradient& head, const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
+                           const HeadGradient& head, const Workspace& w, const BlockBuffers& x, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
-  const int64_t Dp = padded_d(p), Ep = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
-  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  const int64_t Dp = padded_d(p), Ep = padded_e(p), seen = block.real_keys, solved = solved_keys(p, block);
   value_products(p, block, x.grad_out, Ep, w.grads, w.ld);
   for (int64_t r = 0; r < round_up(block.rows, TILE); ++r) {
     float *s = w.scores + r * w.ld, *g = w.grads + r * w.ld;
@@ -112,19 +172,29 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
       memset(g, 0, (size_t)block.keys * sizeof(float));
       continue;
     }
-    const int64_t row = first_row + r, count = a.rows.support_size[row];
+    const int64_t row = row_at(p, block, r), count = support_size(a, block, row);
+    const RowState state = load_state(a.rows, row);
+    float sink = 0.0f;
     if (saved) {
-      load_columns(p, SavedFormat::Weights, a.reserve + row * p.reserve_bytes, count, w.columns, w.weights);
+      load_columns(p, block, SavedFormat::Weights, a.reserve + row * p.reserve_stride, count, w.columns, w.weights);
       memset(s, 0, (size_t)block.keys * sizeof(float));
       for (int64_t i = 0; i < count; ++i) s[w.columns[i]] = w.weights[i];
+      if (p.sinks) sink = sink_weight(p, m, block, state);
     } else {
-      dense_weights(m, s, block.keys, load_state(a.rows, row), x.scratch);
+      dense_weights(m, s, block.keys, solved, state, x.scratch);
+      if (p.sinks) sink = s[block.keys];
     }
-    apply_dropout(p, row, nullptr, seen, g);
+    apply_dropout(p, block, row, nullptr, seen, g);
     for (int64_t j = 0; j < block.keys; j += VL)
       store(g + j, load(s + j) > 0.0f ? load(g + j) : vf{});  // values there may not be finite
-    grad_alpha += score_gradient(m, a.grad_alpha != nullptr, s, g, block.keys, p.scale, x.scratch);
-    apply_dropout(p, row, nullptr, seen, s);
+    if (a.grad_support) {
+      int64_t next = a.support_offset[row];
+      for (int64_t j = 0; j < seen && next < a.support_offset[row + 1]; ++j)
+        if (s[j] > 0.0f) g[j] += a.grad_support[next++];
+    }
+    row_gradient(a, m, block, r, nullptr, block.keys, s, g, sink, w.cap_slopes ? w.cap_slopes + r * w.ld : nullptr, x.grad_bias,
+                 sums, x.scratch);
+    apply_dropout(p, block, row, nullptr, seen, s);
   }
   dense_product(w.grads, w.ld, block.rows, seen, head.k.data, head.k.stride, Dp, x.grad_q);
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -143,38 +213,61 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
 
 // The block row by row, on the support alone: saved, or found again in w.scores.
 inline void backward_sparse(const AttentionBackward& a, const Block& block, bool saved, const HeadNormalizer& m,
-                            const HeadGradient& head, const Workspace& w, const BlockBuffers& x, double& grad_alpha) {
+                            const HeadGradient& head, const FloatRows& k, const Workspace& w, const BlockBuffers& x,
+                            HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p);
   for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
-    const RowState state = load_state(a.rows, row);
-    int64_t count = a.rows.support_size[row];
-    if (saved)
-      load_support(p, m, block, r, state, a.reserve + row * p.reserve_bytes, count, w.q + r * Dp, head.k, w.columns, w.weights,
+    const int64_t row = row_at(p, block, r);
+    RowState state = load_state(a.rows, row);
+    int64_t count = support_size(a, block, row);
+    float sink = 0.0f;
+    if (saved) {
+      load_support(p, m, block, r, state, a.reserve + row * p.reserve_stride, count, w.q + r * Dp, k, w.columns, w.weights,
                    x.scratch);
-    else
-      count = sparse_weights(m, w.scores + r * w.ld, block.keys, state, x.scratch, w.columns, w.weights);
+      if (p.sinks) sink = sink_weight(p, m, block, state);
+    } else {
+      count = sparse_weights(m, w.scores + r * w.ld, block.keys, solved_keys(p, block), state, x.scratch, w.columns, w.weights);
+      if (p.sinks) sink = m.in_double && count > 0 ? x.scratch[block.keys] : sink_weight(p, m, block, state);
+    }
+    const float* cap_slopes = nullptr;
+    if (p.softcap != 0.0f) {  // in w.grads behind g: the rows of the block have no other use for it
+      float* slopes = w.grads + w.ld;
+      if (saved)
+        support_scores(p, block, r, w.q + r * Dp, k, w.columns, count, x.scratch, slopes);
+      else
+        for (int64_t i = 0; i < count; ++i) slopes[i] = w.cap_slopes[r * w.ld + w.columns[i]];
+      cap_slopes = slopes;
+    }
     float* g = w.grads;
     gather_dots(x.grad_out + r * Ep, w.columns, count, head.v.data, head.v.stride, Ep, g);
-    apply_dropout(p, row, w.columns, count, g);
-    grad_alpha += score_gradient(m, a.grad_alpha != nullptr, w.weights, g, count, p.scale, x.scratch);
-    apply_dropout(p, row, w.columns, count, w.weights);
+    apply_dropout(p, block, row, w.columns, count, g);
+    if (a.grad_support) {
+      const int64_t from = a.support_offset[row], there = a.support_offset[row + 1] - from;
+      for (int64_t i = 0; i < count && i < there; ++i) g[i] += a.grad_support[from + i];
+    }
+    row_gradient(a, m, block, r, w.columns, count, w.weights, g, sink, cap_slopes, x.grad_bias, sums, x.scratch);
+    apply_dropout(p, block, row, w.columns, count, w.weights);
     gather_rows(g, w.columns, count, head.k.data, head.k.stride, Dp, x.grad_q + r * Dp);
     scatter_rows(g, w.columns, count, x.queries + r * Dp, Dp, head.grad_k, Dp);
     scatter_rows(w.weights, w.columns, count, x.grad_out + r * Ep, Ep, head.grad_v, Ep);
   }
 }
 
-// Adds to `grad_alpha`; false when there is no memory for the panels.
-inline bool backward_block(const AttentionBackward& a, Block block, const HeadGradient& head, const Workspace& w,
-                           Panels& panels, double& grad_alpha) {
+// Adds to `sums`; false when there is no memory for the panels.
+inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient head, float* grad_bias, const Workspace& w,
+                           Panels& panels, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
-  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  const int64_t first_row = row_at(p, block, 0);
+  const FloatRows k = head.k;  // from key 0 on; the others from the first key of the block
+  head.k.data += block.start * head.k.stride;
+  head.v.data += block.start * head.v.stride;
+  head.grad_k += block.start * Dp;
+  head.grad_v += block.start * Ep;
   float* queries = w.q + w.tall * Dp;
-  const BlockBuffers x{queries, queries + w.tall * Dp, queries + w.tall * (Dp + Ep), w.weights + (w.ld + 2 * VL)};
+  const BlockBuffers x{queries, queries + w.tall * Dp, queries + w.tall * (Dp + Ep), w.weights + (w.ld + 2 * VL), grad_bias};
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, x.queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, x.grad_out);
@@ -183,7 +276,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, const HeadGr
   c.grad_out = x.grad_out;
   c.grad_floats = block.rows * Ep;
   for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t row = first_row + r, count = a.rows.support_size[row];
+    const int64_t row = first_row + r, count = support_size(a, block, row);
     const SavedFormat format = saved_format(p, m.in_double, a.rows.row_max[row], count);
     c.nonzero += (double)count;
     c.all_saved &= format != SavedFormat::Nothing;
@@ -193,17 +286,18 @@ inline bool backward_block(const AttentionBackward& a, Block block, const HeadGr
     memset(x.grad_out + r * Ep, 0, (size_t)Ep * sizeof(float));
   }
   const BackwardPath path = choose_backward(c);
-  const bool saved = c.all_weights_saved || path == BackwardPath::Saved;
-  if (!c.all_weights_saved) load_queries(p, block, tall, w.q);
+  // The dense path needs the slopes of a soft-cap at every pair; the sparse one computes those of the support.
+  const bool saved = path == BackwardPath::Dense ? c.all_weights_saved && p.softcap == 0.0f : c.all_saved;
+  if (!c.all_weights_saved || p.softcap != 0.0f) load_queries(p, block, tall, w.q);
   if (!saved) {
     if (!p.is_decode && !panels.get(false, block)) return false;
-    score_block(p, block, w.q, w.scores, w.ld, w.row_max);
+    score_block(p, block, w.q, w.scores, w.ld, w.row_max, w.cap_slopes);
   }
   if (path == BackwardPath::Dense) {
     if (!panels.get(true, block)) return false;
-    backward_dense(a, block, saved, m, head, w, x, grad_alpha);
+    backward_dense(a, block, saved, m, head, w, x, sums);
   } else {
-    backward_sparse(a, block, saved, m, head, w, x, grad_alpha);
+    backward_sparse(a, block, saved, m, head, k, w, x, sums);
   }
   for (int64_t r = 0; r < block.rows; ++r) {
     if (is_nan(a.rows.row_max[first_row + r]))
@@ -215,25 +309,35 @@ inline bool backward_block(const AttentionBackward& a, Block block, const HeadGr
 
 bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) {
   const AttentionProblem& p = a.problem;
-  const int64_t blocks = num_blocks(p), heads = p.B * p.G, group = p.H / p.G, tall = block_rows(p.Lk);
-  Scratch scratch((workspace_floats(p) + (size_t)(tall + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2) * sizeof(float));
+  const int64_t blocks = num_blocks(p), heads = p.B * p.G, group = p.H / p.G, tall = block_rows(p);
+  const size_t floats = workspace_floats(p) + (size_t)(tall + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2;
+  const size_t cap_floats = p.softcap != 0.0f ? (size_t)(round_up(tall, TILE) * row_floats(p)) : 0;
+  Scratch scratch((floats + cap_floats) * sizeof(float));
   if (!scratch.data) return false;
   HeadTables tables;
-  const Workspace w = set_up(p, (float*)scratch.data, tables);
+  Workspace w = set_up(p, (float*)scratch.data, tables);
+  if (cap_floats) w.cap_slopes = (float*)scratch.data + floats;
   Panels panels{p};
+  const int64_t batches = a.joins_batches ? p.B : 1, key_heads = a.joins_heads ? p.G : 1;  // of a task
+  const int64_t groups = p.B / batches * (p.G / key_heads);
   for (int64_t task = begin; task < end; ++task) {
-    const int64_t chunk = task / heads, head = task % heads, b = head / p.G, g = head % p.G;
-    const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
-                                a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
-                                a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
+    const int64_t chunk = task / groups, first_b = task % groups / (p.G / key_heads) * batches,
+                  first_g = task % groups % (p.G / key_heads) * key_heads;
     const int64_t first = chunk * blocks / a.chunks, last = (chunk + 1) * blocks / a.chunks;
-    panels.has_k = panels.has_v = false;
-    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-      double grad_alpha = 0.0;
-      for (int64_t n = first; n < last; ++n)
-        if (!backward_block(a, block_at(p, b, h, n), gradient, w, panels, grad_alpha)) return false;
-      spread_nan_rows(a, b, h, first * tall, last * tall < p.Lq ? last * tall : p.Lq, gradient, grad_alpha);
-      if (a.grad_alpha) a.grad_alpha[(chunk * p.B + b) * p.H + h] = grad_alpha;
+    for (int64_t n = 0; n < batches * key_heads; ++n) {
+      const int64_t b = first_b + n / key_heads, g = first_g + n % key_heads, head = b * p.G + g;
+      const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
+                                  a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
+                                  a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
+      panels.has_k = panels.has_v = false;
+      for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+        HeadSums sums{};
+        float* grad_bias = bias_gradient(a, chunk, b, h);
+        for (int64_t block = first; block < last; ++block)
+          if (!backward_block(a, block_at(p, b, h, block), gradient, grad_bias, w, panels, sums)) return false;
+        spread_nan_rows(a, b, h, first * tall, last * tall < p.Lq ? last * tall : p.Lq, gradient, grad_bias, sums);
+        a.head_sums[(chunk * p.B + b) * p.H + h] = sums;
+      }
     }
   }
   return true;

@@ -5,17 +5,19 @@
 
 namespace {
 
+inline int64_t row_floats(const AttentionProblem& p) { return most_keys(p) + (p.sinks ? VL : 0); }
+
 // Floats of scratch for one thread; `set_up` cuts them into a Workspace.
 inline size_t workspace_floats(const AttentionProblem& p) {
-  const int64_t ld = padded_keys(p), run = ld + 2 * VL, tall = round_up(block_rows(p.Lk), TILE);
+  const int64_t ld = row_floats(p), run = ld + 2 * VL, tall = round_up(block_rows(p), TILE);
   const int64_t wide = padded_d(p) + padded_e(p);
   return (size_t)(2 * tall * ld + VL * 3 * run + 8 * run + tall * (2 * wide + 8));
 }
 inline Workspace set_up(const AttentionProblem& p, float* at, HeadTables& tables) {
   Workspace w{};
   w.tables = &tables;
-  w.ld = padded_keys(p);
-  w.tall = round_up(block_rows(p.Lk), TILE);
+  w.ld = row_floats(p);
+  w.tall = round_up(block_rows(p), TILE);
   w.batch = 32768 / (w.ld + 1) < 1 ? 1 : 32768 / (w.ld + 1) < VL ? 32768 / (w.ld + 1) : VL;
   const int64_t run = w.ld + 2 * VL;  // every array begins at a multiple of VL floats
   w.scores = at;
@@ -29,9 +31,9 @@ inline Workspace set_up(const AttentionProblem& p, float* at, HeadTables& tables
   return w;
 }
 
-// The threshold of a row that the float64 solver solved, from its largest weight: p = exp_e(0 - lam).
-inline float threshold_from_largest(const float* p, int64_t count, double e) {
-  float best = 0.0f;
+// The threshold of a row that the float64 solver solved, from its largest weight, that of the sink or another: p = exp_e(0 - lam).
+inline float threshold_from_largest(const float* p, int64_t count, float sink, double e) {
+  float best = sink;
   for (int64_t i = 0; i < count; ++i) best = p[i] > best ? p[i] : best;
   return (float)(-expm1(e * log((double)best)) / e);
 }
@@ -39,16 +41,17 @@ inline float threshold_from_largest(const float* p, int64_t count, double e) {
 inline void forward_block(const AttentionForward& a, const Block& block, const Workspace& w) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
-  const FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
-  const int64_t wide = padded_e(p), seen = block.keys < p.Lk ? block.keys : p.Lk;
-  const int64_t first_row = (block.b * p.H + block.h) * p.Lq + block.first;
+  FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
+  v.data += block.start * v.stride;
+  const int64_t wide = padded_e(p), seen = block.real_keys, solved = solved_keys(p, block);
+  const int64_t first_row = row_at(p, block, 0);
   float* scratch = w.weights + (w.ld + 2 * VL);
   float* out = w.q + w.tall * padded_d(p);
   const float scale = inv_keep_prob(p);
 
   load_queries(p, block, round_up(block.rows, TILE), w.q);
-  score_block(p, block, w.q, w.scores, w.ld, w.row_max);
-  solve_block(m, block, w);
+  score_block(p, block, w.q, w.scores, w.ld, w.row_max, nullptr);
+  solve_block(p, m, block, w);
   auto state_of = [&](int64_t r) { return RowState{w.row_max[r], w.threshold[r]}; };
 
   struct {
@@ -56,7 +59,8 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   } sample{0.0, 2.0 * (double)block.keys};
   for (int half = 0; half < 2; ++half) {
     const int64_t r = half * block.rows / 2;
-    sample.nonzero += (double)sparse_weights(m, w.scores + r * w.ld, block.keys, state_of(r), scratch, w.columns, w.weights);
+    sample.nonzero +=
+        (double)sparse_weights(m, w.scores + r * w.ld, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
   }
   const bool dense = choose_output(sample) == OutputPath::Dense;
 
@@ -65,23 +69,25 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     float* s = w.scores + r * w.ld;
     int64_t count;
     if (dense) {
-      count = dense_weights(m, s, block.keys, state_of(r), scratch);
+      count = dense_weights(m, s, block.keys, solved, state_of(r), scratch);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
       if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing)
         compact_weights(s, block.keys, w.columns, w.weights);
     } else {
-      count = sparse_weights(m, s, block.keys, state_of(r), scratch, w.columns, w.weights);
+      count = sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
       if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
     }
     save_support(p, saved_format(p, m.in_double, w.row_max[r], count), w.columns, w.weights, count,
-                 a.reserve + row * p.reserve_bytes);
-    if (m.in_double && count > 0)
-      w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, m.e);  // before dropout
+                 a.reserve + row * p.reserve_stride);
+    if (m.in_double && count > 0) {  // before dropout
+      const float sink = p.sinks ? (dense ? s : scratch)[block.keys] : 0.0f;
+      w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, sink, m.e);
+    }
     if (dense) {
-      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = keep_mask(p, row, j) ? s[j] * scale : 0.0f;
+      for (int64_t j = 0; p.dropout > 0.0f && j < seen; ++j) s[j] = keep_mask(p, row, block.start + j) ? s[j] * scale : 0.0f;
     } else {
       for (int64_t i = 0; p.dropout > 0.0f && i < count; ++i)
-        w.weights[i] = keep_mask(p, row, w.columns[i]) ? w.weights[i] * scale : 0.0f;
+        w.weights[i] = keep_mask(p, row, block.start + w.columns[i]) ? w.weights[i] * scale : 0.0f;
       gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
     }
     a.rows.support_size[row] = (int32_t)count;
@@ -101,7 +107,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   }
 }
 
-inline int64_t num_blocks(const AttentionProblem& p) { return (p.Lq + block_rows(p.Lk) - 1) / block_rows(p.Lk); }
+inline int64_t num_blocks(const AttentionProblem& p) { return (p.Lq + block_rows(p) - 1) / block_rows(p); }
 
 // Calls use(block, workspace) for the blocks of the tasks [begin, end) until one returns false.
 template <class Use>
@@ -129,12 +135,13 @@ bool attention_support(const AttentionSupport& a, int64_t begin, int64_t end) {
   return each_block(p, begin, end, [&](const Block& block, const Workspace& w) {
     const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
     load_queries(p, block, round_up(block.rows, TILE), w.q);
-    score_block(p, block, w.q, w.scores, w.ld, w.row_max);
+    score_block(p, block, w.q, w.scores, w.ld, w.row_max, nullptr);
     for (int64_t r = 0; r < block.rows; ++r) {
-      const int64_t row = (block.b * p.H + block.h) * p.Lq + block.first + r;
-      const int64_t count = sparse_weights(m, w.scores + r * w.ld, block.keys, load_state(a.rows, row),
+      const int64_t row = row_at(p, block, r);
+      const int64_t count = sparse_weights(m, w.scores + r * w.ld, block.keys, solved_keys(p, block), load_state(a.rows, row),
                                            w.weights + (w.ld + 2 * VL), w.columns, w.weights);
       if (count != a.offset[row + 1] - a.offset[row]) return false;
+      for (int64_t i = 0; i < count; ++i) w.columns[i] += (int32_t)(p.first_key + block.start);
       memcpy(a.columns + a.offset[row], w.columns, (size_t)count * sizeof(int32_t));
       memcpy(a.weights + a.offset[row], w.weights, (size_t)count * sizeof(float));
     }

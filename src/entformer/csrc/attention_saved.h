@@ -9,14 +9,15 @@
 
 namespace {
 
-inline int64_t column_bytes(const AttentionProblem& p) { return p.Lk <= 65536 ? 2 : 4; }
+inline int64_t column_bytes(const AttentionProblem& p) { return most_keys(p) <= 65536 ? 2 : 4; }
 
 inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
   struct {
     int64_t support_size, keys, column_bytes, reserve_bytes;
     bool in_double;  // the float64 solver's weights do not follow from scores and threshold
+    bool has_sink;
     float row_max;
-  } c{support_size, p.Lk, column_bytes(p), p.reserve_bytes, in_double, row_max};
+  } c{support_size, most_keys(p), column_bytes(p), p.reserve_bytes, in_double, p.sinks != nullptr, row_max};
   return choose_saved_format(c);
 }
 
@@ -48,11 +49,11 @@ inline void save_support(const AttentionProblem& p, SavedFormat format, const in
   memset(to, 0, (size_t)(end - to));
 }
 
-// The columns of a saved support, and its weights in the format that has them. Arbitrary bytes give columns within the row.
-inline void load_columns(const AttentionProblem& p, SavedFormat format, const uint8_t* from, int64_t count, int32_t* columns,
-                         float* weights) {
+// The columns of a saved support, and its weights in the format that has them. Arbitrary bytes give columns within the block.
+inline void load_columns(const AttentionProblem& p, const Block& block, SavedFormat format, const uint8_t* from, int64_t count,
+                         int32_t* columns, float* weights) {
   if (count == 0) return;
-  const int32_t last = (int32_t)p.Lk - 1;
+  const int32_t last = (int32_t)block.real_keys - 1;
   auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
   if (format == SavedFormat::Weights) {
     memcpy(weights, from, (size_t)count * sizeof(float));
@@ -79,47 +80,79 @@ inline void load_columns(const AttentionProblem& p, SavedFormat format, const ui
 
 // The weights of `count` scores of a support. Reads and writes whole vectors; `out` may be the scores.
 inline void support_weights(const HeadNormalizer& m, const RowState& state, int64_t count, const float* scores, float* out) {
-  if (!m.rela && double_weights(m, round_up(count, VL), state, scores, out, nullptr)) return;
-  const float base = m.rela ? 0.0f : state.row_max, lam = m.rela ? 0.0f : (float)state.threshold;
+  if (double_weights(m, round_up(count, VL), state, scores, out, nullptr)) return;
+  const float base = state.base(m), further = state.further(m);
   with_weight(m, [&](const auto& weight) {
-    for (int64_t i = 0; i < count; i += VL) store(out + i, weight((load(scores + i) - base) - lam));
+    for (int64_t i = 0; i < count; i += VL) store(out + i, weight((load(scores + i) - base) - further));
   });
+}
+
+// The weight of the sink of a head in one of its rows; alpha is at most 2, or the row has no key with weight, so that it is of no use.
+inline float sink_weight(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const RowState& state) {
+  if (m.in_double || !(state.row_max - state.row_max == 0.0f)) return 0.0f;
+  float vector[VL];
+  store(vector, splat(p.sinks[block.b * p.H + block.h]));
+  support_weights(m, state, VL, vector, vector);
+  return vector[0];
+}
+
+// The scores of row r at some columns, as in `score_block`, which these keys have passed. `cap_slopes` as there, or null.
+inline void support_scores(const AttentionProblem& p, const Block& block, int64_t r, const float* query, const FloatRows& k,
+                           const int32_t* columns, int64_t count, float* scores, float* cap_slopes) {
+  gather_dots(query, columns, count, k.data + block.start * k.stride, k.stride, padded_d(p), scores);
+  for (int64_t i = 0; i < count; i += VL) {
+    vi column;
+    for (int l = 0; l < VL; ++l) column[l] = columns[i + l < count ? i + l : i];
+    vf s = load(scores + i);
+    if (p.softcap != 0.0f) {
+      vf bounded = vtanh(s * (1.0f / p.softcap));
+      if (cap_slopes) store(cap_slopes + i, 1.0f - bounded * bounded);
+      s = p.softcap * bounded;
+    }
+    if (p.bias)
+      for (int l = 0; l < VL; ++l) s[l] += *bias_at(p, block, block.first + r, column[l]);
+    if (p.slopes) s = alibi(p, block, (int32_t)r - vi{}, column, s);
+    store(scores + i, s);
+  }
 }
 
 // The saved support of row r of a block: columns and weights. `query` is its query times scale, `scratch` holds the row in whole vectors.
 // Scores that are computed again are summed in another order than in forward, so their threshold is a rounding away too: one Newton
-// step on S = sum p follows it, also where a long row of equal scores moved as one.
-inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r,
-                         const RowState& state, const uint8_t* from, int64_t count, const float* query, const FloatRows& k,
-                         int32_t* columns, float* weights, float* scratch) {
+// step on S = sum p follows it, also where a long row of equal scores moved as one. `state` is moved with it.
+inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r, RowState& state,
+                         const uint8_t* from, int64_t count, const float* query, const FloatRows& k, int32_t* columns,
+                         float* weights, float* scratch) {
   const SavedFormat format = saved_format(p, m.in_double, state.row_max, count);
-  load_columns(p, format, from, count, columns, weights);
+  load_columns(p, block, format, from, count, columns, weights);
   if (format == SavedFormat::Weights) return;
-  gather_dots(query, columns, count, k.data, k.stride, padded_d(p), weights);
-  for (int64_t i = 0; p.slopes && i < count; i += VL) {
-    vi column;
-    for (int l = 0; l < VL; ++l) column[l] = columns[i + l < count ? i + l : i];
-    store(weights + i, alibi(p, block, (int32_t)r - vi{}, column, load(weights + i)));
-  }
-  RowState moved = state;
-  if (!m.rela) {
+  support_scores(p, block, r, query, k, columns, count, weights, nullptr);
+  if (m.sums_to_one()) {
     support_weights(m, state, count, weights, scratch);
+    auto slope_at = [&](vf weight) {
+      vf unused;
+      return m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused)
+                                                : slope_of(m.alpha_case, weight);
+    };
     double S = 0.0, W = 0.0;
     for (int64_t first = 0; first < count; first += kSumBlock) {
       vf sum{}, slopes{};
       for (int64_t i = first; i < count && i < first + kSumBlock; i += VL) {
-        vf weight = i + VL <= count ? load(scratch + i) : load_tail(scratch + i, count - i, 0.0f), unused;
+        vf weight = i + VL <= count ? load(scratch + i) : load_tail(scratch + i, count - i, 0.0f);
         sum += weight;
-        slopes += m.alpha_case == AlphaCase::General ? slopes_and_alpha(weight, (float)m.e, false, unused)
-                                                     : slope_of(m.alpha_case, weight);
+        slopes += slope_at(weight);
       }
       S += hsum(sum);
       W += hsum(slopes);
     }
+    if (p.sinks) {
+      const float sink = sink_weight(p, m, block, state);
+      S += sink;
+      W += slope_at(splat(sink))[0];
+    }
     const double threshold = state.threshold + (W > 0.0 ? (S - 1.0) / W : 0.0);
-    moved.threshold = state.fits_float32() ? (double)(float)threshold : threshold;
+    state.threshold = state.fits_float32() ? (double)(float)threshold : threshold;
   }
-  support_weights(m, moved, count, weights, weights);
+  support_weights(m, state, count, weights, weights);
 }
 
 }  // namespace

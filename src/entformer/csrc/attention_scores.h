@@ -1,5 +1,5 @@
-// Scores of a block of queries: scale q k^T + ALiBi (rows, Lk padded), -inf where a key may not be attended, and the row maxima.
-// Also the prepared copies of k and v.
+// Scores of a block of queries: cap(scale q k^T) + bias + ALiBi, -inf where a key may not be attended, and the row maxima. A block holds
+// the keys that some of its queries may see, and its columns count from the first of them. Also the prepared copies of k and v.
 //
 // A query, or a key it may attend, that holds NaN or infinity makes its row NaN, and so does a score of +inf. What a masked key
 // holds does not matter: masks choose, they do not add.
@@ -86,7 +86,7 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
     const int64_t b = task / p.G, g = task % p.G;
     if (g == 0) {
       for (int64_t j = 0; j < keys; ++j)
-        p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.Lk + j]) ? 0.0f : -kInf;
+        p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.all_keys + j]) ? 0.0f : -kInf;
     }
     float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
     if (panels || p.k_rows)
@@ -96,54 +96,102 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
   return true;
 }
 
+constexpr int64_t kMostRows = 48;  // of a block
+
+// The most keys a block may hold, in whole vectors.
+inline int64_t most_keys(const AttentionProblem& p) {
+  const int64_t within = round_up(p.left + p.right + kMostRows, PANEL) + PANEL, keys = padded_keys(p);
+  return within < keys ? within : keys;
+}
+
 // Queries per task: their scores should stay in the second-level cache.
-int64_t block_rows(int64_t Lk) {
-  const int64_t fit = 65536 / round_up(Lk > 0 ? Lk : 1, VL) / TILE * TILE;
-  return fit < TILE ? TILE : fit > 48 ? 48 : fit;
+int64_t block_rows(const AttentionProblem& p) {
+  const int64_t keys = most_keys(p), fit = 65536 / (keys > 0 ? keys : VL) / TILE * TILE;
+  return fit < TILE ? TILE : fit > kMostRows ? kMostRows : fit;
 }
 
 struct Block {
   int64_t b, h, g, first, rows;      // rows = queries in this block
-  int64_t keys;                      // keys any of them may see, in whole panels, or all of them in whole vectors
+  int64_t start;                     // the first key that any of them may see, rounded down to a panel
+  int64_t keys;                      // keys from there on, in whole panels, or to the last one in whole vectors
+  int64_t real_keys;                 // of these
   const float *k_panels, *v_panels;  // of its key head
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
-  Block block{b, h, h / (p.H / p.G), number * block_rows(p.Lk), 0, padded_keys(p), nullptr, nullptr};
-  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * padded_keys(p) * p.D;
-  block.rows = p.Lq - block.first < block_rows(p.Lk) ? p.Lq - block.first : block_rows(p.Lk);
-  if (p.causal) {
-    int64_t seen = block.first + block.rows + p.causal_offset;
-    seen = seen < 0 ? 0 : round_up(seen, PANEL);
-    block.keys = seen < block.keys ? seen : block.keys;
-  }
+  const int64_t tall = block_rows(p), all = padded_keys(p);
+  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, nullptr, nullptr};
+  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * p.D;
+  block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
+  int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;
+  low = low < 0 ? 0 : low / PANEL * PANEL;
+  end = end < 0 ? 0 : end < all ? round_up(end, PANEL) : all;
+  end = end < all ? end : all;
+  if (low >= end) return block;
+  block.start = low;
+  block.keys = end - low;
+  block.real_keys = (end < p.Lk ? end : p.Lk) - low;
   return block;
+}
+// The row of a query of the block in tensors (B, H, all_queries).
+inline int64_t row_at(const AttentionProblem& p, const Block& block, int64_t r) {
+  return (block.b * p.H + block.h) * p.all_queries + p.first_query + block.first + r;
 }
 
 typedef uint8_t Bytes __attribute__((vector_size(VL)));
 
-// Scores of row r, one or one a lane, at some columns with what ALiBi adds.
+// Scores of row r, one or one a lane, at some columns of the block with what ALiBi adds.
 inline vf alibi(const AttentionProblem& p, const Block& block, vi r, vi column, vf s) {
-  vf distance = __builtin_convertvector(column - (r + (int32_t)(block.first + p.causal_offset)), vf);
+  const int64_t offset = block.start - block.first - p.causal_offset;
+  vf distance = __builtin_convertvector(column - r + (int32_t)offset, vf);
   return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
 }
 
-// What a row adds to its scores beside the product.
-struct RowBias {
+// tanh(x), NaN for NaN; relative error 2e-8 of the polynomial plus rounding.
+inline vf vtanh(vf x) {
+  vf size = vmax(x, -x), z = x * x;
+  vf poly = -0.00606219906f * z + 0.0209741264f;
+  poly = poly * z - 0.0538462592f;
+  poly = poly * z + 0.133327412f;
+  poly = poly * z - 0.333333287f;
+  vf far = 1.0f - 2.0f / (vexp(vmin(2.0f * size, splat(80.0f))) + 1.0f);
+  vf found = size < 0.625f ? x + x * (z * poly) : (x < 0.0f ? -far : far);
+  return x == x ? found : x;
+}
+
+// Where the bias of query i at column j of the block lies.
+inline const float* bias_at(const AttentionProblem& p, const Block& block, int64_t i, int64_t column) {
+  return p.bias + block.b * p.bias_batch + block.h * p.bias_head + i * p.bias_row + (block.start + column) * p.bias_key;
+}
+
+// What becomes of the products of a row: soft-cap, bias, ALiBi, masks.
+struct RowTerms {
   const AttentionProblem& p;
   const Block& block;
   const float* key_bias;
-  bool keys_differ;  // some key of the batch is masked
+  bool keys_differ;   // some key of the batch is masked
+  float* cap_slopes;  // (rows, ld): the derivatives of the soft-cap, written, or null
+  int64_t ld;
 
-  vf add(vf s, int64_t row, int64_t j) const {
-    const int64_t i = block.first + row;
-    vi column;
-    for (int l = 0; l < VL; ++l) column[l] = (int32_t)j + l;
-    if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, column, s);
-    if (p.causal) {
-      const int64_t last = i + p.causal_offset;
-      s = column <= (int32_t)(last > p.Lk ? p.Lk : last < -1 ? -1 : last) ? s : splat(-kInf);
+  vf apply(vf s, int64_t row, int64_t column) const {
+    const int64_t i = block.first + row, j = block.start + column;
+    if (p.softcap != 0.0f) {
+      vf bounded = vtanh(s * (1.0f / p.softcap));
+      if (cap_slopes) store(cap_slopes + row * ld + column, 1.0f - bounded * bounded);
+      s = p.softcap * bounded;
     }
-    if (p.mask && i < p.Lq && j < p.Lk) {
+    vi lane;
+    for (int l = 0; l < VL; ++l) lane[l] = l;
+    const bool inside = i < p.Lq && j < p.Lk;  // of the tensors
+    if (p.bias && inside) {
+      const float* from = bias_at(p, block, i, column);
+      vf added = p.bias_key == 0 ? splat(*from) : p.Lk - j >= VL ? load(from) : load_tail(from, p.Lk - j, 0.0f);
+      s = added <= kExcluded ? splat(-kInf) : s + added;
+    }
+    if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, lane + (int32_t)column, s);
+    const int64_t last = i + p.causal_offset + p.right - j, first = i + p.causal_offset - p.left - j;  // that the row may see
+    if (last < VL - 1) s = lane <= (int32_t)(last < -1 ? -1 : last) ? s : splat(-kInf);
+    if (first > 0) s = lane >= (int32_t)(first > VL ? VL : first) ? s : splat(-kInf);
+    if (p.mask && inside) {
       const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row + j;
       Bytes bytes{};
       memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
@@ -152,8 +200,10 @@ struct RowBias {
     vf seen = load(key_bias + j);  // chosen, not added: a masked key may hold anything, NaN included
     return seen == 0.0f ? s : seen;
   }
-  bool needed(int64_t j) const {  // for the panel that begins at key j
-    return keys_differ || p.slopes || p.mask || j + PANEL > p.Lk || (p.causal && j + PANEL > block.first + p.causal_offset);
+  bool needed(int64_t column) const {  // for the panel that begins at this column
+    if (keys_differ || p.slopes || p.mask || p.bias || p.softcap != 0.0f) return true;
+    const int64_t j = block.start + column, at = block.first + p.causal_offset;
+    return j + PANEL > p.Lk || j + PANEL > at + p.right || j < at + block.rows - p.left;
   }
 };
 
@@ -187,14 +237,15 @@ inline float finite_max(vf best, bool bad) {
 }
 
 // The same scores for at most kDecodeQueries queries, from k as it lies: transposing k would cost more than the products.
-inline void decode_scores(const AttentionProblem& p, const Block& block, const RowBias& bias, const float* q, float* scores,
+inline void decode_scores(const AttentionProblem& p, const Block& block, const RowTerms& terms, const float* q, float* scores,
                           int64_t ld, float* row_max) {
   const FloatRows k = rows_of(p, p.k, p.k_rows, p.D, block.b, block.g);
   const int64_t wide = padded_d(p);
   for (int64_t r = 0; r < block.rows; ++r) {
     vf best = splat(-kInf);
     bool bad = false;
-    for (int64_t j = 0; j < block.keys; j += VL) {
+    for (int64_t column = 0; column < block.keys; column += VL) {
+      const int64_t j = block.start + column;
       vf sums[VL];
       for (int64_t n = 0; n < VL; ++n) {
         vf sum{};
@@ -207,8 +258,8 @@ inline void decode_scores(const AttentionProblem& p, const Block& block, const R
         const int l = __builtin_ctz(low);
         if (!all_finite(k.data + (j + l) * k.stride, p.D)) s[l] = __builtin_nanf("");
       }
-      s = bias.add(s, r, j);
-      store(scores + r * ld + j, s);
+      s = terms.apply(s, r, column);
+      store(scores + r * ld + column, s);
       best = vmax(s, best);
       bad |= any_nan(s);
     }
@@ -216,26 +267,46 @@ inline void decode_scores(const AttentionProblem& p, const Block& block, const R
   }
 }
 
-// scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN.
+// The columns of a row that the solvers read: its keys, and a vector that begins with the sink.
+inline int64_t solved_keys(const AttentionProblem& p, const Block& block) { return block.keys + (p.sinks ? VL : 0); }
+
+// Writes the sink behind the keys of every row. A row that may attend to no key has none, so that it stays zero.
+inline void add_sinks(const AttentionProblem& p, const Block& block, float* scores, int64_t ld, float* row_max) {
+  const float sink = p.sinks[block.b * p.H + block.h];
+  for (int64_t r = 0; r < block.rows; ++r) {
+    vf behind = splat(-kInf);
+    if (row_max[r] != -kInf) {
+      behind[0] = sink;
+      if (!(sink <= row_max[r])) row_max[r] = sink < kInf && row_max[r] == row_max[r] ? sink : __builtin_nanf("");
+    }
+    store(scores + r * ld + block.keys, behind);
+  }
+}
+
+// scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN; `cap_slopes`: see RowTerms.
 inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
-                        float* row_max) {
+                        float* row_max, float* cap_slopes) {
   const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
-  const RowBias bias{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr};
-  if (p.is_decode) return decode_scores(p, block, bias, q, scores, ld, row_max);
+  const RowTerms terms{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr, cap_slopes, ld};
+  if (p.is_decode) {
+    decode_scores(p, block, terms, q, scores, ld, row_max);
+    if (p.sinks) add_sinks(p, block, scores, ld, row_max);
+    return;
+  }
   const int64_t wide = padded_d(p);
   vf best[64];
   bool bad[64] = {};
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
-  for (int64_t j = 0; j < block.keys; j += PANEL) {
-    const bool biased = bias.needed(j);
-    const int64_t across = panel_width(p, j);
+  for (int64_t column = 0; column < block.keys; column += PANEL) {
+    const bool changed = terms.needed(column);
+    const int64_t j = block.start + column, across = panel_width(p, j);
     for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
       multiply_wide(across, p.D, q + r0 * wide, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t at) {
         for (int r = 0; r < TILE; ++r) {
           for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) {
             vf s = t.at[r][c];
-            if (biased) s = bias.add(s, r0 + r, j + at + c * VL);
-            store(scores + (r0 + r) * ld + j + at + c * VL, s);
+            if (changed) s = terms.apply(s, r0 + r, column + at + c * VL);
+            store(scores + (r0 + r) * ld + column + at + c * VL, s);
             best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
             bad[r0 + r] |= any_nan(s);
           }
@@ -244,20 +315,21 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
     }
   }
   for (int64_t r = 0; r < block.rows; ++r) row_max[r] = finite_max(best[r], bad[r]);
+  if (p.sinks) add_sinks(p, block, scores, ld, row_max);
 }
 
 // The same product for v: out (tall, ld) = x v^T, with no bias.
 inline void value_products(const AttentionProblem& p, const Block& block, const float* x, int64_t x_stride, float* out,
                            int64_t ld) {
   const int64_t tall = round_up(block.rows, TILE);
-  for (int64_t j = 0; j < block.keys; j += PANEL) {
-    const int64_t across = panel_width(p, j);
+  for (int64_t column = 0; column < block.keys; column += PANEL) {
+    const int64_t j = block.start + column, across = panel_width(p, j);
     for (int64_t r0 = 0; r0 < tall; r0 += TILE)
       multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across,
                     [&](const auto& t, int64_t at) {
                       for (int r = 0; r < TILE; ++r)
                         for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c)
-                          store(out + (r0 + r) * ld + j + at + c * VL, t.at[r][c]);
+                          store(out + (r0 + r) * ld + column + at + c * VL, t.at[r][c]);
                     });
   }
 }

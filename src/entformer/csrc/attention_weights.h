@@ -9,12 +9,14 @@ namespace {
 
 // How a head turns scores into weights.
 struct HeadNormalizer {
-  bool rela;
+  Normalizer kind;
   double e;
   AlphaCase alpha_case;
   bool in_double;                      // alpha > 2 is solved in float64, row by row
   const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, or null
   bool uses_table_solver;
+
+  bool sums_to_one() const { return kind == Normalizer::Entmax; }
 };
 
 // What one thread reuses from head to head.
@@ -25,14 +27,14 @@ struct HeadTables {
 
 // The normalizer of head (b, h). Its tables are valid until the next call.
 inline HeadNormalizer head_normalizer(const AttentionProblem& p, int64_t b, int64_t h, HeadTables& tables) {
-  const double e = p.rela ? 0.0 : p.alpha[b * p.H + h] - 1.0;
-  HeadNormalizer m{p.rela != 0, e, alpha_case(e), e > 1.0, nullptr, nullptr, false};
+  const double e = p.normalizer == Normalizer::Entmax ? p.alpha[b * p.H + h] - 1.0 : 0.0;
+  HeadNormalizer m{p.normalizer, e, alpha_case(e), e > 1.0, nullptr, nullptr, false};
   tables.solver.clear();
   tables.slopes.end_batch();
-  if (m.rela || !kHasTables || !has_table(e)) return m;
+  if (!m.sums_to_one() || !kHasTables || !has_table(e)) return m;
   m.weights = tables.solver.table_of(e);
   m.slopes = tables.slopes.of((float)e, 1.0 - (double)(float)e, false);
-  m.uses_table_solver = p.Lk <= kTableMaxRow;
+  m.uses_table_solver = most_keys(p) + (p.sinks ? VL : 0) <= kTableMaxRow;
   return m;
 }
 
@@ -41,14 +43,19 @@ struct RowState {
   float row_max;
   double threshold;
   bool fits_float32() const { return (double)(float)threshold == threshold; }
+  // What is subtracted from a score, in this order, before its weight is taken.
+  float base(const HeadNormalizer& m) const { return m.sums_to_one() ? row_max : 0.0f; }
+  float further(const HeadNormalizer&) const { return (float)threshold; }
 };
 inline RowState load_state(const RowStates& rows, int64_t row) { return {rows.row_max[row], rows.threshold[row]}; }
 
-// use(weight), weight being exp_e(x) of one vector for this head's alpha, or for ReLA x itself where it is above zero.
+// use(weight), weight being exp_e(x) of one vector for this head's alpha, or what an elementwise normalizer makes of it.
 template <class Use>
 inline auto with_weight(const HeadNormalizer& m, const Use& use) {
   const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
-  if (m.rela) return use([](vf x) { return vmax(x, vf{}); });
+#define ENTFORMER_ELEMENTWISE_WEIGHT(id, text, weight, slope) \
+  if (m.kind == Normalizer::id) return use([](vf x) { return weight; });
+  ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_WEIGHT)
   if (m.alpha_case == AlphaCase::Softmax) return use([](vf x) { return vexp(x); });
   if (m.alpha_case == AlphaCase::Sparsemax) return use([](vf x) { return vmax(x, splat(-1.0f)) + 1.0f; });
   if (m.alpha_case == AlphaCase::Entmax15)
@@ -81,14 +88,24 @@ inline auto with_weight(const HeadNormalizer& m, const Use& use) {
 struct Workspace {
   int64_t ld, tall, batch;
   float *q, *scores, *solver, *weights, *grads;
+  float* cap_slopes;  // (tall, ld) in backward with a soft-cap, else null
   float* row_max;     // of each row
   double* threshold;  // of each row
   int32_t* columns;
   HeadTables* tables;
 };
 
+// The threshold of sigmoid for a row of scores.
+inline float sigmoid_threshold(const AttentionProblem& p, const float* s, int64_t keys) {
+  if (!p.counts_keys) return p.sigmoid_threshold;
+  int64_t count = 0;
+  for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), splat(-kInf)));
+  return count > 0 ? (float)log((double)count) : 0.0f;
+}
+
 // The threshold of every row of a block whose maximum is finite.
-inline void solve_block(const HeadNormalizer& m, const Block& block, const Workspace& w) {
+inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
+  const int64_t keys = solved_keys(p, block);
   const float* scores = w.scores;
   float* row_max = w.row_max;
   for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
@@ -101,13 +118,13 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
     w.threshold[r] = found;
     if (slopes > 0.25f * kSensitive)  // sooner than for rows alone, whose weights are divided by their sum
       w.threshold[r] =
-          fine_row(m.alpha_case, s, block.keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
+          fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
       float maxima[VL];
       uint32_t good;
-      const Roots roots = w.tables->solver.solve(block.keys, maxima, good);
+      const Roots roots = w.tables->solver.solve(keys, maxima, good);
       w.tables->solver.clear();
       for (int r = 0; r < count; ++r) keep(scores_of[r], roots.at[r] + roots.last_step[r], roots.W[r]);
     } else {
@@ -123,26 +140,28 @@ inline void solve_block(const HeadNormalizer& m, const Block& block, const Works
   };
   for (int64_t r = 0; r < block.rows; ++r) {
     w.threshold[r] = 0.0;
-    if (m.rela || m.in_double || !(row_max[r] - row_max[r] == 0.0f)) continue;
     const float* s = scores + r * w.ld;
+    if (m.kind == Normalizer::Sigmoid) w.threshold[r] = sigmoid_threshold(p, s, keys);
+    if (!m.sums_to_one() || m.in_double || !(row_max[r] - row_max[r] == 0.0f)) continue;
     if (m.alpha_case == AlphaCase::Softmax) {
-      w.threshold[r] = log_sum_exp(s, block.keys, row_max[r]);
+      w.threshold[r] = log_sum_exp(s, keys, row_max[r]);
       continue;
     }
     float* scratch = w.solver + count * 3 * (w.ld + 2 * VL);
     if (m.uses_table_solver)
-      w.tables->solver.add(scores_of[count] = s, nullptr, block.keys, m.e, scratch);
+      w.tables->solver.add(scores_of[count] = s, nullptr, keys, m.e, scratch);
     else
-      rows[count].start(s, block.keys, row_max[r], m.e, scratch);
+      rows[count].start(s, keys, row_max[r], m.e, scratch);
     if (++count == w.batch) flush();
   }
   if (count) flush();
 }
 
 // The weights of rows that need float64: alpha > 2, or a threshold that float32 does not hold. `out` may be the scores; whole vectors.
-// Returns false for any other row.
+// Returns false for any other row. At alpha > 2 `keys` include a sink.
 inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState& state, const float* s, float* out,
                            double* scratch) {
+  if (!m.sums_to_one()) return false;
   if (m.in_double)
     solve_row_double(s, out, keys, m.e, scratch);
   else if (!state.fits_float32())
@@ -167,22 +186,36 @@ inline int64_t compact_support(const float* s, int64_t keys, float base, float f
   }
   return count;
 }
+// dL/dp, g, of an elementwise normalizer becomes dL/dscore: times the slope at the weights p.
+inline void multiply_slopes(Normalizer kind, const float* weights, int64_t count, float* g) {
+  for (int64_t i = 0; i < count; i += VL) {
+    const int64_t here = count - i < VL ? count - i : VL;
+    const vf p = here < VL ? load_tail(weights + i, here, 0.0f) : load(weights + i);
+    vf slopes{};
+#define ENTFORMER_ELEMENTWISE_SLOPE(id, text, weight, slope) \
+  if (kind == Normalizer::id) slopes = slope;
+    ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_SLOPE)
+    for (int64_t l = 0; l < here; ++l) g[i + l] *= slopes[l];
+  }
+}
+
 // The support of a row that holds its weights.
 inline int64_t compact_weights(const float* p, int64_t keys, int32_t* columns, float* weights) {
   return compact_support(p, keys, 0.0f, 0.0f, 0.0f, columns, weights);
 }
 
-// The support of one row: columns and weights, packed; returns its size. `scratch` holds a row of weights and n doubles.
-inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t keys, const RowState& state, float* scratch,
-                              int32_t* columns, float* weights) {
-  const float row_max = state.row_max, lam = (float)state.threshold;
+// The support of one row of `keys` columns, of which the solver has seen `solved`: columns and weights, packed; returns its size.
+// `scratch` holds a row of weights and as many doubles; at alpha > 2 it is left with the weights, that of the sink included.
+inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t keys, int64_t solved, const RowState& state,
+                              float* scratch, int32_t* columns, float* weights) {
+  const float row_max = state.row_max;
   if (row_max == -kInf || row_max != row_max) return 0;
-  if (m.rela) return compact_weights(s, keys, columns, weights);
-  if (double_weights(m, keys, state, s, scratch, (double*)(scratch + keys + 2 * VL)))
+  if (m.kind == Normalizer::Relu) return compact_weights(s, keys, columns, weights);
+  if (double_weights(m, solved, state, s, scratch, (double*)(scratch + solved + 2 * VL)))
     return compact_weights(scratch, keys, columns, weights);
   // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
   const float edge = m.alpha_case == AlphaCase::Softmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
-  const int64_t count = compact_support(s, keys, row_max, lam, edge, columns, weights);
+  const int64_t count = compact_support(s, keys, state.base(m), state.further(m), edge, columns, weights);
   // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `dense_weights`.
   return with_weight(m, [&](const auto& weight) {
     int64_t nonzero = 0;
@@ -197,23 +230,24 @@ inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t k
   });
 }
 
-// The weights of one row in place of its scores; returns the size of the support.
-inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, const RowState& state, float* scratch) {
-  const float row_max = state.row_max, lam = (float)state.threshold;
+// The weights of one row in place of its scores, also that of a sink behind its keys; returns the size of the support.
+inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, int64_t solved, const RowState& state,
+                             float* scratch) {
+  const float row_max = state.row_max;
   if (row_max == -kInf || row_max != row_max) {
-    for (int64_t j = 0; j < keys; ++j) s[j] = 0.0f;
+    for (int64_t j = 0; j < solved; ++j) s[j] = 0.0f;
     return 0;
   }
   int64_t count = 0;
-  if (double_weights(m, keys, state, s, s, (double*)scratch)) {
+  if (double_weights(m, solved, state, s, s, (double*)scratch)) {
     for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), vf{}));
     return count;
   }
-  const float base = m.rela ? 0.0f : row_max, further = m.rela ? 0.0f : lam;
+  const float base = state.base(m), further = state.further(m);
   return with_weight(m, [&](const auto& weight) {
-    for (int64_t j = 0; j < keys; j += VL) {
+    for (int64_t j = 0; j < solved; j += VL) {
       vf p = weight((load(s + j) - base) - further);
-      count += __builtin_popcount(bits_greater(p, vf{}));
+      if (j < keys) count += __builtin_popcount(bits_greater(p, vf{}));
       store(s + j, p);
     }
     return count;

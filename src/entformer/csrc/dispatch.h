@@ -52,10 +52,11 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
   X(Dense, "more than 35% of the weights in two sampled rows of the block are nonzero", c.nonzero > kDenseShare * c.weights) \
   X(Sparse, "otherwise", true)
 
-#define ATTENTION_SAVED_PATHS(X)                                                                                            \
-  X(Weights, "columns and weights fit into the reserve of the row", c.support_size*(c.column_bytes + 4) <= c.reserve_bytes) \
-  X(Columns, "columns fit as gaps of one byte, alpha <= 2, the row maximum is finite",                                      \
-    c.support_size + c.keys / kColumnSkip <= c.reserve_bytes && !c.in_double && c.row_max - c.row_max == 0.0f)              \
+#define ATTENTION_SAVED_PATHS(X)                                                                               \
+  X(Weights, "columns and weights fit into the reserve of the row, and there is no sink at alpha > 2",         \
+    c.support_size*(c.column_bytes + 4) <= c.reserve_bytes && !(c.in_double && c.has_sink))                    \
+  X(Columns, "columns fit as gaps of one byte, alpha <= 2, the row maximum is finite",                         \
+    c.support_size + c.keys / kColumnSkip <= c.reserve_bytes && !c.in_double && c.row_max - c.row_max == 0.0f) \
   X(Nothing, "otherwise", true)
 
 #define ATTENTION_BACKWARD_PATHS(X)                                                            \

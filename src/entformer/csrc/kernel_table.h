@@ -33,10 +33,10 @@ struct KernelTable {
   int64_t vector_length;                                                             // floats
   bool (*entmax_forward)(const EntmaxForward&, int64_t begin, int64_t end);          // over rows
   bool (*entmax_backward)(const EntmaxBackward&, int64_t begin, int64_t end);        // over rows
-  int64_t (*attention_block_rows)(int64_t Lk);                                       // queries per task
+  int64_t (*attention_block_rows)(const AttentionProblem&);                          // queries per task
   bool (*attention_pack)(const AttentionProblem&, int64_t begin, int64_t end);       // over B * G
   bool (*attention_forward)(const AttentionForward&, int64_t begin, int64_t end);    // over B * H * blocks
-  bool (*attention_backward)(const AttentionBackward&, int64_t begin, int64_t end);  // over chunks * B * G
+  bool (*attention_backward)(const AttentionBackward&, int64_t begin, int64_t end);  // see AttentionBackward
   bool (*attention_support)(const AttentionSupport&, int64_t begin, int64_t end);    // over B * H * blocks
 };
 

@@ -8,7 +8,7 @@ namespace {
 // Whether dropout keeps the weight of `row` (over B, H, Lq) at key j. kernels/attention/reference.py has the same hash.
 inline bool keep_mask(const AttentionProblem& p, int64_t row, int64_t j) {
   const uint64_t seed = (uint64_t)p.seeds[row / p.rows_per_seed],
-                 position = (uint64_t)(row % p.rows_per_seed) * (uint64_t)p.Lk + (uint64_t)j;
+                 position = (uint64_t)(row % p.rows_per_seed) * (uint64_t)p.all_keys + (uint64_t)(p.first_key + j);
   uint64_t x = seed + 0x9e3779b97f4a7c15ull * (position + 1);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;

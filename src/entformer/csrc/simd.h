@@ -44,16 +44,8 @@ inline vf load(const float* p) {
 }
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
 
-inline vi as_int(vf v) {
-  vi r;
-  memcpy(&r, &v, sizeof r);
-  return r;
-}
-inline vf as_float(vi v) {
-  vf r;
-  memcpy(&r, &v, sizeof r);
-  return r;
-}
+inline vi as_int(vf v) { return (vi)v; }  // the bits
+inline vf as_float(vi v) { return (vf)v; }
 
 // What the vector extensions have no operation for, once per instruction set:
 //   load_tail, store_tail   the last `count` < VL floats of a row; the other lanes hold `fill`
@@ -235,5 +227,10 @@ inline vf vlog1p(vf y, vf q) {
   return __builtin_convertvector(k, vf) * 0.693147181f + log1p_f;
 }
 inline vf vlog(vf q) { return vlog1p(q - 1.0f, q); }
+
+inline vf vsigmoid(vf x) {  // 1/(1 + exp(-x)) without overflow
+  vf small = vexp(-vmax(x, -x)), p = 1.0f / (1.0f + small);
+  return x < 0.0f ? small * p : p;
+}
 
 }  // namespace

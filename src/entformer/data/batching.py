@@ -5,7 +5,6 @@ are shuffled. Pairs of equal lengths are permuted in each epoch.
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from entformer.data.store import Side, TokenStore
 from entformer.errors import ArgumentError, DataError
 from entformer.text.tokenizer import BOS, EOS, PAD
 
-Count = Literal["max", "source", "target"]
 Indices = NDArray[np.int64]
 
 
@@ -26,10 +24,9 @@ class TokenBatches:
 
     Args:
         store: The token ids.
-        tokens: Padded tokens of a batch at most, EOS included. A longer sentence is a batch of its own.
+        tokens: Padded tokens of a batch at most on either side, EOS included. A longer sentence is a batch of its own.
         seed: Seed of the shuffling.
         shuffle: Whether to shuffle.
-        count: Which side `tokens` applies to: "source", "target", or "max" for the larger one.
         max_sentences: Sentences of a batch at most.
         rank, world_size: This process and the number of processes; each gets the same number of batches.
     """
@@ -41,7 +38,6 @@ class TokenBatches:
         tokens: int = 8192,
         seed: int = 1,
         shuffle: bool = True,
-        count: Count = "max",
         max_sentences: int | None = None,
         rank: int = 0,
         world_size: int = 1,
@@ -50,8 +46,6 @@ class TokenBatches:
             raise ArgumentError(f"tokens must be at least 1, got {tokens}.")
         if max_sentences is not None and max_sentences < 1:
             raise ArgumentError(f"max_sentences must be at least 1, got {max_sentences}.")
-        if count not in ("max", "source", "target"):
-            raise ArgumentError(f"count must be 'max', 'source' or 'target', got {count!r}.")
         if not 0 <= rank < world_size:
             raise ArgumentError(f"rank must be between 0 and {world_size - 1}, got {rank}.")
         if len(store) == 0:
@@ -59,7 +53,7 @@ class TokenBatches:
         if len(store) < world_size:
             raise DataError(f"{store.name} has {len(store)} pairs, too few for {world_size} processes.")
         self.store, self.tokens, self.seed, self.shuffle = store, tokens, seed, shuffle
-        self.count, self.max_sentences, self.rank, self.world_size = count, max_sentences, rank, world_size
+        self.max_sentences, self.rank, self.world_size = max_sentences, rank, world_size
         self._source = store.source_lengths + 1  # (N,) with EOS
         self._target = store.target_lengths + 1
         self._planned: tuple[int, list[Indices]] | None = None
@@ -84,18 +78,12 @@ class TokenBatches:
                 real += int(lengths.sum())
         return 1 - real / padded
 
-    def _cost(self) -> NDArray[np.int32]:
-        """Returns the lengths (N,) that count toward `tokens`."""
-        if self.count == "max":
-            return np.maximum(self._source, self._target)
-        return self._source if self.count == "source" else self._target
-
     def _plan(self, epoch: int) -> list[Indices]:
         """Returns the examples of every batch of the epoch for all processes, cached for one epoch."""
         if self._planned is None or self._planned[0] != epoch:
             rng = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
             start = rng.permutation(len(self.store)) if rng is not None else np.arange(len(self.store))
-            lengths = self._source[start], self._target[start], self._cost()[start]
+            lengths = self._source[start], self._target[start]
             batches = [start[members] for members in group(*lengths, self.tokens, self.max_sentences)]
             batches = _even(batches, self.world_size)
             if rng is not None:

@@ -16,17 +16,17 @@ SLACK = 1.08  # batches are planned for this much padding; with less, many group
 OFFSETS = (0, -1, 1, -2, 2)  # halves may differ by a few batches if that saves padding
 
 
-def group(source: Lengths, target: Lengths, cost: Lengths, tokens: int, largest: int | None) -> list[Indices]:
+def group(source: Lengths, target: Lengths, tokens: int, largest: int | None) -> list[Indices]:
     """Returns the indices of each batch.
 
     Args:
         source, target: Lengths (N,), EOS included.
-        cost: Lengths (N,) that count toward `tokens`.
-        tokens: Padded tokens of a batch at most.
+        tokens: Padded tokens of a batch at most, on either side.
         largest: Sentences of a batch at most, or None.
 
     Equal lengths keep their order, so a shuffled input gives different batches of the same shapes.
     """
+    cost = np.maximum(source, target)
     order = np.argsort(target, kind="stable")
     slabs = np.array_split(order, -(-len(order) // SLAB))
     rank = np.stack((source.astype(np.int64) << 32 | target, target.astype(np.int64) << 32 | source))  # (2, N) sort keys

@@ -35,9 +35,6 @@ class ParallelText:
     columns: tuple[int, int] = (1, 2)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", Path(self.source))
-        if self.target is not None:
-            object.__setattr__(self, "target", Path(self.target))
         if min(self.columns) < 1 or self.columns[0] == self.columns[1]:
             raise ArgumentError(f"columns must be two different numbers of at least 1, got {self.columns}.")
 

@@ -94,7 +94,10 @@ def _result(info: DatasetInfo, layout: Layout, files: dict[str, tuple[Path, Path
 def _from_network(info: DatasetInfo, layout: Layout, directory: Path, texts: Path, *, mirror: str | None) -> None:
     """Downloads what is missing, writes the splits, and records the checksums that are not published."""
     record = directory / "checksums.json"
-    recorded: dict[str, str] = read_json(record) if record.exists() else {}
+    try:
+        recorded: dict[str, str] = read_json(record) if record.exists() else {}
+    except DataError as err:
+        raise DataError(f"{str(err).rstrip('.')}; delete it, and the checksums are recorded again.") from err
     downloads = directory / "downloads"
     with wrap_os_errors(downloads):
         downloads.mkdir(exist_ok=True)

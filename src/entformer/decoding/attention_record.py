@@ -12,6 +12,7 @@ import torch
 
 from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError
+from entformer.models.attention_settings import AttentionModel
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
@@ -65,7 +66,7 @@ def record_attention(
 
 @contextlib.contextmanager
 def attention_hooks(
-    model: Seq2Seq, hook: Callable[[str, int, MultiheadAttention, AttentionTrace], None], *, kinds: Sequence[str] = ()
+    model: AttentionModel, hook: Callable[[str, int, MultiheadAttention, AttentionTrace], None], *, kinds: Sequence[str] = ()
 ) -> Iterator[None]:
     """Calls `hook` for every attention layer (of `kinds`, if given); restores previous hooks afterwards."""
     layers = [found for found in model.attention_layers() if not kinds or found[0] in kinds]

@@ -1,11 +1,10 @@
-"""The explorer: type a sentence, watch the heads. In: a trained run. Out: a web application with a page and a JSON API.
+"""The explorer of a trained run: a web application with a page and a JSON API.
 
     from entformer.explore import create_app
     app = create_app("runs/demo")                    # uvicorn.run(app), or main.mount("/explore", app)
 
-The data's way: messages.py (what a request and an answer hold) -> app.py (addresses) -> gate.py (one request at a time uses
-the model, none for ever) -> engine.py (text, search, heads) -> back. guard.py stands before all of it, page.py is what a
-browser gets first.
+A request passes security.py (host, size), app.py (addresses), model_queue.py (one request at a time) and engine.py (text,
+search, heads); messages.py describes requests and responses, page.py builds the page.
 """
 
 from entformer.explore.app import create_app

@@ -6,7 +6,7 @@ Requests contain text and numbers only. The run is loaded once, before the first
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fastapi import FastAPI, Request
@@ -33,6 +33,9 @@ from entformer.explore.model_queue import Deadline, ModelQueue, Refused
 from entformer.explore.page import explorer_page
 from entformer.explore.security import LOOPBACK, SecurityMiddleware
 
+if TYPE_CHECKING:
+    from entformer.explore.hf_engine import HfEngine
+
 MOST_TOKENS = 4096  # of a sentence, whatever the user allows: attention is quadratic
 
 DESCRIPTION = """Translate a sentence with a trained model, return the weights of every attention head, and change the alpha of
@@ -51,7 +54,7 @@ MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    run: Path | str | LoadedRun,
+    run: Path | str | LoadedRun | tuple[Any, Any],
     *,
     which: str | Path = "best",
     name: str | None = None,
@@ -66,7 +69,8 @@ def create_app(
     """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
     Args:
-        run: A run directory or a loaded run. Do not train its model meanwhile.
+        run: A run directory, a loaded run, or a pair of a Hugging Face language model and its tokenizer. Do not train the
+            model meanwhile.
         which: The weights, as in `load_run`; ignored if the run is loaded.
         name: Shown on the page; by default the directory's name.
         device: The device to load a run directory to.
@@ -87,11 +91,17 @@ def create_app(
     if isinstance(hosts, str) or not hosts:
         raise ArgumentError('hosts must be a list of names, such as ["localhost"], or ["*"] for any.')
     if name is None:
-        name = "this model" if isinstance(run, LoadedRun) else Path(run).resolve().name
-    loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
-    folder = folder if isinstance(run, LoadedRun) else run
-    learned = {} if folder is None else _learned(loaded, Path(folder))
-    engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, learned=learned)
+        name = Path(run).resolve().name if isinstance(run, Path | str) else "this model"
+    engine: Engine | HfEngine
+    if isinstance(run, tuple):
+        from entformer.explore import hf_engine
+
+        engine = hf_engine.HfEngine(*run, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples)
+    else:
+        loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
+        folder = folder if isinstance(run, LoadedRun) else run
+        learned = {} if folder is None else _learned(loaded, Path(folder))
+        engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, learned=learned)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 

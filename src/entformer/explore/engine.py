@@ -255,10 +255,7 @@ class Engine:
             deadline.check()
             queries = sizes["source" if attn_type == "encoder" else "target"]
             keys = sizes["target" if attn_type == "decoder" else "source"]
-            for measure, values in measure_sentence(layer_rows(attn_type, layer, trace, queries, keys), None).items():
-                for head, value in enumerate(values):
-                    if value is not None:
-                        measures.setdefault(f"{attn_type}.{layer}.{head}", {})[measure] = value
+            measures.update(measure_sentence(layer_rows(attn_type, layer, trace, queries, keys), None))
             for key, rows in rows_per_head(attn_type, layer, trace):
                 name = f"{attn_type}.{layer}.{key.head}"
                 if name not in selected:

@@ -187,7 +187,8 @@ class ModelFacts(BaseModel):
     """The model, its heads and the limits."""
 
     name: str
-    languages: tuple[str, str] = Field(description="From, to.")
+    task: Literal["translation", "generation"] = Field("translation", description="Whether text is translated or continued.")
+    languages: tuple[str, str] = Field(description="From, to; empty for a model that continues text.")
     step: int = Field(description="Training step of the weights.")
     entformer: str
     parameters: int

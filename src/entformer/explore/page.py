@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from entformer.analysis.assemble import COMPONENTS, fill_page, page_file
 
-STYLES = ("page.css", "heads.css", "inspector.css", "charts.css")
+STYLES = ("page.css", "controls.css", "heads.css", "inspector.css", "charts.css")
 OWN_STYLES = ("explore.css",)
 OWN_SCRIPTS = ("api.js", "words.js", "translations.js", "alignment.js", "changes.js", "facts.js", "explore.js")
 ICON = (

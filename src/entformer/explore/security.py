@@ -1,4 +1,4 @@
-"""What stands before the application. In: any request. Out: a refusal in one sentence, or the request; safe headers always.
+"""Checks every request before the application, and adds security headers to every response.
 
 - The Host header must be a name of this machine, or a web page elsewhere could point its own name here (DNS rebinding) and read
   what the explorer answers.

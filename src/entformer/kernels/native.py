@@ -20,7 +20,7 @@ import torch
 from entformer.cache import cache_root, temporary_root
 from entformer.kernels.build import BuildError, build_directory, compile_library, compiler
 
-__all__ = ["BuildError", "cache_dir", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
+__all__ = ["BuildError", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
 
 SOURCES = Path(__file__).parent.parent / "csrc"
 # Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
@@ -102,11 +102,6 @@ def dispatch_table() -> list[tuple[str, str, str]]:
     return [(choice, path, condition) for choice, path, condition in (line.split("\t") for line in lines)]
 
 
-def cache_dir() -> Path:
-    """Where built libraries are kept."""
-    return cache_root()
-
-
 def _c_library() -> ctypes.CDLL:
     why_not = load()
     if why_not is not None:
@@ -177,7 +172,7 @@ def _cached(directory: Path) -> Path | None:
 def _own_directory() -> Path:
     """The cache directory, free of what others could have put there; if the default one is not, one of our own."""
     explicit = bool(os.environ.get("ENTFORMER_CACHE") or os.environ.get("XDG_CACHE_HOME"))
-    directory = Path(os.path.realpath(cache_dir()))
+    directory = Path(os.path.realpath(cache_root()))
     problem = _writable_by_others(directory, tighten=not explicit)
     if problem is not None and not explicit:
         directory = Path(os.path.realpath(temporary_root()))
@@ -217,18 +212,14 @@ def _writable_by_others(directory: Path, *, tighten: bool) -> str | None:
         if info.st_uid not in _trusted_users():
             return f"{place} belongs to another user (number {info.st_uid})"
         others = info.st_mode & 0o022
+        own_group = others == 0o020 and info.st_gid in (0, os.geteuid())  # by custom it has the user's number
         if place == directory and others and tighten and info.st_uid == os.geteuid():
             place.chmod(stat.S_IMODE(info.st_mode) & ~0o022)
         elif others and place == directory:
             return f"{place} can be written by others (chmod go-w would end that)"
-        elif others and not info.st_mode & stat.S_ISVTX and not _private_group(others, info.st_gid):
+        elif others and not info.st_mode & stat.S_ISVTX and not own_group:
             return f"{place} can be written by others"
     return None
-
-
-def _private_group(others: int, group: int) -> bool:
-    """Whether only the group may write and it is the user's own: by custom it has the user's number."""
-    return others == 0o020 and group in (0, os.geteuid())
 
 
 # ---- building -----------------------------------------------------------------------------------------------------------
@@ -247,7 +238,8 @@ def _build(directory: Path) -> Path:
             found = _cached(directory)  # another process may have built it while we waited
             if found is not None and _load_error(found) is None:
                 return found
-            built = compile_library(cxx, _sources(), _link_flags(), scratch)
+            link_flags = [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
+            built = compile_library(cxx, _sources(), link_flags, scratch)
             built.chmod(0o755)
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
             final = directory / f"kernels-{_key()}-{checksum}.so"
@@ -272,10 +264,6 @@ def _sources() -> list[tuple[Path, list[str]]]:
     for source in KERNELS:
         jobs += [(source, flags) for name, flags in X86_FLAGS.items() if x86 or name == "portable"]
     return [(SOURCES / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
-
-
-def _link_flags() -> list[str]:
-    return [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from entformer.longcontext.retrieval import Retriever
+from entformer.decoding.attention_record import attention_hooks
 from entformer.longcontext.tasks import IGNORE, Sample, Task
+from entformer.models.attention_settings import AttentionModel
 from entformer.models.lm import CausalLM
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling
@@ -50,7 +52,7 @@ class LengthResult:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed: int, heads: bool = True) -> LengthResult:
+def evaluate(model: AttentionModel, task: Task, length: int, *, sequences: int, seed: int, heads: bool = True) -> LengthResult:
     """Returns the accuracy over `sequences` random sequences and, with `heads`, attention statistics."""
     was_training = model.training
     model.eval()
@@ -73,7 +75,7 @@ def evaluate(model: nn.Module, task: Task, length: int, *, sequences: int, seed:
 
 
 @torch.no_grad()
-def head_statistics(model: nn.Module, inputs: Tensor) -> HeadStatistics:
+def head_statistics(model: AttentionModel, inputs: Tensor) -> HeadStatistics:
     """Returns attention statistics of the last queries of `inputs`; earlier ones only fill the cache."""
     if isinstance(model, CausalLM):
         state = model.start(windowed=False)  # a cache of all keys
@@ -102,37 +104,29 @@ Scaled = tuple[Tensor, tuple[Tensor, Tensor] | None]  # factor (B, H, L), and be
 
 
 @contextmanager
-def _record(model: nn.Module) -> Iterator[tuple[list[AttentionTrace], list[Scaled]]]:
-    """Collect what each attention layer, and each scaling, does while this lasts."""
+def _record(model: AttentionModel) -> Iterator[tuple[list[AttentionTrace], list[Scaled]]]:
+    """Collects what each attention layer, and each scaling, computes inside the block."""
     seen: list[AttentionTrace] = []
     scales: list[Scaled] = []
-    hooks = []
-    layers = [attention for _, _, attention in model.attention_layers()] if isinstance(model, CausalLM | Retriever) else []
-    for attention in layers:
-        attention.hook = seen.append
-        if attention.scaling is not None:
-            hooks.append(attention.scaling.register_forward_hook(_noting(scales)))
+    scalings = [attention.scaling for _, _, attention in model.attention_layers() if attention.scaling is not None]
+    hooks = [scaling.register_forward_hook(partial(_record_scaling, scales)) for scaling in scalings]
     try:
-        yield seen, scales
+        with attention_hooks(model, lambda kind, layer, module, trace: seen.append(trace)):
+            yield seen, scales
     finally:
-        for attention in layers:
-            attention.hook = None
         for hook in hooks:
             hook.remove()
 
 
-def _noting(scales: list[Scaled]):  # type: ignore[no-untyped-def]  # a forward hook of torch
-    def note(module: nn.Module, arguments: tuple[Tensor, Tensor], factor: Tensor) -> None:
-        both = None
-        if isinstance(module, ASEntmaxScaling):
-            both = module.beta_gamma(arguments[0])
-        elif isinstance(module, PerHeadScaling):
-            both = (module.beta[None, :, None], module.gamma[None, :, None])
-        elif isinstance(module, SSMaxScaling):
-            both = (module.s[None, :, None], torch.ones_like(module.s)[None, :, None])
-        scales.append((factor.float(), both))
-
-    return note
+def _record_scaling(scales: list[Scaled], module: nn.Module, arguments: tuple[Tensor, Tensor], factor: Tensor) -> None:
+    both = None
+    if isinstance(module, ASEntmaxScaling):
+        both = module.beta_gamma(arguments[0])
+    elif isinstance(module, PerHeadScaling):
+        both = (module.beta[None, :, None], module.gamma[None, :, None])
+    elif isinstance(module, SSMaxScaling):
+        both = (module.s[None, :, None], torch.ones_like(module.s)[None, :, None])
+    scales.append((factor.float(), both))
 
 
 def _of_rows(trace: AttentionTrace) -> tuple[list[float], list[float], list[float]]:

@@ -38,27 +38,23 @@ EDITABLE: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.has
 Record = dict[str, Any]
 
 
-def draw_sweep(records: Sequence[Record], path: Path) -> None:
-    """Plots accuracy, entropy and support size against length."""
-    _sweep_figure(records).savefig(path, dpi=150)
-
-
 def sweep_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
     """Returns file names (starting with `name`) and contents: curves and learned scaling, each in three formats."""
     drawn = {}
     with rc_context(EDITABLE):
-        for kind, figure in (("curves", _sweep_figure(records)), ("scaling", _scaling_figure(records))):
+        for kind, figure in (("curves", draw_sweep(records)), ("scaling", draw_scaling(records))):
             if figure is None:
                 continue
             for ending, dated in FORMATS.items():
                 content = BytesIO()
                 figure.savefig(content, format=ending, dpi=200, metadata=dated)
+                figure.set_layout_engine("none")  # the layout is done; computing it again takes as long as drawing
                 drawn[f"{name}-{kind}.{ending}"] = content.getvalue()
     return drawn
 
 
-def _sweep_figure(records: Sequence[Record]) -> Figure:
-    """Returns the curves: a line per method and positions, a band over its seeds."""
+def draw_sweep(records: Sequence[Record]) -> Figure:
+    """Plots accuracy, entropy and support size against length: a line per method and positions, a band over its seeds."""
     methods = sort_methods(record["method"] for record in records)
     positions = list(dict.fromkeys(record["positions"] for record in records))
     single_answer = all(record["exact_match"] == record["token_accuracy"] for record in records)
@@ -93,16 +89,8 @@ def _sweep_figure(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def draw_scaling(records: Sequence[Record], path: Path) -> bool:
-    """Plots learned beta and gamma of every scaled head at the longest length; returns False if no head is scaled."""
-    figure = _scaling_figure(records)
-    if figure is not None:
-        figure.savefig(path, dpi=150)
-    return figure is not None
-
-
-def _scaling_figure(records: Sequence[Record]) -> Figure | None:
-    """Returns the plot of learned beta and gamma, or None if no head is scaled."""
+def draw_scaling(records: Sequence[Record]) -> Figure | None:
+    """Plots learned beta and gamma of every scaled head at the longest length; returns None if no head is scaled."""
     longest = max(record["length"] for record in records)
     scaled = [r for r in records if r["length"] == longest and r.get("heads") and r["heads"].get("beta")]
     if not scaled:

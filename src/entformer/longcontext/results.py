@@ -60,9 +60,9 @@ def sweep(
         folder.mkdir(parents=True, exist_ok=True)
         progress = None if tell is None else partial(tell, spec)
         run, _ = train_and_evaluate(recipe, spec, folder, progress, device=device)
-        write_json(folder / "run.json", run.as_dict())
+        write_json(folder / "run.json", asdict(run))
         gather_results(out)
-        note(spec, _summary(run.as_dict()))
+        note(spec, _summary(asdict(run)))
     return gather_results(out)
 
 

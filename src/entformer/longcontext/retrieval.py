@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from entformer.models.attention_settings import build_attention
+from entformer.models.attention_settings import AttentionModel, build_attention
 from entformer.models.lm_config import LMAttentionConfig
 from entformer.nn.multihead_attention import MultiheadAttention
 
 __all__ = ["Retriever"]
 
 
-class Retriever(nn.Module):
+class Retriever(AttentionModel):
     """Attention of one query to a set of items."""
 
     def __init__(self, attention: LMAttentionConfig, classes: int, width: int = 128, heads: int = 1) -> None:

@@ -26,7 +26,7 @@ from entformer.longcontext.methods import get_method, get_positions
 from entformer.longcontext.registry import TaskConfig, parse_task_config
 from entformer.longcontext.retrieval import Retriever
 from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, mixed
-from entformer.models.attention_settings import attention_penalty
+from entformer.models.attention_settings import AttentionModel, attention_penalty
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.alpha import learned_alphas, project_alphas
@@ -70,9 +70,6 @@ class ExperimentResult:
     chosen: int | None = None  # step of the evaluated weights, if selected by validation
     lengths: list[LengthResult] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def select_device(name: str) -> torch.device:
     """Returns the device; "auto" is a GPU if torch finds one, else the CPU."""
@@ -81,7 +78,7 @@ def select_device(name: str) -> torch.device:
     return usable_device(name)
 
 
-def build(recipe: TaskConfig, spec: RunSpec) -> tuple[Task, nn.Module]:
+def build(recipe: TaskConfig, spec: RunSpec) -> tuple[Task, AttentionModel]:
     """Returns the task and the untrained model; the same seed gives all methods the same projections."""
     task = make_task(recipe.task, **recipe.options)
     attention = get_method(spec.method, published=recipe.size == "paper")
@@ -106,7 +103,7 @@ def train_and_evaluate(
     stop_at: int | None = None,
     *,
     device: str = "cpu",
-) -> tuple[ExperimentResult, nn.Module]:
+) -> tuple[ExperimentResult, AttentionModel]:
     """Trains and evaluates at every length.
 
     Args:
@@ -149,7 +146,7 @@ def train_and_evaluate(
 class _Trainer:
     """Model, optimizer, data generator and losses of a run."""
 
-    def __init__(self, recipe: TaskConfig, spec: RunSpec, task: Task, model: nn.Module, run: ExperimentResult) -> None:
+    def __init__(self, recipe: TaskConfig, spec: RunSpec, task: Task, model: AttentionModel, run: ExperimentResult) -> None:
         self.recipe, self.task, self.model, self.run = recipe, task, model, run
         self.generator = torch.Generator().manual_seed(spec.seed + 1)
         alphas = [owner.parameter for owner in learned_alphas(model)]
@@ -185,7 +182,8 @@ class _Trainer:
         with self.precision():
             scores: Tensor = self.model(inputs)
         loss = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE)
-        (loss if (penalty := self._penalty()) is None else loss + penalty).backward()
+        penalty = attention_penalty(layer for _, _, layer in self.model.attention_layers())
+        (loss if penalty is None else loss + penalty).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         value = float(loss.detach())
         if math.isfinite(value):
@@ -202,11 +200,6 @@ class _Trainer:
         if recipe.validate_at and due and not self.run.diverged:
             self._validate()
         return value
-
-    def _penalty(self) -> Tensor | None:
-        if not isinstance(self.model, CausalLM):
-            return None
-        return attention_penalty(layer for _, _, layer in self.model.attention_layers())
 
     def _validate(self) -> None:
         """Keeps a copy of the weights if they are the best so far at `validate_at`."""

@@ -22,7 +22,7 @@ from entformer.kernels.attention.arguments import Call, Features
 from entformer.nn.masks import ScoreTerms
 from entformer.nn.normalizer_functions import NormalizerFn
 
-__all__ = ["attention_weights", "dense_attention", "sdpa_attention"]
+__all__ = ["attention_weights", "dense_attention", "masked_scores", "sdpa_attention"]
 
 BLOCK = 1 << 24  # scores in memory at a time where no gradient is needed
 
@@ -60,34 +60,38 @@ def dense_attention(
     return Attention(out, RowStats(count, entropy, torch.full_like(entropy, math.nan)), support)
 
 
+def masked_scores(q: Tensor, k: Tensor, terms: ScoreTerms) -> tuple[Tensor, Tensor]:
+    """Returns scores (B, H, Lq, Lk) of at least float32, -inf where a key may not be attended, and i + offset - j, (Lq, Lk)."""
+    call = Call(
+        query=q,
+        key=k,
+        value=k,  # not read, as alpha and dropout are not
+        alpha=q.detach(),
+        attn_mask=terms.masks.pairs,
+        key_mask=terms.masks.keys,
+        alibi_slopes=None if terms.slopes is None else terms.slopes[None],
+        normalizer="entmax",
+        scale=1.0 / math.sqrt(max(q.shape[-1], 1)),
+        is_causal=terms.causal,
+        causal_offset=terms.offset,
+        dropout_p=0.0,
+        dropout_seed=q.detach(),
+        features=Features(bias=terms.masks.bias),
+    )
+    found = attention_scores(call, torch.promote_types(q.dtype, torch.float32))
+    return found.masked, found.distance
+
+
 def attention_weights(q: Tensor, k: Tensor, normalizer_fn: NormalizerFn, terms: ScoreTerms) -> Tensor:
     """Computes the weights (B, H, Lq, Lk) in at least float32, differentiable in q, k, the bias and the normalizer function."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
     has_autocast = torch.amp.is_autocast_available(q.device.type)
     with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():
-        call = Call(
-            query=q,
-            key=k,
-            value=k,  # not read, as alpha and dropout are not
-            alpha=q.detach(),
-            attn_mask=terms.masks.pairs,
-            key_mask=terms.masks.keys,
-            alibi_slopes=None if terms.slopes is None else terms.slopes[None],
-            normalizer="entmax",
-            scale=1.0 / math.sqrt(max(q.shape[-1], 1)),
-            is_causal=terms.causal,
-            causal_offset=terms.offset,
-            dropout_p=0.0,
-            dropout_seed=q.detach(),
-            features=Features(bias=terms.masks.bias),
-        )
-        scores = attention_scores(call, dtype).masked
+        scores, distance = masked_scores(q, k, terms)
         allowed = scores.detach() != -math.inf
         # A row without keys is passed as zeros, so that the function's gradient there is not NaN.
         given = [scores.masked_fill(~allowed.any(-1, keepdim=True), 0.0)]
         if getattr(normalizer_fn, "uses_positions", False):
-            query_at = torch.arange(q.shape[2], device=q.device)[:, None] + terms.offset
-            given.append(query_at - torch.arange(k.shape[2], device=q.device))
+            given.append(distance)
         weights = normalizer_fn(*given)
         if not isinstance(weights, Tensor) or weights.shape != scores.shape:
             found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
@@ -180,7 +181,7 @@ class MultiheadAttention(TorchAttention):
             key_padding_mask: (B, Lk) or (Lk,). **True = ignore this key**; floating point is added to the scores.
             need_weights: return the weights too, before dropout (torch's are after it). Where gradients are enabled they are
                 differentiable, so they can be supervised; they then take memory for all Lq x Lk pairs until backward.
-            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (and takes the dense path,
+            attn_mask: (Lq, Lk) or (B * H, Lq, Lk). **True = ignore**; floating point is added (a little slower,
                 unless it holds nothing but 0 and -inf).
             average_attn_weights: weights (B, Lq, Lk), the mean of the heads, instead of (B, H, Lq, Lk).
             is_causal: query i attends to keys j <= i. As in torch this is a hint what `attn_mask` is, which is then not read;
@@ -309,8 +310,8 @@ class MultiheadAttention(TorchAttention):
             shape = (*q.shape[:3], k.shape[2])
             return dense_weights(found.support, shape, extra, average).to(q.dtype)
         normalizer_fn = self.normalizer_fn
-        if normalizer_fn is None and self.alpha_override is None and self._kernel == "rela":
-            normalizer_fn = torch.relu
+        if normalizer_fn is None and self.alpha_override is None and self._kernel in ELEMENTWISE:
+            normalizer_fn = ELEMENTWISE[self._kernel].weights
         elif normalizer_fn is None:
             alpha = self._alpha()
             alpha_dim = 1 if isinstance(alpha, Tensor) else None

@@ -1,6 +1,6 @@
 """Training of translation models: `train(recipe, out)` trains, or resumes, a run.
 
-Names load on first use, so that reading and checking recipes does not import torch.
+Names load on first use, so that reading and checking recipes does not import the trainer.
 """
 
 import importlib

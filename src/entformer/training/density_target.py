@@ -2,13 +2,8 @@
 
     density    of a row: keys with nonzero weight / keys it may attend to; of a head: the mean over rows; then over heads
     objective  loss + price * sum over heads of density_h          the price acts on the alphas only
-    surrogate  d density_h / d alpha_h = (density_h(high) - density_h(alpha)) / (high - alpha)          at the current scores
-    ascent     multiplier *= exp(RATE * (ahead - target))         ahead = density + HORIZON * (density - density before)
-               price = multiplier * exp(DAMPING * (density - target))
 
-Density is a count: its derivative is zero almost everywhere, and near alpha = 1 even over an interval. The slope of the chord
-to alpha = `high` (sparsemax) is taken instead; it is measured, by counting, on a sample of the training data. The multiplier
-ascends by factors, which needs no scale of the loss, and stays positive; where density is below the target the price fades.
+The price and the slope of the density are those of `nn/density_price.py`, measured on a sample of the training data.
 """
 
 import json
@@ -31,16 +26,12 @@ from entformer.errors import DataError
 from entformer.kernels.attention.api import attention
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.density_price import Multiplier, add_to_gradient, chord_end
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
 
 SAMPLE = 128  # pairs
 MEASURE_EVERY = 10  # steps
-RATE = 3.0
-DAMPING = 5.0
-HORIZON = 10  # measurements; alphas react slowly; without extrapolation the multiplier would overshoot
-FIRST, LEAST, MOST = 1e-4, 1e-7, 1e2  # of the multiplier
-SHORTEST_CHORD = 0.1  # of alpha; closer to `high` the chord reaches down
 
 Densities = dict[tuple[str, int], Tensor]  # (kind, layer) -> (heads,)
 
@@ -80,8 +71,8 @@ def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensit
 
         found.density[kind, layer] = own = mean(size)
         if slopes and isinstance(module.alpha, LearnedAlpha):
-            alpha, high = module.alpha().detach(), module.alpha.high
-            other = torch.where(high - alpha > SHORTEST_CHORD, high, alpha - SHORTEST_CHORD)
+            alpha = module.alpha().detach()
+            other = chord_end(alpha, module.alpha.high)
             value = seen.key.new_zeros(*seen.key.shape[:3], 1)
             again: Any = attention(
                 seen.query,
@@ -106,36 +97,6 @@ def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensit
     finally:
         model.train(was_training)
     return found
-
-
-@dataclass
-class Multiplier:
-    """Dual ascent on one density: computes its price from measured densities and validation losses."""
-
-    target: float
-    value: float = FIRST
-    density: float | None = None
-    """As last measured."""
-    held: bool = False
-    """The last validation loss was too high, so the multiplier does not rise."""
-
-    def ascend(self, density: float) -> None:
-        """Updates the multiplier with a new measurement."""
-        trend = 0.0 if self.density is None else density - self.density
-        ahead = min(max(density + HORIZON * trend, 0.0), 1.0)
-        self.density = density
-        if ahead < self.target or not self.held:
-            self.value = min(max(self.value * math.exp(RATE * (ahead - self.target)), LEAST), MOST)
-
-    def bound_loss(self, too_high: bool) -> None:
-        """Halves the multiplier at a validation whose loss is too high, and holds it until one is not."""
-        self.held = too_high
-        if too_high:
-            self.value = max(self.value / 2, LEAST)
-
-    @property
-    def price(self) -> float:
-        return 0.0 if self.density is None else self.value * math.exp(DAMPING * (self.density - self.target))
 
 
 @dataclass
@@ -220,18 +181,6 @@ class DensityTarget:
         self.slope = {(kind, layer): torch.tensor(values, dtype=torch.float64) for kind, layer, values in rows}
         least = state.get("least_loss")
         self.least_loss = math.inf if least is None else least
-
-
-@torch.no_grad()
-def add_to_gradient(alpha: LearnedAlpha, slope: Tensor) -> None:
-    """Adds d objective / d alpha, (heads,), to the gradient of the parameter of `alpha`."""
-    parameter = alpha.parameter
-    slope = slope.to(parameter.device).sum(0, keepdim=True) if alpha.tied else slope.to(parameter.device)
-    if alpha.parametrization == "sigmoid":
-        share = torch.sigmoid(parameter.double())
-        slope = slope * (alpha.high - alpha.low) * share * (1.0 - share)
-    added = slope.to(parameter.dtype)
-    parameter.grad = added if parameter.grad is None else parameter.grad + added
 
 
 def reference_loss(run: Path, step: int) -> float:

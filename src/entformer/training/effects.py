@@ -79,7 +79,7 @@ def _model(recipe: Any) -> Iterator[Ineffective]:
             shown = configs[0].normalizer + ("" if configs[0].alpha is None else f" with alpha {configs[0].alpha}")
             reason = f"{shown} learns no alpha; leave it out, or set alpha: learned"
             for key in ("alpha_tied", "alpha_init", "alpha_parametrization"):
-                yield Ineffective(("model", where, key), _normalizers(where, "attention"), reason)
+                yield Ineffective(("model", where, key), _normalizers("attention", *kinds), reason)
     if recipe.model.output != "entmax":
         reason = f"the output is {recipe.model.output}; leave it out, or set output: entmax"
         yield from _each("model", ("output_alpha",), reason, "output")

@@ -123,7 +123,7 @@ class Trainer:
                 self._update(stream)
                 if progress.step % self.config.log_every == 0:
                     self._log(total)
-                if self._any(time.perf_counter() - self._saved_at > 60 * self.config.save_minutes):
+                if any(self.ranks.sum([time.perf_counter() - self._saved_at > 60 * self.config.save_minutes])):
                     self._save(planned=False)
 
     # ---- one update ------------------------------------------------------------------------------------------------------
@@ -290,9 +290,6 @@ class Trainer:
             [received == signal.SIGINT, received == signal.SIGTERM, time.perf_counter() >= deadline]
         )
         return "Ctrl-C" if interrupt else "SIGTERM" if terminate else "time is up" if late else None
-
-    def _any(self, condition: bool) -> bool:
-        return self.ranks.sum([condition])[0] > 0
 
     def _total_steps(self) -> int:
         """The steps at most, by steps or epochs."""

@@ -1,4 +1,4 @@
-"""The recipe of a training run: `Recipe`, validated and complete. Imports no torch.
+"""The recipe of a training run: `Recipe`, validated and complete.
 
     name, data (which text), model (which Transformer), training (how), decoding (how validation and tests translate)
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -104,20 +105,20 @@ def test_links_are_those_of_a_plain_loop(normalizer: str, subwords: SubwordToken
                 links = by_hand(subwords, *pair, dense, shift)
                 expected += len(links), len(links & sure[number]), len(links & gold.possible[number]), len(sure[number])
             assert both[shift] == pytest.approx(tuple(expected))
-    everything = {"shares": 0, "raw": 0}
-    for layer, both in scores.layers.items():
-        found = {"shares": 0, "raw": 0}
+
+    def links_of_mean(normalize: Callable[[np.ndarray], np.ndarray], heads: list[tuple[int, ...]]) -> int:
+        found = 0
         for pair, record in zip(pairs, records, strict=True):
-            raw = np.stack([record.head("cross", layer, head).dense().astype(np.float64) for head in range(2)])
-            for name, heads in (("shares", shares(raw)), ("raw", raw)):
-                found[name] += len(by_hand(subwords, *pair, heads.mean(0), 0))
-        assert both[0].links == found["shares"]
-        assert scores.layers_raw[layer][0].links == found["raw"]
-    for pair, record in zip(pairs, records, strict=True):
-        raw = np.stack([record.head("cross", *at).dense().astype(np.float64) for at in np.ndindex(2, 2)])
-        for name, heads in (("shares", shares(raw)), ("raw", raw)):
-            everything[name] += len(by_hand(subwords, *pair, heads.mean(0), 0))
-    assert (scores.averaged[0].links, scores.averaged_raw[0].links) == (everything["shares"], everything["raw"])
+            weights = np.stack([record.head("cross", *at).dense().astype(np.float64) for at in heads])
+            found += len(by_hand(subwords, *pair, normalize(weights).mean(0), 0))
+        return found
+
+    for layer in (0, 1):
+        heads = [(layer, 0), (layer, 1)]
+        assert scores.layers[layer][0].links == links_of_mean(shares, heads)
+        assert scores.layers_raw[layer][0].links == links_of_mean(np.asarray, heads)
+    assert scores.averaged[0].links == links_of_mean(shares, list(np.ndindex(2, 2)))
+    assert scores.averaged_raw[0].links == links_of_mean(np.asarray, list(np.ndindex(2, 2)))
     if normalizer != "rela":
         assert scores.averaged_raw == scores.averaged  # rows sum to one
 

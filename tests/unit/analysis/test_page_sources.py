@@ -18,10 +18,12 @@ def read(*endings: str) -> str:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_scripts_are_valid() -> None:
-    for path in PAGES:
-        if path.suffix == ".js":
-            done = subprocess.run(["node", "--check", str(path)], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+    compile_all = (
+        "for (const path of process.argv.slice(1)) new (require('vm').Script)(require('fs').readFileSync(path, 'utf8'))"
+    )
+    scripts = [str(path) for path in PAGES if path.suffix == ".js"]
+    done = subprocess.run(["node", "-e", compile_all, *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_scripts_are_strict_and_leave_no_debugging() -> None:

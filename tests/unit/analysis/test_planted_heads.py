@@ -1,6 +1,5 @@
 """Measures find a head that was planted, and not where there is none: pointing, merging, asking, silent heads."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -150,21 +149,6 @@ def test_the_null_rate_of_a_layer_counts_rows_without_weight() -> None:
     assert layer.null_rate == pytest.approx((0.5 + 0.0 + 1.0 + 0.0) / 4)
     (whole,) = measured(SELF, BROAD).layers
     assert whole.null_rate == 0.0
-
-
-def test_diversity_tells_disagreeing_heads_from_equal_ones_in_both_bases() -> None:
-    (apart,) = measured(SELF, np.roll(SELF, 1, axis=1)).layers
-    assert apart.js_diversity_heads == pytest.approx(1.0)
-    assert apart.js_diversity_keys == pytest.approx(math.log(2) / math.log(TOKENS))
-    (equal,) = measured(BROAD, BROAD).layers
-    assert (equal.js_diversity_keys, equal.js_diversity_heads) == pytest.approx((0.0, 0.0), abs=1e-12)
-
-
-def test_the_density_histogram_has_a_head_and_a_sentence_for_one_count() -> None:
-    table = measured(BROAD, SELF)
-    assert [sum(row.density_histogram) for row in table] == [SENTENCES, SENTENCES]
-    assert table.heads[0].density_histogram[-1] == SENTENCES
-    assert table.heads[1].density_histogram[2] == SENTENCES  # 1 of 10 keys
 
 
 def test_a_contrast_without_its_questions_is_refused() -> None:

@@ -96,8 +96,10 @@ def written(run_folder: Path, rela_folder: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("report")
     gold = folder / "gold.wa"
     gold.write_text("0-0 1-1\n0-0\n0?0\n1-1\n0-0\n0-0\n")
-    text = f"{run_folder / 'test.de'},{run_folder / 'test.en'}"  # the other order: turned round
-    report([run_folder, rela_folder], data=text, gold=gold, out=folder / "report.html", examples=4, checkpoint="last")
+    text = f"{run_folder / 'test.de'},{run_folder / 'test.en'}"  # the other order: reversed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("entformer.analysis.figures.FORMATS", ("svg",))
+        report([run_folder, rela_folder], data=text, gold=gold, out=folder / "report.html", examples=4, checkpoint="last")
     return folder
 
 
@@ -171,9 +173,15 @@ def test_the_page_holds_the_data_and_asks_for_nothing(written: Path, data: dict[
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
 
 
-def test_every_figure_is_there_in_every_format(written: Path) -> None:
-    names = {path.name for path in (written / "figures").iterdir()}
-    assert names == {f"{name}.{kind}" for name in FIGURES for kind in FORMATS}
+def test_every_figure_is_drawn(written: Path) -> None:
+    assert {path.name for path in (written / "figures").iterdir()} == {f"{name}.svg" for name in FIGURES}
+
+
+def test_figures_have_every_format(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entformer.analysis.figures.FIGURES", {"density-by-layer": FIGURES["density-by-layer"]})
+    files = draw_figures(data, tmp_path)
+    assert [path.name for path in files] == [f"density-by-layer.{form}" for form in FORMATS]
+    assert [path.read_bytes()[:5] for path in files] == [b"\x89PNG\r", b"<?xml", b"%PDF-"]
 
 
 def test_figures_without_anything_to_show_are_left_out(

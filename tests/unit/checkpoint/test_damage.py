@@ -196,7 +196,6 @@ def test_temporary_files_are_removed_by_the_next_start(run: RunFolder) -> None:
         run.path / ".subwords.model.77.partial",
         run.validations / ".4.txt.0123abcd.tmp",
         run.averaged / ".average.json.0123abcd.tmp",
-        run.averaged / ".model.safetensors.tmp",
         run.checkpoint("4").path / ".state.json.0123abcd.tmp",
     ]
     for path in left:

@@ -73,7 +73,7 @@ def test_a_save_that_was_cut_off_leaves_nothing_that_counts(folder: RunFolder) -
     with pytest.raises(KeyboardInterrupt):
         folder.save(2, dies, {})
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000001"]
-    (folder.checkpoints / ".writing-step-00000003").mkdir()  # as kill -9 leaves it
+    (folder.checkpoints / ".step-00000003.77.partial").mkdir()  # as kill -9 leaves it
     assert [checkpoint.step for checkpoint in folder.complete()] == [1]
     assert folder.remove_incomplete() == ["step-00000003"]
 

@@ -56,20 +56,17 @@ def test_a_batch_is_what_it_says() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=80),
     st.integers(1, 200),
-    st.sampled_from(["max", "source", "target"]),
     st.one_of(st.none(), st.integers(1, 7)),
 )
 @settings(max_examples=100, deadline=None)
 def test_every_pair_comes_once_and_batches_stay_within_the_bound(
-    lengths: list[tuple[int, int]], tokens: int, count: str, most: int | None
+    lengths: list[tuple[int, int]], tokens: int, most: int | None
 ) -> None:
-    batches = TokenBatches(store_of(lengths), tokens=tokens, count=count, max_sentences=most)  # type: ignore[arg-type]
+    batches = TokenBatches(store_of(lengths), tokens=tokens, max_sentences=most)
     seen = []
     for batch in batches.epoch(3):
         rows, source = batch.source.shape
-        cost = {"source": source, "target": batch.target.shape[1] - 1}
-        cost["max"] = max(cost.values())
-        assert rows == 1 or rows * cost[count] <= tokens
+        assert rows == 1 or rows * max(source, batch.target.shape[1] - 1) <= tokens
         assert most is None or rows <= most
         for row, example in enumerate(batch.examples):
             assert int(batch.source_lengths[row]) == lengths[example][0] + 1
@@ -145,7 +142,6 @@ def test_wrong_arguments_are_named() -> None:
     for arguments, sentence in [
         ({"tokens": 0}, "tokens must be at least 1, got 0"),
         ({"max_sentences": 0}, "max_sentences must be at least 1"),
-        ({"count": "words"}, "count must be 'max', 'source' or 'target', got 'words'"),
         ({"rank": 2, "world_size": 2}, "rank must be between 0 and 1, got 2"),
     ]:
         with pytest.raises(ArgumentError, match=sentence):

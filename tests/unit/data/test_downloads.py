@@ -92,7 +92,9 @@ def test_wrong_checksum_is_an_error_and_leaves_no_file(web: Web, pinned: Dataset
     assert os.listdir(tmp_path / "pinned/downloads") == []
 
 
-def test_unreachable_server_names_the_remedy_and_keeps_what_arrived(pinned: DatasetInfo, tmp_path: Path) -> None:
+def test_unreachable_server_names_the_remedy_and_keeps_what_arrived(web: Web, pinned: DatasetInfo, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"/other/a\.tgz returned 404 Not Found; pass a local copy with --from DIR"):
+        fetch("pinned", tmp_path / "other", source=f"{web.url}/other")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -102,12 +104,6 @@ def test_unreachable_server_names_the_remedy_and_keeps_what_arrived(pinned: Data
     ):
         fetch("pinned", tmp_path, source=url)
     assert part.stat().st_size == 1000
-
-
-def test_missing_page_is_named(web: Web, pinned: DatasetInfo, tmp_path: Path) -> None:
-    web.files.clear()
-    with pytest.raises(DataError, match=r"/a\.tgz returned 404 Not Found; pass a local copy with --from DIR"):
-        fetch("pinned", tmp_path)
 
 
 # ---- a dataset -----------------------------------------------------------------------------------------------------------
@@ -133,6 +129,14 @@ def test_unpublished_checksums_are_recorded_and_then_compared(web: Web, known: D
     (tmp_path / "small/downloads/test.de.gz").unlink()
     web.files["test.de.gz"] = gzip.compress(b"other\n")
     with pytest.raises(DataError, match=r"test\.de\.gz has the SHA-256 .* \(recorded at the first download"):
+        fetch("small", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000], ids=range(5))
+def test_damaged_record_of_checksums_is_an_error(known: DatasetInfo, tmp_path: Path, text: str) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/checksums.json").write_text(text)
+    with pytest.raises(DataError, match=r"checksums\.json .*; delete it, and the checksums are recorded again\.$"):
         fetch("small", tmp_path)
 
 

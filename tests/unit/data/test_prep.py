@@ -45,17 +45,25 @@ def test_a_prepared_folder_gives_everything_back(corpus: Make, pairs: Good, tmp_
     assert opened.tokenized  # seen: " ." at the ends
 
 
-def test_an_empty_side_drops_the_pair_and_names_the_lines(corpus: Make, pairs: Good, tmp_path: Path) -> None:
+def test_training_pairs_are_filtered_and_held_out_text_is_not(corpus: Make, pairs: Good, tmp_path: Path) -> None:
     good = pairs(40)
-    good[3], good[7], good[9] = ("", good[3][1]), (good[7][0], "  \t"), ("", "")
-    report = prepare(corpus(good, [("", "leer"), ("x", "")]), tmp_path / "out", SMALL)
-    assert lines_left_out(report) == {"empty": [4, 8, 10]}
+    good[3], good[7] = ("", "leer"), (good[7][0], "  \t")
+    good[4] = ("a dog .", "der " * 48)
+    good[5] = ("dog", "der alte rote hund")  # short ones may differ in length
+    good[9] = ("Berlin", "Berlin")
+    good[11] = ("word " * 5000, "wort " * 5000)
+    held_out = [("", "leer"), ("x", ""), ("lang " * 3000 + ".", "long " * 3000 + ".")]
+    config = replace(SMALL, max_length=50)
+    report = prepare(corpus(good, held_out), tmp_path / "out", config)
+    assert lines_left_out(report) == {"empty": [4, 8], "identical": [10], "ratio": [5], "too long": [12]}
+    assert report.longest_seen >= 5000
     opened = Prepared.open(tmp_path / "out")
-    assert len(opened.store("train")) == 37
-    assert 4 not in opened.store("train").lines
-    # held-out text keeps every line
-    assert opened.text("valid") == (["", "x"], ["leer", ""])
+    assert opened.store("train").lines.tolist() == [n for n in range(1, 41) if n not in (4, 5, 8, 10, 12)]
+    assert opened.text("valid") == tuple(map(list, zip(*held_out, strict=True)))
     assert [len(ids) for ids in opened.store("valid")[0]] == [0, len(opened.subwords.encode("leer"))]
+    assert prepare(corpus(good), tmp_path / "kept", replace(config, keep_identical=True)).kept == report.kept + 1
+    with pytest.raises(DataError, match="source and target are equal in 40 of 40 lines; was one text given twice"):
+        prepare(corpus([(source, source) for source, _ in pairs(40)]), tmp_path / "never", SMALL)
 
 
 def test_a_mismatch_stops_before_anything_is_made(corpus: Make, pairs: Good, tmp_path: Path) -> None:
@@ -81,19 +89,6 @@ def test_nul_bytes_drop_the_pair_or_are_cleaned(corpus: Make, pairs: Good, tmp_p
     assert opened.subwords.decode(opened.store("train")[5][0]) == good[5][0]
     with pytest.raises(DataError, match=r"valid\.en:2: byte 2 of the line .* is a NUL.* --clean` removes it"):
         prepare(corpus(good, [("x", "y"), ("a\0b", "c")]), tmp_path / "never", SMALL)
-
-
-def test_long_and_uneven_pairs_are_counted_and_left_out(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    good = pairs(30)
-    good[4] = (good[4][0], "der " * 48)
-    good[5] = ("dog", "der alte rote hund")  # short ones may differ
-    good[11] = ("word " * 5000, "wort " * 5000)
-    held_out = [("lang " * 3000, "long " * 3000)]
-    report = prepare(corpus(good, held_out), tmp_path / "out", replace(SMALL, max_length=50))
-    assert lines_left_out(report) == {"ratio": [5], "too long": [12]}
-    assert report.longest_seen >= 5000
-    assert report.sides["source"].percentiles["100"] <= 50
-    assert len(Prepared.open(tmp_path / "out").store("valid")[0][0]) >= 3000  # held-out text is never filtered
 
 
 def test_a_large_corpus_is_never_whole_in_memory(
@@ -130,15 +125,6 @@ def test_overlap_is_reported_and_dedup_removes_it(corpus: Make, pairs: Good, tmp
     report = prepare(spec, tmp_path / "dedup", replace(SMALL, dedup=True))
     assert lines_left_out(report) == {"duplicate": [31, 32], "held out": [34]}
     assert report.kept == 31
-
-
-def test_identical_sides_are_left_out_unless_kept(corpus: Make, pairs: Good, tmp_path: Path) -> None:
-    good = [*pairs(30), ("Berlin", "Berlin"), ("OK", "OK")]
-    assert lines_left_out(prepare(corpus(good), tmp_path / "out", SMALL)) == {"identical": [31, 32]}
-    assert prepare(corpus(good), tmp_path / "kept", replace(SMALL, keep_identical=True)).kept == 32
-    copied = [(source, source) for source, _ in good]
-    with pytest.raises(DataError, match="source and target are equal in 32 of 32 lines; was one text given twice"):
-        prepare(corpus(copied), tmp_path / "never", SMALL)
 
 
 def test_malformed_tsv_rows_are_left_out_with_clean(pairs: Good, tmp_path: Path) -> None:

@@ -16,17 +16,8 @@ from entformer.errors import DataError
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.override import overridden_alphas
 from entformer.models.seq2seq import Seq2Seq
-from entformer.training.density_target import (
-    LEAST,
-    MEASURE_EVERY,
-    MOST,
-    DensityTarget,
-    Multiplier,
-    add_to_gradient,
-    measure,
-    reference_loss,
-    sample_of,
-)
+from entformer.nn.density_price import LEAST, MOST, Multiplier, add_to_gradient
+from entformer.training.density_target import MEASURE_EVERY, DensityTarget, measure, reference_loss, sample_of
 from entformer.training.recipe import Recipe
 
 HEADS = 2

@@ -104,6 +104,7 @@ def test_a_value_for_all_kinds_needs_to_take_effect_in_one(tmp_path: Path) -> No
 def test_a_setting_may_make_values_of_the_file_idle() -> None:
     settings = ["training.average=none", "model.attention.normalizer=softmax", "model.attention.alpha=null"]
     assert load_recipe("multi30k-entmax", settings).training.average == "none"
+    assert load_recipe("multi30k-entmax", [f"model.{kind}.alpha=1.5" for kind in ("encoder", "decoder", "cross")])
     with pytest.raises(ArgumentError, match=r"^--set training\.average_count=3: training\.average_count has no effect"):
         load_recipe("multi30k-entmax", [*settings, "training.average_count=3"])
 

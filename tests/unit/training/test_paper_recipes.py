@@ -1,5 +1,6 @@
-"""Recipes of the papers: the ablations of ReLA and the baselines give models that train; runs of earlier versions resume."""
+"""Recipes of the papers: ReLA's published figures, its ablations and the baselines train; runs of earlier versions resume."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,23 @@ from entformer.training.resume import as_begun, changes
 TINY = [f"model.{key}={value}" for key, value in {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "hidden": 16}.items()]
 TINY += ["model.heads=4"]
 SPAN = "{normalizer: adaptive_span, options: {max_span: 64}}"
+
+
+def test_the_published_rela_recipe() -> None:
+    recipe = load_recipe("wmt14-en-de-rela")
+    model, training, decoding = recipe.model, recipe.training, recipe.decoding
+    assert (model.encoder_layers, model.decoder_layers, model.heads, model.width, model.hidden) == (6, 6, 8, 512, 2048)
+    assert (model.norm, model.label_smoothing) == ("post", 0.1)
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.1, 0.1, 0.1)
+    for attention in model.kinds.values():
+        assert (attention.normalizer, attention.output_norm, attention.output_norm_per_head) == ("rela", "gated", False)
+    assert training.tokens * training.accumulate == 25_000
+    assert (training.warmup, training.steps, training.schedule, training.clip) == (4000, 300_000, "inverse_sqrt", None)
+    assert training.lr == pytest.approx(1.0 / math.sqrt(512 * 4000))  # noam with a factor of 1
+    assert (training.betas, training.eps) == ((0.9, 0.98), 1e-8)
+    assert (training.average, training.average_count) == ("last", 5)
+    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_alpha) == (4, "gnmt", 0.6)
+    assert (recipe.data.vocab_size, recipe.data.max_length) == (32_000, 256)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 (() => {
   "use strict";
 
-  const { el } = Dom;
-  const at = (id) => document.getElementById(id);
-  const put = (id, ...nodes) => at(id).replaceChildren(...nodes.filter(Boolean));
+  const { el, at, put } = Dom;
   const report = JSON.parse(at("entformer-data").textContent);
   const runs = report.runs.map((one) => ({ ...one, measures: report.measures }));
   const alphas = new Map(); // "run index/key" -> alpha
@@ -15,7 +13,7 @@
   const sentence = () => run().sentences[state.sentence];
 
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
-  const inspector = Inspector.create({ onAlpha: changeAlpha, onStep: stepHead, onExample: openExample });
+  const inspector = Inspector.create({ onAlpha: changeAlpha, onOpen: (key) => open(key, false), onExample: openExample });
   const table = HeadTable.create({ onOpen: (key) => open(key, true), onExample: openExample });
   const paths = AlphaPaths.create({ onOpen: (key) => open(key, true) });
   const compare = Compare.create({
@@ -74,14 +72,7 @@
     paths.choose(key);
     inspect();
     remember();
-    if (!go) return;
-    Dom.reveal(at("one-head"));
-    inspector.focus();
-  }
-
-  function stepHead(by) {
-    const keys = [...document.querySelectorAll("#grid .head")].map((node) => node.dataset.key);
-    open(keys[(keys.indexOf(state.key) + by + keys.length) % keys.length], false);
+    if (go) inspector.focus();
   }
 
   // A role's example is an index into the run's sentences.
@@ -116,8 +107,7 @@
   }
 
   function showGrid() {
-    heads.show({ run: run(), sentence: sentence(), rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: run(), rowsOf, alphaNow, key: state.key });
   }
 
   function showPaths() {
@@ -135,28 +125,22 @@
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
   function fillSentences() {
-    at("sentence-choice").replaceChildren(
-      ...run().sentences.map((one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110))),
-    );
+    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110));
+    put("sentence-choice", ...run().sentences.map(option));
   }
 
   function showSentence() {
     at("sentence-choice").value = state.sentence;
     const one = sentence();
-    const [from, to] = run().languages;
-    at("sentence-text").replaceChildren(
-      ...(one
-        ? [
-            el("p", { lang: from }, el("small", {}, from), el("span", {}, one.source_text)),
-            el("p", { lang: to }, el("small", {}, to), el("span", {}, one.target_text)),
-            el(
-              "p",
-              { class: "note" },
-              `Sentence ${one.id}: ${one.source.length} source and ${one.target.length} target tokens; reason: ${one.why}.`,
-            ),
-            ...(Data.dropped(one) ? [el("p", { class: "note", id: "dropped" }, Data.dropped(one))] : []),
-          ]
-        : [el("p", { class: "note" }, "This report has no sentences.")]),
+    if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
+    const text = (lang, words) => el("p", { lang }, el("small", lang), el("span", words));
+    const sizes = `${one.source.length} source and ${one.target.length} target tokens`;
+    put(
+      "sentence-text",
+      text(run().languages[0], one.source_text),
+      text(run().languages[1], one.target_text),
+      el("p.note", `Sentence ${one.id}: ${sizes}; reason: ${one.why}.`),
+      Data.dropped(one) && el("p", { class: "note", id: "dropped" }, Data.dropped(one)),
     );
   }
 
@@ -209,7 +193,7 @@
     put("cards", Summary.cards(runs));
     put("settings", Summary.settings(runs));
     put("alignment", Summary.alignment(runs));
-    at("glossary").replaceChildren(...Summary.glossary(report.measures).flat());
+    put("glossary", ...Summary.glossary(report.measures).flat());
   }
 
   function start() {

@@ -31,7 +31,7 @@ const Charts = (() => {
     const yForm = options.yForm || String;
     const xTicks = options.xTicks || ticks(...xs);
     const yTicks = options.yTicks || ticks(...ys, 4);
-    const plot = svg("g", {});
+    const plot = svg("g");
     const image = svg(
       "svg",
       { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label },
@@ -57,9 +57,9 @@ const Charts = (() => {
   const integers = (from, to) => Array.from({ length: to - from + 1 }, (_, index) => from + index);
 
   // Counts over equal bins from x[0] to x[1]; heights are fractions of all, up to `top`. A higher bar is cut and labeled.
-  function histogram(counts, { x, top, color, label, xForm, markForm = xForm, xTitle, mark }) {
+  function histogram(counts, { x, top, color, label, xForm, markForm, mark }) {
     const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-    const chart = frame({ height: 150, x, y: [0, top], xForm, xTitle, yForm: percent, yTicks: ticks(0, top, 3), label });
+    const chart = frame({ height: 150, x, y: [0, top], xForm, yForm: percent, yTicks: ticks(0, top, 3), label });
     const size = (x[1] - x[0]) / counts.length;
     counts.forEach((count, bin) => {
       const start = x[0] + bin * size;
@@ -80,25 +80,16 @@ const Charts = (() => {
             height: Math.max(chart.y(0) - high, 0),
             fill: color,
           },
-          svg("title", {}, `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${Numbers.percent(count / total)}`),
+          svg("title", `${start.toFixed(2)} to ${(start + size).toFixed(2)}: ${Numbers.percent(count / total)}`),
         ),
       );
     });
-    if (!Numbers.missing(mark)) {
-      chart.plot.append(
-        svg("line", { class: "mean", x1: chart.x(mark), x2: chart.x(mark), y1: chart.margin.top - 2, y2: chart.y(0) }),
-        svg(
-          "text",
-          {
-            class: "mean-text",
-            x: chart.x(mark) + (mark > (x[0] + x[1]) / 2 ? -5 : 5),
-            y: chart.margin.top + 6,
-            "text-anchor": mark > (x[0] + x[1]) / 2 ? "end" : "start",
-          },
-          `mean ${(markForm || String)(mark)}`,
-        ),
-      );
-    }
+    const [at, left] = [chart.x(mark), mark > (x[0] + x[1]) / 2];
+    const position = { x: at + (left ? -5 : 5), y: chart.margin.top + 6, "text-anchor": left ? "end" : "start" };
+    chart.plot.append(
+      svg("line.mean", { x1: at, x2: at, y1: chart.margin.top - 2, y2: chart.y(0) }),
+      svg("text.mean-text", position, `mean ${markForm(mark)}`),
+    );
     return chart.svg;
   }
 
@@ -111,38 +102,27 @@ const Charts = (() => {
   const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
   const SHAPES = [
-    (x, y) => svg("circle", { cx: x, cy: y, r: 4 }),
-    (x, y) => svg("rect", { x: x - 3.6, y: y - 3.6, width: 7.2, height: 7.2 }),
-    (x, y) => svg("path", { d: `M${x} ${y - 4.8}L${x + 4.6} ${y + 3.6}H${x - 4.6}Z` }),
-    (x, y) => svg("path", { d: `M${x} ${y - 5}L${x + 5} ${y}L${x} ${y + 5}L${x - 5} ${y}Z` }),
+    (x, y) => ["circle", { cx: x, cy: y, r: 4 }],
+    (x, y) => ["rect", { x: x - 3.6, y: y - 3.6, width: 7.2, height: 7.2 }],
+    (x, y) => ["path", { d: `M${x} ${y - 4.8}L${x + 4.6} ${y + 3.6}H${x - 4.6}Z` }],
+    (x, y) => ["path", { d: `M${x} ${y - 5}L${x + 5} ${y}L${x} ${y + 5}L${x - 5} ${y}Z` }],
   ];
-  function shape(index, x, y, color) {
-    const node = SHAPES[index % SHAPES.length](x, y);
-    node.setAttribute("fill", color);
-    return node;
+  function shape(index, x, y, fill, properties, title) {
+    const [name, geometry] = SHAPES[index % SHAPES.length](x, y);
+    return svg(name, { ...geometry, fill, ...properties }, title && svg("title", title));
   }
 
   // The color, dash and shape of each run.
   function runLegend(runs) {
     return el(
-      "div",
-      { class: "legend runs" },
+      "div.flow.legend.runs",
       runs.map((run, index) =>
         el(
           "span",
-          {},
           svg(
             "svg",
             { viewBox: "0 0 34 12", width: 34, height: 12, "aria-hidden": "true" },
-            svg("line", {
-              x1: 1,
-              x2: 33,
-              y1: 6,
-              y2: 6,
-              stroke: Colors.run(index),
-              "stroke-width": 2,
-              "stroke-dasharray": Colors.dash(index),
-            }),
+            svg("path", { d: "M1 6H33", stroke: Colors.run(index), "stroke-width": 2, "stroke-dasharray": Colors.dash(index) }),
             shape(index, 17, 6, Colors.run(index)),
           ),
           run.name,
@@ -152,7 +132,7 @@ const Charts = (() => {
   }
 
   const figure = (title, text, ...content) =>
-    el("figure", { class: "chart-block" }, el("figcaption", {}, el("h3", {}, title), el("p", {}, text)), content);
+    el("figure.chart-block", el("figcaption", el("h3", title), el("p", text)), content);
 
   return { frame, histogram, counts, path, shape, ticks, percent, integers, runLegend, figure };
 })();

@@ -56,5 +56,5 @@ const Colors = (() => {
   const dash = (index) => DASHES[index % DASHES.length];
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token, ALPHA };
+  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token };
 })();

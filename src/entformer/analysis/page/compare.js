@@ -30,10 +30,9 @@ const Compare = (() => {
     const attnTypes = Data.allAttnTypes(runs);
     if (runs.length === 1) {
       return el(
-        "div",
-        { class: "chart-row" },
+        "div.chart-row",
         attnTypes.map((attnType) =>
-          el("div", {}, el("h4", {}, Data.ATTENTION_TITLES[attnType]), draw(runs[0], Data.headsOf(runs[0], attnType), attnType, 0)),
+          el("div", el("h4", Data.ATTENTION_TITLES[attnType]), draw(runs[0], Data.headsOf(runs[0], attnType), attnType, 0)),
         ),
       );
     }
@@ -41,17 +40,28 @@ const Compare = (() => {
       "div",
       { class: "matrix", style: { "--runs": runs.length } },
       attnTypes.map((attnType) => [
-        el("h4", { class: "type-name" }, Data.ATTENTION_TITLES[attnType]),
+        el("h4.type-name", Data.ATTENTION_TITLES[attnType]),
         runs.map((run, index) =>
           el(
-            "div",
-            { class: "one" },
+            "div.one",
             el("p", { class: "run-name", style: { color: Colors.run(index) } }, run.name),
-            draw(run, Data.headsOf(run, attnType), attnType, index) || el("p", { class: "note" }, "–"),
+            draw(run, Data.headsOf(run, attnType), attnType, index) || el("p.note", "–"),
           ),
         ),
       ]),
     );
+  }
+
+  // A histogram for each attention type and shown run, on one scale; the mean of the values is marked.
+  function histograms(runs, shown, { values, counts, label, ...options }) {
+    const all = shown.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => counts(Data.headsOf(run, attnType))));
+    const top = Math.min(1, tallest(all));
+    return matrix(shown, (run, heads, attnType) => {
+      const mark = Data.mean(values(heads));
+      if (mark === null) return null;
+      const text = `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: ${label(heads)} ${options.markForm(mark)}`;
+      return Charts.histogram(counts(heads), { ...options, top, mark, color: Colors.run(runs.indexOf(run)), label: text });
+    });
   }
 
   // A fixed alpha is the same in all heads; a learned one has a path or differs between heads.
@@ -70,59 +80,35 @@ const Compare = (() => {
   function alphas(runs) {
     const learning = runs.filter(learnsAlpha);
     if (!learning.length) return null;
-    const values = (run, attnType) =>
-      Data.headsOf(run, attnType)
-        .map((head) => head.alpha)
-        .filter((alpha) => !Numbers.missing(alpha));
-    const all = learning.flatMap((run) => run.heads.map((head) => head.alpha ?? 1));
+    const values = (heads) => heads.map((head) => head.alpha).filter((alpha) => !Numbers.missing(alpha));
+    const x = [1, Math.max(2, ...learning.flatMap((run) => values(run.heads)))];
     const only = runs.length > 1 && learning.length === 1 ? ` Only ${learning[0].name} learns it.` : "";
-    const range = [1, Math.max(2, ...all)];
-    const top = Math.min(
-      1,
-      tallest(learning.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => Charts.counts(values(run, attnType), range, BINS)))),
-    );
     return Charts.figure(
       "Learned α",
       `The fraction of heads at each α: 1 is softmax, 2 is sparsemax.${only}${learning.map(fromStart).join("")}`,
-      matrix(learning, (run, heads, attnType) => {
-        const own = values(run, attnType);
-        return (
-          own.length &&
-          Charts.histogram(Charts.counts(own, range, BINS), {
-            x: range,
-            top,
-            color: Colors.run(runs.indexOf(run)),
-            xForm: (value) => value.toFixed(1),
-            markForm: Numbers.alpha,
-            mark: Data.mean(own),
-            label: `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: ${own.length} heads, mean alpha ${Numbers.alpha(Data.mean(own))}`,
-          })
-        );
+      histograms(runs, learning, {
+        values,
+        counts: (heads) => Charts.counts(values(heads), x, BINS),
+        label: (heads) => `${values(heads).length} heads, mean alpha`,
+        x,
+        xForm: (value) => value.toFixed(1),
+        markForm: Numbers.alpha,
       }),
     );
   }
 
   function densities(runs) {
-    const top = Math.min(1, tallest(runs.flatMap((run) => Data.allAttnTypes(runs).map((attnType) => summed(Data.headsOf(run, attnType))))));
     return Charts.figure(
       "How dense attention is",
       "The fraction of heads and sentences at each density: visible keys with nonzero weight, averaged over the queries of the " +
         "sentence. Softmax is one bar at 100%.",
-      matrix(runs, (run, heads, attnType, index) => {
-        const counts = summed(heads);
-        const mean = Data.mean(heads.map((head) => head.density));
-        return (
-          counts.length &&
-          Charts.histogram(counts, {
-            x: [0, 1],
-            top,
-            color: Colors.run(index),
-            xForm: Charts.percent,
-            markForm: Numbers.percent,
-            mark: mean,
-            label: `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: mean density ${Numbers.percent(mean)}`,
-          })
-        );
+      histograms(runs, runs, {
+        values: (heads) => heads.map((head) => head.density),
+        counts: summed,
+        label: () => "mean density",
+        x: [0, 1],
+        xForm: Charts.percent,
+        markForm: Numbers.percent,
       }),
     );
   }
@@ -157,7 +143,7 @@ const Compare = (() => {
             svg(
               "circle",
               { class: "dot", cx: chart.x(head.layer), cy: chart.y(head.density), r: 4, fill: color },
-              svg("title", {}, `${Data.keyOf(head)}: ${Numbers.percent(head.density)}`),
+              svg("title", `${Data.keyOf(head)}: ${Numbers.percent(head.density)}`),
             ),
           ),
         );
@@ -201,11 +187,9 @@ const Compare = (() => {
           svg("line", { class: "rule", x1: chart.x(0), x2: chart.x(1), y1: chart.y(index), y2: chart.y(index) }),
         );
         for (const head of heads) {
-          const node = Charts.shape(index, chart.x(head[offset]), chart.y(index), Colors.run(index));
-          node.setAttribute("class", head === best ? "dot best" : "dot");
-          node.addEventListener("click", () => onOpen(index, Data.keyOf(head)));
-          node.append(svg("title", {}, `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`));
-          chart.plot.append(node);
+          const open = { class: head === best ? "dot best" : "dot", onclick: () => onOpen(index, Data.keyOf(head)) };
+          const title = `${run.name} ${Data.keyOf(head)}: ${Numbers.percent(head[offset])}`;
+          chart.plot.append(Charts.shape(index, chart.x(head[offset]), chart.y(index), Colors.run(index), open, title));
         }
         if (best) {
           const near = best[offset] > 0.5;
@@ -225,8 +209,7 @@ const Compare = (() => {
       });
       return el(
         "div",
-        {},
-        el("h4", {}, `On ${name}`),
+        el("h4", `On ${name}`),
         chart.svg,
         runs.map((run, index) => counted(run, number, runs.length > 1 && Colors.run(index))),
       );
@@ -236,7 +219,7 @@ const Compare = (() => {
       "Each mark is a self-attention head: the median weight it puts on a fixed offset. " +
         "The head with the highest confidence of each run is named. Heads of 40% or more are counted.",
       Charts.runLegend(runs),
-      el("div", { class: "chart-row" }, panels),
+      el("div.chart-row", panels),
     );
   }
 
@@ -256,18 +239,16 @@ const Compare = (() => {
       "The best previous-token head",
       "In the encoder of each run, on the sentence chosen above. Blank is exactly 0.",
       el(
-        "div",
-        { class: "best-heads" },
+        "div.best-heads",
         found.map(({ run, index, head, rows }) =>
           Heads.card(
             rows,
             () => onOpen(index, Data.keyOf(head)),
             el("span", { class: "run-name", style: { color: Colors.run(index) } }, run.name),
             el(
-              "span",
-              { class: "facts" },
+              "span.facts",
               Heads.chip(Data.alphaOf(run, head), false),
-              el("span", {}, `${Data.keyOf(head)} · ${Numbers.percent(head[PREVIOUS])}`),
+              el("span", `${Data.keyOf(head)} · ${Numbers.percent(head[PREVIOUS])}`),
             ),
           ),
         ),
@@ -277,8 +258,8 @@ const Compare = (() => {
 
   // onOpen(run index, key).
   function create({ onOpen }) {
-    const element = el("div", { class: "compare" });
-    const onSentence = el("div", {});
+    const element = el("div.compare");
+    const onSentence = el("div");
 
     function show(runs, sentenceId) {
       element.replaceChildren(

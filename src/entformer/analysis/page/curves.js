@@ -98,7 +98,7 @@ const Curves = (() => {
       const next = lengths[Math.min(Math.max(lengths.indexOf(at) + step, 0), lengths.length - 1)];
       onRead(next);
     });
-    return { element: el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, title)), chart.svg), mark };
+    return { element: el("figure.curve", el("figcaption", el("h3", title)), chart.svg), mark };
   }
 
   // Hollow dots tell methods apart where there are more of them than colors.
@@ -114,5 +114,5 @@ const Curves = (() => {
       hollow && dot(13, 5, 3.4, color, true),
     );
 
-  return { draw, sample, compact };
+  return { draw, sample };
 })();

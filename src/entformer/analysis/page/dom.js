@@ -6,7 +6,7 @@ const Dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
   function fill(node, properties, children) {
-    for (const [name, value] of Object.entries(properties || {})) {
+    for (const [name, value] of Object.entries(properties)) {
       if (value === null || value === undefined || (value === false && !name.startsWith("aria-"))) continue;
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
       else if (name === "style") for (const [key, setting] of Object.entries(value)) node.style.setProperty(key, setting);
@@ -16,9 +16,18 @@ const Dom = (() => {
     return node;
   }
 
-  const el = (name, properties, ...children) => fill(document.createElement(name), properties, children);
+  // (name, properties, children): the name may have classes, as "p.note"; properties may be omitted.
+  const builder = (create) => (name, ...content) => {
+    const [tag, ...classes] = name.split(".");
+    const properties = content[0]?.constructor === Object ? content.shift() : {};
+    return fill(create(tag), classes.length ? { class: classes.join(" "), ...properties } : properties, content);
+  };
+  const el = builder((tag) => document.createElement(tag));
   const button = (text, onclick, properties) => el("button", { type: "button", onclick, ...properties }, text);
-  const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
+  const svg = builder((tag) => document.createElementNS(SVG, tag));
+
+  const at = (id) => document.getElementById(id);
+  const put = (id, ...nodes) => at(id).replaceChildren(...nodes.filter(Boolean));
 
   // A part of the page that scrolls sideways by itself.
   const scroll = (label, ...content) =>
@@ -31,11 +40,10 @@ const Dom = (() => {
     return el(
       "table",
       properties,
-      caption && el("caption", { class: "unseen" }, caption),
-      titles && el("thead", {}, el("tr", {}, titles.map((title) => cell("th", "col", title)))),
+      caption && el("caption.unseen", caption),
+      titles && el("thead", el("tr", titles.map((title) => cell("th", "col", title)))),
       el(
         "tbody",
-        {},
         rows.map(({ cells, ...own }) =>
           el("tr", own, cells.map((content, index) => (index ? cell("td", null, content) : cell("th", "row", content)))),
         ),
@@ -68,6 +76,16 @@ const Dom = (() => {
   function focusOnly(items, target) {
     for (const item of items) item.tabIndex = item === target ? 0 : -1;
     target.focus();
+  }
+
+  // A group of tokens: work(index) when the pointer, the focus or a tap comes to one.
+  function onChoice(container, selector, work) {
+    const choose = (event) => {
+      const item = event.target.closest(selector);
+      if (item) work(Number(item.dataset.index));
+    };
+    for (const name of ["pointerover", "focusin", "click"]) container.addEventListener(name, choose);
+    roving(container, selector);
   }
 
   // Runs jobs in slices, so that the page stays responsive; a later call with the same owner stops an earlier one.
@@ -109,11 +127,10 @@ const Dom = (() => {
       box.scrollTop = above + node.offsetHeight - box.clientHeight;
   }
 
-  const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-
   function reveal(node) {
-    node.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    node.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
   }
 
-  return { el, button, svg, scroll, table, roving, inSlices, perFrame, keepInView, reveal };
+  return { el, button, svg, at, put, scroll, table, roving, onChoice, inSlices, perFrame, keepInView, reveal };
 })();

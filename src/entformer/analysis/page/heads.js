@@ -48,18 +48,18 @@ const Heads = (() => {
 
   // onOpen(key): a head was chosen.
   function create({ onOpen }) {
-    const element = el("div", { class: "panels" });
+    const element = el("div.columns");
     let content = null;
     let buttons = new Map();
 
-    // {run, sentence, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}}
+    // {run, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}, key: the chosen head}
     function show(next) {
       content = next;
       buttons = new Map();
       element.replaceChildren(...Data.attnTypes(next.run).map((attnType) => panel(attnType)));
-      const first = buttons.values().next().value;
-      if (first) first.tabIndex = 0;
-      redraw();
+      choose(next.key);
+      const jobs = [...buttons].map(([key, node]) => () => paint(key, node));
+      Dom.inSlices("thumbnails", jobs);
     }
 
     function panel(attnType) {
@@ -74,13 +74,12 @@ const Heads = (() => {
       });
       for (const layer of layers) {
         const own = heads.filter((head) => head.layer === layer).sort((a, b) => a.head - b.head);
-        grid.append(el("div", { class: "layer" }, el("span", { class: "layer-name" }, `layer ${layer}`), own.map(button)));
+        grid.append(el("div.layer", el("span.layer-name", `layer ${layer}`), own.map(button)));
       }
       Dom.roving(grid, ".head", () => widest);
       return el(
-        "section",
-        { class: "panel" },
-        el("h3", {}, Data.ATTENTION_TITLES[attnType], el("small", {}, (content.run.normalizers || {})[attnType] || "")),
+        "section.panel",
+        el("h3", Data.ATTENTION_TITLES[attnType], el("small", (content.run.normalizers || {})[attnType] || "")),
         grid,
       );
     }
@@ -91,7 +90,7 @@ const Heads = (() => {
         "button",
         { type: "button", class: "head", "data-key": key, tabindex: -1, onclick: () => onOpen(key) },
         el("canvas", { class: "thumbnail", "aria-hidden": "true" }),
-        el("span", { class: "facts" }),
+        el("span.facts"),
       );
       buttons.set(key, node);
       label(node, head);
@@ -105,23 +104,12 @@ const Heads = (() => {
       const density = rows ? Data.density(rows) : head.density;
       node
         .querySelector(".facts")
-        .replaceChildren(chip(alpha, changed), el("span", { class: "density" }, Numbers.percent(density)));
+        .replaceChildren(chip(alpha, changed), el("span.density", Numbers.percent(density)));
       node.setAttribute(
         "aria-label",
         `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : Numbers.alpha(alpha)}, density ${Numbers.percent(density)}`,
       );
       node.title = `${key} · density ${Numbers.percent(density)}`;
-    }
-
-    function redraw() {
-      Dom.inSlices(
-        "thumbnails",
-        [...buttons].map(
-          ([key, node]) =>
-            () =>
-              paint(key, node),
-        ),
-      );
     }
 
     function paint(key, node) {
@@ -144,7 +132,7 @@ const Heads = (() => {
       }
     }
 
-    return { element, show, redraw, refresh, choose };
+    return { element, show, refresh, choose };
   }
 
   return { create, chip, card };

@@ -35,19 +35,17 @@ const Heatmap = (() => {
   // onPick(row, column): the pointer or the arrow keys went to that cell.
   function create({ onPick }) {
     const canvas = el("canvas", { tabindex: 0, role: "img" });
-    const spacer = el("div", { class: "spacer" }, canvas);
-    const scroller = el("div", { class: "scroller" }, spacer);
+    const spacer = el("div.spacer", canvas);
+    const scroller = el("div.scroller", spacer);
     const tip = el("div", { class: "tip", role: "status", hidden: true });
-    const zoom = (label, text, work) =>
-      el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: work }, text);
+    const zoom = (label, text, work) => Dom.button(text, work, { class: "quiet", "aria-label": label, title: label });
     const tools = el(
-      "div",
-      { class: "zoom" },
+      "div.zoom",
       zoom("Smaller cells", "−", () => resize(cell / 1.4)),
       zoom("Larger cells", "+", () => resize(cell * 1.4)),
       zoom("Fit the width", "fit", () => resize(0)),
     );
-    const element = el("div", { class: "heatmap" }, tools, el("div", { class: "frame" }, scroller, tip));
+    const element = el("div.heatmap", tools, el("div.frame", scroller, tip));
     const context = canvas.getContext("2d");
     let content = null;
     let picked = { row: 0, column: -1 };
@@ -134,8 +132,6 @@ const Heatmap = (() => {
       context.beginPath();
       context.rect(left, top, view.width, view.height);
       context.clip();
-      const gap = cell >= 8 ? 1 : 0;
-      context.fillStyle = Colors.token("--zero");
       const pattern = cell >= 5 && !rows.cut ? hatch(context) : null;
       for (const style of [Colors.token("--zero"), pattern]) {
         if (!style) continue;
@@ -159,7 +155,7 @@ const Heatmap = (() => {
           }
         }
       }
-      if (gap) grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0);
+      if (cell >= 8) grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0);
       outline(x0, y0);
       context.restore();
       if (cell >= LABELED) write(firstRow, lastRow, firstColumn, lastColumn, x0, y0, view);
@@ -274,7 +270,7 @@ const Heatmap = (() => {
       draw();
     }
 
-    return { element, show, mark, redraw: draw };
+    return { element, show, mark };
   }
 
   return { create };

@@ -15,11 +15,11 @@ const Inspector = (() => {
     return `Computed here from this head's scores. Density on this sentence: ${Numbers.percent(Data.density(rows))}.`;
   }
 
-  // onAlpha(key, alpha or null), onStep(+1 or -1) to the next head, onExample(key, sentence index), onRow(row): another query.
+  // onAlpha(key, alpha or null), onOpen(key): the next head, onExample(key, sentence index), onRow(row): another query.
   // Another page may set the note below the slider, its highest alpha, more controls, the title of the measures, and hide roles.
   function create({
     onAlpha,
-    onStep,
+    onOpen,
     onExample,
     onRow = () => {},
     noteOf = storedNote,
@@ -35,8 +35,8 @@ const Inspector = (() => {
     let readsPredicted = false;
 
     const title = el("h3", { id: "head-title", tabindex: -1 });
-    const code = el("code", {});
-    const own = el("span", { class: "own" });
+    const code = el("code");
+    const own = el("span.own");
     const tokens = Tokens.create({ onQuery: (next) => pick(next) });
     const heatmap = Heatmap.create({ onPick: (next, column) => pick(next, column) });
     const lines = Lines.create({ onQuery: (next) => pick(next) });
@@ -47,8 +47,7 @@ const Inspector = (() => {
       viewButton("lines", "Lines"),
     );
     const rowsAs = el(
-      "label",
-      { class: "check" },
+      "label.check",
       el("input", {
         type: "checkbox",
         onchange: (event) => {
@@ -58,15 +57,15 @@ const Inspector = (() => {
       }),
       "name rows by the token predicted",
     );
+    const [small, large] = [el("i.swatch"), el("i.swatch")];
     const legend = el(
-      "div",
-      { class: "legend" },
-      el("span", { class: "without" }, el("i", { class: "swatch zero" }), el("span", {}, "exactly 0")),
-      el("span", {}, el("i", { class: "swatch small" }), "small"),
-      el("span", {}, el("i", { class: "swatch large" }), el("span", { class: "largest" }, "1")),
-      el("span", { class: "future" }, el("i", { class: "swatch" }), "not visible"),
+      "div.flow.legend",
+      el("span.without", el("i.swatch.zero"), el("span", "exactly 0")),
+      el("span", small, "small"),
+      el("span", large, el("span.largest", "1")),
+      el("span.future", el("i.swatch"), "not visible"),
     );
-    const figure = el("div", { class: "figure" });
+    const figure = el("div.figure");
     const slider = el("input", {
       type: "range",
       id: "alpha-slider",
@@ -81,8 +80,7 @@ const Inspector = (() => {
     const ticks = el("div", { class: "ticks", "aria-hidden": "true" });
     const note = el("p", { class: "note", id: "alpha-note" });
     const control = el(
-      "div",
-      { class: "alpha-control" },
+      "div.alpha-control",
       el("label", { for: "alpha-slider" }, "What if α were ", output, "?"),
       reset,
       slider,
@@ -90,36 +88,39 @@ const Inspector = (() => {
       controls,
       note,
     );
-    const measures = el("dl", { class: "measures" });
-    const roles = el("div", { class: "roles" });
+    const measures = el("dl.measures");
+    const roles = el("div.flow.roles");
 
     const element = el(
       "article",
       { class: "inspector", "aria-labelledby": "head-title" },
       el(
         "header",
-        {},
-        el("div", { class: "naming" }, title, el("p", {}, code, own)),
+        el("div.naming", title, el("p.flow", code, own)),
         el(
-          "div",
-          { class: "steps" },
-          button("←", () => onStep(-1), { class: "quiet", "aria-label": "Previous head" }),
-          button("→", () => onStep(1), { class: "quiet", "aria-label": "Next head" }),
+          "div.steps",
+          button("←", () => step(-1), { class: "quiet", "aria-label": "Previous head" }),
+          button("→", () => step(1), { class: "quiet", "aria-label": "Next head" }),
         ),
       ),
       el(
-        "div",
-        { class: "sides" },
-        el("div", { class: "side figure-side" }, el("div", { class: "bar-above" }, switches, rowsAs), figure, legend),
-        el("div", { class: "side" }, control, tokens.element),
+        "div.sides",
+        el("div.side.figure-side", el("div.flow.bar-above", switches, rowsAs), figure, legend),
+        el("div.side", control, tokens.element),
       ),
-      el(
-        "div",
-        { class: "below" },
-        el("div", {}, el("h4", {}, scope), measures),
-        withRoles && el("div", {}, el("h4", {}, "Head roles"), roles),
-      ),
+      el("div.below", el("div", el("h4", scope), measures), withRoles && el("div", el("h4", "Head roles"), roles)),
     );
+
+    function step(by) {
+      const keys = content.run.heads.map(Data.keyOf);
+      onOpen(keys[(keys.indexOf(content.key) + by + keys.length) % keys.length]);
+    }
+
+    // Scrolls to the inspector and moves the focus there.
+    function focus() {
+      Dom.reveal(element.parentElement);
+      title.focus({ preventScroll: true });
+    }
 
     function viewButton(name, text) {
       const choose = () => {
@@ -178,7 +179,7 @@ const Inspector = (() => {
       measures.replaceChildren(
         ...run.measures.heads
           .filter(({ name }) => name !== "alpha" && !Numbers.missing(head[name]))
-          .map((one) => el("div", { title: one.text }, el("dt", {}, one.label), el("dd", {}, Numbers.measure(one, head[one.name])))),
+          .map((one) => el("div", { title: one.text }, el("dt", one.label), el("dd", Numbers.measure(one, head[one.name])))),
       );
       if (withRoles) roles.replaceChildren(...Roles.buttons(head, (example) => onExample(content.key, example)));
     }
@@ -192,9 +193,11 @@ const Inspector = (() => {
       tokens.element.hidden = !rows;
       legend.hidden = view === "lines";
       if (!rows) {
-        figure.replaceChildren(el("p", { class: "note" }, "The weights of this head are not stored for this sentence."));
+        figure.replaceChildren(el("p.note", "The weights of this head are not stored for this sentence."));
         return;
       }
+      small.style.background = Colors.weight(0);
+      large.style.background = Colors.weight(1);
       const [swatch, meaning] = legend.querySelector(".without").children;
       swatch.classList.toggle("zero", !rows.cut);
       meaning.textContent = Data.restText(rows);
@@ -233,7 +236,7 @@ const Inspector = (() => {
       else lines.mark(row);
     }
 
-    return { element, show, mark, repaint: () => content && show(content), focus: () => title.focus({ preventScroll: true }) };
+    return { element, show, mark, focus, repaint: () => content && show(content) };
   }
 
   const kept = new WeakMap();

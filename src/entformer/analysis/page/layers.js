@@ -26,9 +26,8 @@ const Layers = (() => {
     }));
     const titles = ["Layer", ...columns.map(({ title, text }) => el("th", { scope: "col", title: text }, title))];
     return el(
-      "div",
-      { class: "layer-table" },
-      el("h3", {}, "Layers"),
+      "div.layer-table",
+      el("h3", "Layers"),
       Dom.scroll("Table of layers", Dom.table({ caption: "All layers with their measures", titles, rows })),
     );
   }
@@ -58,11 +57,11 @@ const Layers = (() => {
         svg("path", { d: Charts.path(points), class: "line", stroke: color, "stroke-dasharray": Colors.dash(index) }),
         ...points.map(([x, y, layer]) => {
           const text = `${run.name}, layer ${layer.layer}: ${Numbers.measure(measure, layer[measure.name])}`;
-          return svg("g", {}, Charts.shape(index, x, y, color), svg("title", {}, text));
+          return svg("g", Charts.shape(index, x, y, color), svg("title", text));
         }),
       );
     });
-    return el("div", {}, el("h4", {}, Data.ATTENTION_TITLES[attnType]), frame.svg);
+    return el("div", el("h4", Data.ATTENTION_TITLES[attnType]), frame.svg);
   }
 
   // A figure of measures: a row of charts each. null where no run has a value, or all are 0.
@@ -73,7 +72,7 @@ const Layers = (() => {
       const top = Math.max(...values(runs, measure.name)) * 1.08;
       const charts = Data.allAttnTypes(runs).map((attnType) => chart(runs, attnType, measure, top));
       return [
-        known.length > 1 && el("p", { class: "note base" }, measure.label),
+        known.length > 1 && el("p.note.base", measure.label),
         el("div", { class: "chart-row", "data-measure": measure.name }, charts),
       ];
     });

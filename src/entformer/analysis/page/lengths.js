@@ -3,8 +3,7 @@
 (() => {
   "use strict";
 
-  const { el, button } = Dom;
-  const at = (id) => document.getElementById(id);
+  const { el, button, at, put } = Dom;
   const report = JSON.parse(at("entformer-data").textContent);
   const sweeps = report.sweeps || [];
   const unique = (values) => [...new Set(values)];
@@ -30,9 +29,8 @@
   function toggles(legend, names, chosen, drawn) {
     if (names.length < 2) return null;
     return el(
-      "fieldset",
-      {},
-      el("legend", {}, legend),
+      "fieldset.flow",
+      el("legend", legend),
       names.map((one) => {
         const toggle = (event) => {
           if (!chosen.delete(one)) chosen.add(one);
@@ -54,26 +52,26 @@
     const buttons = Object.entries(options).map(([value, text]) =>
       button(text, () => choose(value), { "aria-pressed": state[key] === value }),
     );
-    return el("fieldset", { "data-key": key }, el("legend", {}, legend), el("span", { class: "choice" }, buttons));
+    return el("fieldset.flow", { "data-key": key }, el("legend", legend), el("span.choice", buttons));
   }
 
   function showSwitches() {
-    const parts = [
+    put(
+      "switches",
       toggles("Methods", methods, state.methods, (one) => Curves.sample(color({ method: one }), "none", hollow({ method: one }))),
       toggles("Positions", positions, state.positions, (one) =>
         Curves.sample(Colors.token("--ink"), Colors.dash(positions.indexOf(one))),
       ),
       sweeps.some((sweep) => !sweep.one_answer) && choice("Measure", METRICS, "metric"),
       positions.some((one) => one.startsWith("nape")) && choice("Heads", HEADS, "heads"),
-    ];
-    at("switches").replaceChildren(...parts.filter(Boolean));
+    );
   }
 
   // ---- one sweep ----------------------------------------------------------------------------------------------------------
 
   const accuracy = (percent) => Numbers.fixed(percent, 1, [0, 100]);
   const spreadText = (found) => (found.values.length > 1 ? ` ± ${Numbers.fixed(found.spread, 1)}` : "");
-  const meanCell = (found) => [accuracy(found.mean), el("small", {}, spreadText(found))];
+  const meanCell = (found) => [accuracy(found.mean), el("small", spreadText(found))];
 
   function lines(sweep, pick) {
     return visible(sweep).map((one) => ({
@@ -96,13 +94,13 @@
     return el(
       "div",
       { class: "values", "aria-live": "polite" },
-      el("h4", {}, `Length ${length.toLocaleString("en")}`, el("small", {}, `${times}× · ${titleOf(sweep)}, %`)),
+      el("h4", `Length ${length.toLocaleString("en")}`, el("small", `${times}× · ${titleOf(sweep)}, %`)),
       Dom.table({
         rows: rows.map(({ one, found }) => ({
           cells: [[Curves.sample(color(one), dash(one), hollow(one)), name(one)], meanCell(found)],
         })),
       }),
-      rows.length ? null : el("p", { class: "note" }, "Nothing is selected."),
+      rows.length ? null : el("p.note", "Nothing is selected."),
     );
   }
 
@@ -130,30 +128,28 @@
     const rows = order.map((one) => ({
       cells: [
         el("th", { scope: "row", title: one.about }, one.method),
-        el("th", {}, one.positions),
+        el("th", one.positions),
         ...sweep.lengths.map((length) => mean(one, length)),
         `${one.seeds.length}${one.diverged ? ` (${one.diverged} diverged)` : ""}`,
       ],
     }));
     return el(
-      "div",
-      { class: "means" },
-      el("h3", {}, `${capital(titleOf(sweep))}, %: mean ± deviation over seeds`),
+      "div.means",
+      el("h3", `${capital(titleOf(sweep))}, %: mean ± deviation over seeds`),
       Dom.scroll(
         `${sweep.task}: table of ${titleOf(sweep)}`,
         Dom.table({ titles: ["method", "positions", ...sweep.lengths, "seeds"], rows }),
       ),
-      el("p", { class: "note hint" }, "Shaded: lengths seen in training. Bold: the best mean. A run that diverged counts as 0."),
+      el("p.note.hint", "Shaded: lengths seen in training. Bold: the best mean. A run that diverged counts as 0."),
     );
   }
 
   function settings(sweep) {
     const text = (value) => (value === null ? "–" : Array.isArray(value) ? value.join(", ") : String(value));
     return el(
-      "details",
-      { class: "settings" },
-      el("summary", {}, "Command and settings"),
-      el("pre", {}, sweep.command),
+      "details.settings",
+      el("summary", "Command and settings"),
+      el("pre", sweep.command),
       Dom.table({ rows: Object.entries(sweep.settings).map(([key, value]) => ({ cells: [key, text(value)] })) }),
     );
   }
@@ -166,15 +162,14 @@
     const charts = ["beta", "gamma", "scale"].map((what) => Scaling.draw(dots, what, longest)).filter(Boolean);
     return el(
       "div",
-      {},
-      el("p", { class: "lead" }, `What scaled heads learned: a dot per head and seed, the mean over tokens at length ${longest}.`),
-      el("div", { class: "curve-row" }, charts),
+      el("p.lead", `What scaled heads learned: a dot per head and seed, the mean over tokens at length ${longest}.`),
+      el("div.curve-row", charts),
     );
   }
 
   function sweep(one) {
     const heads = state.heads;
-    const reading = el("div", {});
+    const reading = el("div");
     const read = (length) => {
       for (const chart of charts) chart.mark(length);
       reading.replaceChildren(values(one, length));
@@ -199,18 +194,10 @@
       "section",
       { class: "sweep", id: `sweep-${one.name}`, "aria-labelledby": `sweep-${one.name}-title` },
       el("h2", { id: `sweep-${one.name}-title` }, capital(one.task)),
-      el("p", { class: "lead" }, one.about),
-      el(
-        "p",
-        { class: "facts" },
-        `Trained up to length ${one.train_length}; ${one.sequences} sequences at each length; ${runs} runs.`,
-      ),
-      el("div", { class: "curves" }, large.element, reading),
-      el(
-        "div",
-        { class: "curve-row" },
-        attention.map((chart) => chart.element),
-      ),
+      el("p.lead", one.about),
+      el("p.facts", `Trained up to length ${one.train_length}; ${one.sequences} sequences at each length; ${runs} runs.`),
+      el("div.curves", large.element, reading),
+      el("div.curve-row", attention.map((chart) => chart.element)),
       table(one),
       learned(one),
       settings(one),
@@ -223,14 +210,15 @@
   function showSweeps() {
     // Open details stay open.
     const open = [...document.querySelectorAll(".sweep details[open]")].map((node) => node.closest(".sweep").id);
-    at("sweeps").replaceChildren(...sweeps.map(sweep));
+    put("sweeps", ...sweeps.map(sweep));
     for (const id of open) at(id).querySelector("details").open = true;
   }
 
   function start() {
     at("title").textContent = report.title;
     at("made").textContent = `entformer ${report.entformer}, ${report.created}`;
-    at("parts").replaceChildren(
+    put(
+      "parts",
       ...sweeps.map((one) => el("a", { href: `#sweep-${one.name}` }, capital(one.task))),
       el("a", { href: "#setup" }, "Glossary"),
     );

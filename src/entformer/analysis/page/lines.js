@@ -11,7 +11,7 @@ const Lines = (() => {
   const MOST_LINES = 1500;
 
   function create({ onQuery }) {
-    const element = el("div", { class: "lines" });
+    const element = el("div.lines");
     let content = null;
     let picture = null;
     let row = 0;
@@ -28,7 +28,7 @@ const Lines = (() => {
       const height = Math.max(rows.rows, rows.columns) * STEP + HEADING + 6;
       const middle = (index, count) => (index + 0.5) * STEP + HEADING + (height - HEADING - 6 - count * STEP) / 2;
       const heading = (text, x, anchor) => svg("text", { x, y: 10, "text-anchor": anchor, class: "heading" }, text);
-      const background = svg("g", { class: "all" });
+      const background = svg("g.all");
       if (rows.col.length <= MOST_LINES) {
         for (let query = 0; query < rows.rows; query++) {
           for (const { column, weight } of Data.support(rows, query)) {
@@ -47,13 +47,13 @@ const Lines = (() => {
       const keyWords = keys.slice(0, rows.columns).map((piece, index) => word(piece, index, rows.columns, from - 8, "end", {}));
       const queryWords = queries.slice(0, rows.rows).map((piece, index) =>
         word(piece, index, rows.rows, to + 8, "start", {
-          "data-row": index,
+          "data-index": index,
           tabindex: -1,
           role: "button",
           "aria-label": `query ${Data.shown(piece).text}`,
         }),
       );
-      picture = { keyWords, queryWords, from, to, middle, chosen: svg("g", {}), background };
+      picture = { keyWords, queryWords, from, to, middle, chosen: svg("g"), background };
       const drawing = svg(
         "svg",
         { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${next.title}: lines from queries to their keys` },
@@ -61,19 +61,13 @@ const Lines = (() => {
         heading(next.queryTitle, to + 8, "start"),
         background,
         picture.chosen,
-        svg("g", { class: "keys" }, keyWords),
-        svg("g", { class: "queries" }, queryWords),
+        svg("g.keys", keyWords),
+        svg("g.queries", queryWords),
       );
       element.replaceChildren(drawing);
       drawnAt = element.clientWidth;
-      for (const name of ["pointerover", "focusin", "click"]) drawing.addEventListener(name, asked);
-      Dom.roving(drawing.querySelector(".queries"), "text");
+      Dom.onChoice(drawing.querySelector(".queries"), "text", (index) => index !== row && onQuery(index));
       mark(row);
-    }
-
-    function asked(event) {
-      const word = event.target.closest("[data-row]");
-      if (word && Number(word.dataset.row) !== row) onQuery(Number(word.dataset.row));
     }
 
     function link(x1, y1, x2, y2, weight) {

@@ -29,24 +29,22 @@ const AlphaPaths = (() => {
     chart.plot.append(svg("line", { class: "rule", x1: chart.x(range[0]), x2: chart.x(range[1]), y1: chart.y(range[0]), y2: chart.y(range[1]) }));
     for (const head of heads) {
       const attnType = Data.ATTENTION_TYPES.indexOf(head.attn_type);
-      const node = Charts.shape(attnType, chart.x(head.alpha_initial), chart.y(head.alpha), Colors.run(attnType));
-      node.setAttribute("class", "dot");
       const [from, to] = [head.alpha_initial, head.alpha].map(Numbers.alpha);
-      node.append(svg("title", {}, `${Data.keyOf(head)}: ${from} → ${to}`));
-      chart.plot.append(node);
+      const [x, y] = [chart.x(head.alpha_initial), chart.y(head.alpha)];
+      const title = `${Data.keyOf(head)}: ${from} → ${to}`;
+      chart.plot.append(Charts.shape(attnType, x, y, Colors.run(attnType), { class: "dot" }, title));
     }
     const attnTypes = Data.attnTypes(run).map((attnType) => {
       const at = Data.ATTENTION_TYPES.indexOf(attnType);
       const sign = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, Charts.shape(at, 6, 6, Colors.run(at)));
       const own = (run.alpha_correlation || {})[attnType];
-      return el("span", {}, sign, ` ${Data.ATTENTION_TITLES[attnType]}${Numbers.missing(own) ? "" : `: ${Numbers.fixed(own, 2, [0, 1])}`}`);
+      return el("span", sign, ` ${Data.ATTENTION_TITLES[attnType]}${Numbers.missing(own) ? "" : `: ${Numbers.fixed(own, 2, [0, 1])}`}`);
     });
     return el(
-      "div",
-      { class: "start" },
-      el("h3", {}, "Before and after training"),
+      "div.start",
+      el("h3", "Before and after training"),
       el("p", { class: "lead", id: "alpha-correlation" }, run.alpha_sentence || "α before and after training."),
-      el("div", { class: "from-to" }, chart.svg, el("div", { class: "legend" }, attnTypes)),
+      el("div.from-to", chart.svg, el("div.flow.legend", attnTypes)),
     );
   }
 
@@ -73,7 +71,7 @@ const AlphaPaths = (() => {
       const image = svg(
         "svg",
         { viewBox: `0 0 ${width} ${height}`, width, height, class: `small-path${mark ? " marked" : ""}`, "data-key": key },
-        svg("title", {}, label),
+        svg("title", label),
         svg("path", { d: Charts.path(path.map((alpha, index) => [x(run.alpha_steps[index]), y(alpha)])), class: "alpha-path" }),
         svg("circle", { cx: x(first), cy: y(path[0]), r: 2.5, class: "from" }),
         svg("circle", { cx: x(last), cy: y(path[path.length - 1]), r: 2.5, class: "to" }),
@@ -85,19 +83,16 @@ const AlphaPaths = (() => {
       "Orange frame: at a bound, or in the tail of the sigmoid.";
     const attnTypes = Data.ATTENTION_TYPES.filter((attnType) => (run.alpha_paths[attnType] || []).some((layer) => layer.length));
     return el(
-      "div",
-      { class: "small-paths" },
-      el("p", { class: "note" }, note),
+      "div.small-paths",
+      el("p.note", note),
       el(
-        "div",
-        { class: "small-grid" },
+        "div.small-grid",
         attnTypes.map((attnType) =>
           el(
             "figure",
-            {},
-            el("figcaption", {}, Data.ATTENTION_TITLES[attnType]),
+            el("figcaption", Data.ATTENTION_TITLES[attnType]),
             run.alpha_paths[attnType].map((heads, layer) =>
-              el("div", { class: "small-row" }, heads.map((path, head) => plot(attnType, layer, head, path))),
+              el("div.small-row", heads.map((path, head) => plot(attnType, layer, head, path))),
             ),
           ),
         ),
@@ -107,13 +102,13 @@ const AlphaPaths = (() => {
 
   // onOpen(key).
   function create({ onOpen }) {
-    const element = el("div", { class: "paths" });
+    const element = el("div.paths");
     let panels = [];
     let steps = [];
 
     function show(run, chosen) {
       if (!run.alpha_steps || !run.alpha_paths || run.alpha_steps.length < 1) {
-        element.replaceChildren(el("p", { class: "note" }, `${run.name} learns no α, or its training recorded none.`));
+        element.replaceChildren(el("p.note", `${run.name} learns no α, or its training recorded none.`));
         panels = [];
         return;
       }
@@ -134,23 +129,17 @@ const AlphaPaths = (() => {
       const layers = Math.max(...attnTypes.map((attnType) => run.alpha_paths[attnType].length));
       element.replaceChildren(
         el(
-          "div",
-          { class: "step-control" },
+          "div.step-control",
           el("label", { for: "step-slider" }, "Training step ", el("output", { for: "step-slider", id: "step-value" })),
           slider,
         ),
         el(
-          "div",
-          { class: "legend" },
+          "div.flow.legend",
           Array.from({ length: layers }, (_, layer) =>
-            el("span", {}, el("i", { class: "swatch", style: { background: Colors.layer(layer, layers) } }), `layer ${layer}`),
+            el("span", el("i", { class: "swatch", style: { background: Colors.layer(layer, layers) } }), `layer ${layer}`),
           ),
         ),
-        el(
-          "div",
-          { class: "chart-row" },
-          panels.map((one) => one.node),
-        ),
+        el("div.chart-row", panels.map((one) => one.node)),
       );
       at(steps.length - 1);
       choose(chosen);
@@ -184,13 +173,13 @@ const AlphaPaths = (() => {
             stroke: Colors.layer(head.layer, layers.length),
             onclick: () => onOpen(head.key),
           },
-          svg("title", {}, `${head.key}, starts at α = ${Numbers.fixed(head.path[0], 3, [1, 2])}, ends at α = ${Numbers.fixed(head.path[head.path.length - 1], 3, [1, 2])}`),
+          svg("title", `${head.key}, starts at α = ${Numbers.fixed(head.path[0], 3, [1, 2])}, ends at α = ${Numbers.fixed(head.path[head.path.length - 1], 3, [1, 2])}`),
         ),
       );
-      const marker = svg("g", {});
+      const marker = svg("g");
       chart.plot.append(...lines, marker);
-      const caption = el("p", { class: "note" });
-      const node = el("div", { class: "path-panel" }, el("h4", {}, Data.ATTENTION_TITLES[attnType]), chart.svg, caption);
+      const caption = el("p.note");
+      const node = el("div.path-panel", el("h4", Data.ATTENTION_TITLES[attnType]), chart.svg, caption);
       return { node, lines, heads, chart, marker, caption, range, layers: layers.length };
     }
 
@@ -220,7 +209,7 @@ const AlphaPaths = (() => {
                 height: chart.y(range[0]) - chart.y(range[0] + bin) - 1,
                 fill: Colors.alpha(range[0] + (index + 0.5) * bin),
               },
-              svg("title", {}, `${count} heads`),
+              svg("title", `${count} heads`),
             ),
           ),
         );

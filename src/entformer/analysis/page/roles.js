@@ -10,11 +10,11 @@ const Roles = (() => {
 
   // One button per role of a head; it opens the first sentence that shows it.
   function buttons(head, open) {
-    if (!head.roles.length) return [el("p", { class: "note" }, "None: no measure is high.")];
+    if (!head.roles.length) return [el("p.note", "None: no measure is high.")];
     return head.roles.map((role) => {
       const [example] = role.examples;
-      const text = [role.role, " ", el("small", {}, Numbers.fixed(role.score))];
-      if (example === undefined) return el("span", { class: "role" }, text);
+      const text = [role.role, " ", el("small", Numbers.fixed(role.score))];
+      if (example === undefined) return el("span.role", text);
       const show = (event) => {
         event.stopPropagation();
         open(example);
@@ -40,18 +40,13 @@ const Roles = (() => {
     const found = candidates(run);
     if (!found.length) return null;
     const head = ({ key, score, example }) =>
-      button([el("code", {}, key), " ", el("small", {}, Numbers.fixed(score))], () => onExample(key, example), { class: "role" });
+      button([el("code", key), " ", el("small", Numbers.fixed(score))], () => onExample(key, example), { class: "role" });
     return el(
       "dl",
       { class: "head-roles", "aria-label": "Best candidates for each role" },
       found.map(([role, heads]) => [
-        el("dt", {}, role),
-        el(
-          "dd",
-          {},
-          heads.slice(0, BEST).map(head),
-          heads.length > BEST && el("span", { class: "note" }, `and ${heads.length - BEST} more`),
-        ),
+        el("dt", role),
+        el("dd", heads.slice(0, BEST).map(head), heads.length > BEST && el("span.note", `and ${heads.length - BEST} more`)),
       ]),
     );
   }
@@ -64,8 +59,8 @@ const Roles = (() => {
       rows,
       () => onExample(key, index),
       null,
-      el("span", { class: "facts" }, el("b", {}, Numbers.percent(density)), el("span", {}, `${rows.columns} keys`)),
-      el("span", { class: "quote" }, sentence.source_text),
+      el("span.facts", el("b", Numbers.percent(density)), el("span", `${rows.columns} keys`)),
+      el("span.quote", sentence.source_text),
     );
   }
 
@@ -76,7 +71,7 @@ const Roles = (() => {
       const both = [pair.sparse, pair.dense].map((index, at) => thumbnail(run, key, index, pair.densities[at], onExample));
       const alpha = Data.alphaOf(run, Data.findHead(run, key) || pair);
       return (
-        both.every(Boolean) && el("div", { class: "pair" }, el("h4", {}, key, " ", Heads.chip(alpha)), el("div", {}, both))
+        both.every(Boolean) && el("div.pair", el("h4", key, " ", Heads.chip(alpha)), el("div", both))
       );
     });
     const complete = pairs.filter(Boolean);
@@ -84,7 +79,7 @@ const Roles = (() => {
     return Charts.figure(
       "One head, two sentences",
       `A head of ${run.name} attends to few keys in one sentence and to many in another of similar length.`,
-      el("div", { class: "pairs" }, complete),
+      el("div.columns", complete),
     );
   }
 

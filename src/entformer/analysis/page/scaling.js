@@ -39,12 +39,12 @@ const Scaling = (() => {
           svg(
             "circle",
             { class: "dot", cx: chart.x(heads.indexOf(`${dot.layer}.${dot.head}`) + shift), cy: chart.y(dot[what]), r: 4, fill: color },
-            svg("title", {}, `${name}, layer ${dot.layer}, head ${dot.head}, seed ${dot.seed}: ${Numbers.fixed(dot[what], 3)}`),
+            svg("title", `${name}, layer ${dot.layer}, head ${dot.head}, seed ${dot.seed}: ${Numbers.fixed(dot[what], 3)}`),
           ),
         );
       }
     });
-    return el("figure", { class: "curve" }, el("figcaption", {}, el("h3", {}, TITLES[what])), chart.svg);
+    return el("figure.curve", el("figcaption", el("h3", TITLES[what])), chart.svg);
   }
 
   return { draw };

@@ -19,44 +19,42 @@ const Summary = (() => {
       return { cells: [attnType, run.normalizers[attnType] || "–", alphaRange(run, heads), density] };
     });
     const score = ({ about, value, name }) =>
-      el("div", { title: about }, el("b", {}, Numbers.fixed(value, 1)), el("span", {}, name));
+      el("div", { title: about }, el("b", Numbers.fixed(value, 1)), el("span", name));
     const signature = ({ about, name, signature }) =>
-      el("p", { class: "signature" }, el("b", {}, name), ` ${about || ""} `, signature && el("code", {}, signature));
+      el("p.signature", el("b", name), ` ${about || ""} `, signature && el("code", signature));
     const { sentences, name, source_tokens, target_tokens } = run.data;
     return el(
       "article",
       { class: "card", style: { "--own": Colors.run(index) } },
-      el("h3", {}, run.name, el("small", {}, run.languages.join(" → "))),
-      el("div", { class: "scores" }, run.scores.map(score)),
+      el("h3", run.name, el("small", run.languages.join(" → "))),
+      el("div.scores", run.scores.map(score)),
       Dom.table({ titles: ["", "normalizer", "α", "density"], rows }),
       el(
-        "p",
-        { class: "note" },
+        "p.note",
         `${run.heads.length} heads, measured on ${Numbers.count(sentences)} sentences of ${name || "the data"}` +
           ` (${Numbers.count(source_tokens)} source and ${Numbers.count(target_tokens)} target tokens).`,
       ),
       run.scores.length > 0 &&
-        el("details", {}, el("summary", {}, "Data sets and signatures of the scores"), run.scores.map(signature)),
+        el("details", el("summary", "Data sets and signatures of the scores"), run.scores.map(signature)),
     );
   }
 
-  const cards = (runs) => el("div", { class: "cards" }, runs.map(card));
+  const cards = (runs) => el("div.cards", runs.map(card));
 
   const valueText = (value) => (value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
 
   // Every setting of every run; those that differ come first and are marked.
   function settings(runs) {
     const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
-    if (!names.length) return el("p", { class: "note" }, "The runs have no recorded settings.");
+    if (!names.length) return el("p.note", "The runs have no recorded settings.");
     const differs = (name) => new Set(runs.map((run) => valueText(run.settings[name]))).size > 1;
     const rows = [...names.filter(differs), ...names.filter((name) => !differs(name))].map((name) => ({
       class: differs(name) ? "differs" : "",
       cells: [name, ...runs.map((run) => valueText(run.settings[name]))],
     }));
     return el(
-      "details",
-      { class: "settings" },
-      el("summary", {}, `All ${names.length} settings${names.some(differs) ? "; those that differ come first" : ""}`),
+      "details.settings",
+      el("summary", `All ${names.length} settings${names.some(differs) ? "; those that differ come first" : ""}`),
       Dom.scroll("Settings", Dom.table({ titles: ["setting", ...runs.map((run) => run.name)], rows })),
     );
   }
@@ -79,10 +77,10 @@ const Summary = (() => {
     const cell = (found) =>
       found
         ? [
-            el("b", {}, Numbers.percent(found.aer)),
+            el("b", Numbers.percent(found.aer)),
             " ",
-            el("code", {}, Numbers.missing(found.layer) ? "" : key(found)),
-            el("p", { class: "note" }, ROWS[found.rows] || ""),
+            el("code", Numbers.missing(found.layer) ? "" : key(found)),
+            el("p.note", ROWS[found.rows] || ""),
           ]
         : "–";
     const rows = aligned.map((run) => ({ cells: [run.name, ...names.map((name) => cell(run.alignment[name]))] }));
@@ -97,8 +95,8 @@ const Summary = (() => {
 
   const glossary = ({ heads, layers }) =>
     [...heads, ...layers.filter(({ name }) => !heads.some((measure) => measure.name === name))].map(({ label, text }) => [
-      el("dt", {}, label),
-      el("dd", {}, text),
+      el("dt", label),
+      el("dd", text),
     ]);
 
   return { cards, settings, alignment, glossary };

@@ -24,7 +24,7 @@ const HeadTable = (() => {
 
   // onOpen(key), onExample(key, sentence index).
   function create({ onOpen, onExample }) {
-    const element = el("div", { class: "head-table" });
+    const element = el("div.head-table");
     let run = null;
     let columns = [];
     let sortedBy = "head";
@@ -74,11 +74,11 @@ const HeadTable = (() => {
 
     function cell(column, head) {
       const [key, value] = [Data.keyOf(head), column.value(head)];
-      if (column === HEAD) return button(key, () => onOpen(key), { class: "link" });
+      if (column === HEAD) return button(key, () => onOpen(key), { class: "bare link" });
       if (column.name === "alpha") return Heads.chip(value, false, "");
       if (column !== ROLES)
         return el("td", { class: Numbers.missing(value) ? "missing" : "" }, Numbers.measure(column, value));
-      return el("td", { class: "roles" }, head.roles.length ? Roles.buttons(head, (example) => onExample(key, example)) : "");
+      return el("td.roles", head.roles.length ? Roles.buttons(head, (example) => onExample(key, example)) : "");
     }
 
     function render(focused) {

@@ -20,13 +20,12 @@ const Tokens = (() => {
     const says = el("p", { class: "says", "aria-live": "polite" });
     const list = el("ol", { class: "support", "aria-label": "Keys with weight, largest first" });
     const more = el("button", { type: "button", class: "quiet more", onclick: () => expand() }, "");
-    const rest = el("p", { class: "rest" });
+    const rest = el("p.rest");
     const element = el(
-      "div",
-      { class: "reading" },
-      el("h4", {}, titles.queries, el("small", {}, "hover, tap or use the arrow keys")),
+      "div.reading",
+      el("h4", titles.queries, el("small", "hover, tap or use the arrow keys")),
       queryLine,
-      el("h4", {}, titles.keys, el("small", {}, "colored by weight, hatched where exactly 0")),
+      el("h4", titles.keys, el("small", "colored by weight, hatched where exactly 0")),
       keyLine,
       says,
       list,
@@ -37,12 +36,7 @@ const Tokens = (() => {
     let row = 0;
     let all = false;
 
-    const asked = (event) => {
-      const button = event.target.closest(".token");
-      if (button && Number(button.dataset.index) !== row) onQuery(Number(button.dataset.index));
-    };
-    for (const name of ["pointerover", "focusin", "click"]) queryLine.addEventListener(name, asked);
-    Dom.roving(queryLine, ".token");
+    Dom.onChoice(queryLine, ".token", (index) => index !== row && onQuery(index));
 
     function show(next) {
       const same = content && content.queries === next.queries && content.keys === next.keys;
@@ -90,14 +84,13 @@ const Tokens = (() => {
           el(
             "li",
             { "data-column": column },
-            el("span", { class: "key" }, Data.shown(keys[column]).text),
-            el("span", { class: "position" }, `at ${column}`),
+            el("span.key", Data.shown(keys[column]).text),
+            el("span.position", `at ${column}`),
             el(
-              "span",
-              { class: "bar" },
+              "span.bar",
               el("i", { style: { width: `${(100 * weight) / Math.max(top, 1e-9)}%`, background: Colors.weight(weight) } }),
             ),
-            el("span", { class: "value" }, Numbers.weight(weight)),
+            el("span.value", Numbers.weight(weight)),
           ),
         ),
       );
@@ -111,8 +104,8 @@ const Tokens = (() => {
       const puts = cut ? `puts ${cut} or more on` : "puts weight on";
       says.replaceChildren(
         "The query ",
-        el("b", {}, query),
-        ...(next === null ? [] : [" (to predict ", el("b", {}, next), ")"]),
+        el("b", query),
+        ...(next === null ? [] : [" (to predict ", el("b", next), ")"]),
         found.length
           ? ` ${puts} ${found.length} of ${seen} ${seen === 1 ? "key" : "keys"}.`
           : ` ${puts} no key at all.`,

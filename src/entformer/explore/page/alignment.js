@@ -26,27 +26,24 @@ const Alignment = (() => {
     return { rows, columns, crow, col, weight, causal: false };
   }
 
+  // Cross attention; the self-attention of a model that continues text.
+  const joining = (run) => Data.headsOf(run, run.task === "generation" ? "decoder" : "cross");
+
   // onStep(row): another target token; onChoice(choice): other heads.
   function create({ onStep, onChoice }) {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
     const lines = Lines.create({ onQuery: onStep });
     const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
-    const next = el("div", { class: "next-token" });
+    const next = el("div.next-token");
     const element = el(
-      "div",
-      { class: "inspector aligned" },
-      el("label", { class: "choosing" }, "Cross attention of ", choice),
-      el(
-        "div",
-        { class: "sides" },
-        el("div", { class: "side figure-side" }, lines.element),
-        el("div", { class: "side" }, tokens.element, next),
-      ),
+      "div.inspector.aligned",
+      el("label.choosing", "Attention of ", choice),
+      el("div.sides", el("div.side.figure-side", lines.element), el("div.side", tokens.element, next)),
     );
     let content = null;
 
     function fill(run) {
-      const heads = Data.headsOf(run, "cross");
+      const heads = joining(run);
       const layers = [...new Set(heads.map((head) => head.layer))];
       const groups = layers.map((layer) => {
         const own = heads.filter((head) => head.layer === layer).map(Data.keyOf);
@@ -61,7 +58,7 @@ const Alignment = (() => {
     }
 
     function rowsOf({ run, sentence, chosen }) {
-      const heads = Data.headsOf(run, "cross");
+      const heads = joining(run);
       const layer = /^layer (\d+)$/.exec(chosen);
       const keys = layer ? heads.filter((head) => head.layer === Number(layer[1])) : heads;
       return chosen.includes(".") ? Data.storedRows(sentence, chosen) : average(sentence, keys.map(Data.keyOf));
@@ -80,7 +77,7 @@ const Alignment = (() => {
         rows,
         title: "Alignment",
         queries: latest.sentence.target.slice(1),
-        keys: latest.sentence.source,
+        keys: latest.sentence.source.length ? latest.sentence.source : latest.sentence.target.slice(0, -1),
         predicted: null,
         keyTitle: "Source",
         queryTitle: "Target",
@@ -100,18 +97,17 @@ const Alignment = (() => {
       const own = step.best.findIndex(({ piece }) => piece === step.piece);
       const all = own < 0 ? [...step.best, { piece: step.piece, probability: step.probability }] : step.best;
       next.replaceChildren(
-        el("h4", {}, "The next token", el("small", {}, "probability, most likely first")),
+        el("h4", "The next token", el("small", "probability, most likely first")),
         el(
-          "ol",
-          { class: "support next" },
+          "ol.support.next",
           all.map(({ piece, probability }) =>
             el(
               "li",
               { class: piece === step.piece ? "predicted" : "" },
-              el("span", { class: "key" }, Data.shown(piece).text),
-              el("span", { class: "position" }, piece === step.piece ? "this" : ""),
-              el("span", { class: "bar" }, el("i", { style: { width: `${100 * probability}%` } })),
-              el("span", { class: "value" }, Numbers.weight(probability)),
+              el("span.key", Data.shown(piece).text),
+              el("span.position", piece === step.piece ? "this" : ""),
+              el("span.bar", el("i", { style: { width: `${100 * probability}%` } })),
+              el("span.value", Numbers.weight(probability)),
             ),
           ),
         ),
@@ -121,5 +117,5 @@ const Alignment = (() => {
     return { element, show, mark };
   }
 
-  return { create, average };
+  return { create };
 })();

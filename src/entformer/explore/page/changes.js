@@ -18,14 +18,12 @@ const Changes = (() => {
     const list = el("div", { class: "changed-heads", role: "group", "aria-label": "Changed heads" });
     const reset = button("As trained", onReset, { class: "quiet", id: "reset-all" });
     const element = el(
-      "div",
-      { class: "changes" },
+      "div.changes",
       el(
-        "div",
-        { class: "all-heads" },
-        el("span", {}, "What if"),
+        "div.flow.all-heads",
+        el("span", "What if"),
         attnType,
-        el("span", {}, "were"),
+        el("span", "were"),
         PRESETS.map(([alpha, name]) =>
           button(name, () => onAll(attnType.value, alpha), { class: "quiet", "data-all": alpha }),
         ),
@@ -50,13 +48,13 @@ const Changes = (() => {
       const whole = Data.attnTypes(run).map((one) => sameForAll(run, one, alphas)).filter(Boolean);
       const covered = new Set(whole.flatMap(({ keys }) => keys));
       const single = [...alphas].filter(([key]) => !covered.has(key));
-      const chips = whole.map(({ name, keys, alpha }) => chip(el("span", {}, name), `α ${Numbers.alpha(alpha)}`, name, keys));
+      const chips = whole.map(({ name, keys, alpha }) => chip(el("span", name), `α ${Numbers.alpha(alpha)}`, name, keys));
       for (const [key, alpha] of single.slice(0, SHOWN)) {
         const own = Data.alphaOf(run, Data.findHead(run, key));
-        const name = button(el("code", {}, key), () => onOpen(key), { class: "name", title: "Show this head" });
+        const name = button(el("code", key), () => onOpen(key), { class: "bare name", title: "Show this head" });
         chips.push(chip(name, `α ${Numbers.alpha(own)} → ${Numbers.alpha(alpha)}`, key, [key]));
       }
-      if (single.length > SHOWN) chips.push(el("span", { class: "note" }, `and ${single.length - SHOWN} more`));
+      if (single.length > SHOWN) chips.push(el("span.note", `and ${single.length - SHOWN} more`));
       list.replaceChildren(...chips);
       list.hidden = !alphas.size;
     }
@@ -72,7 +70,7 @@ const Changes = (() => {
     }
 
     function chip(name, text, spoken, keys) {
-      const undo = button("×", () => onRemove(keys), { class: "undo", "aria-label": `Undo the change of ${spoken}` });
+      const undo = button("×", () => onRemove(keys), { class: "bare undo", "aria-label": `Undo the change of ${spoken}` });
       return el("span", { class: "change", "data-keys": keys.join(" ") }, name, ` ${text} `, undo);
     }
 

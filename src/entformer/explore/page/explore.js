@@ -3,8 +3,7 @@
 (() => {
   "use strict";
 
-  const { el, button } = Dom;
-  const at = (id) => document.getElementById(id);
+  const { el, button, at, put } = Dom;
   const TYPING = 600; // milliseconds of silence before a typed sentence is translated
   const MOVING = 140; // and before a moved alpha is
 
@@ -25,13 +24,13 @@
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
   const inspector = Inspector.create({
     onAlpha: changeAlpha,
-    onStep: stepHead,
+    onOpen: (key) => open(key, false),
     onRow: (row) => Data.parseKey(state.key).attnType !== "encoder" && setStep(row),
     noteOf,
     controls: [
       el(
         "div",
-        { class: "presets", role: "group", "aria-label": "Try this head as" },
+        { class: "flow presets", role: "group", "aria-label": "Try this head as" },
         Changes.PRESETS.map(([alpha, name]) =>
           button(`as ${name}`, () => changeAlpha(state.key, alpha), { class: "quiet", "data-alpha": alpha }),
         ),
@@ -180,9 +179,10 @@
     at("bar").hidden = translationsSeen || !after || !alphas.size;
     if (at("bar").hidden) return;
     const [old, now] = [before.candidates[0], after.candidates[0]];
-    at("bar").replaceChildren(
+    put(
+      "bar",
       el("p", { lang: model.languages[1], class: "translation" }, Words.marked(old.text, now.text, { gone: true })),
-      el("span", { class: "note" }, Translations.difference(old, now)),
+      el("span.note", Translations.difference(old, now)),
       button("As trained", resetAll, { class: "quiet" }),
     );
   }
@@ -207,13 +207,13 @@
     sentence = found;
     for (const id of ["alignment", "heads"]) at(id).hidden = !sentence;
     at("examples").hidden = !model.examples.length;
-    at("notes").replaceChildren(...((sentence && sentence.notes) || []).map((note) => el("p", { class: "note" }, note)));
+    put("notes", ...(sentence?.notes || []).map((note) => el("p.note", note)));
     if (!sentence) outcome = { trained: null, changed: null };
     showTranslations();
     const overrides = alphas.size ? { alphas: Object.fromEntries(alphas) } : {};
     Facts.showCommand({ text: state.text || model.examples[0] || "…", ...overrides });
     at("counted").textContent = sentence
-      ? `${sentence.source.length - 1} subwords of at most ${model.limits.tokens}; ${Math.round(
+      ? `${(sentence.source.length || outcome.trained.source.length + 1) - 1} subwords of at most ${model.limits.tokens}; ${Math.round(
           (outcome.changed || outcome.trained).milliseconds + sentence.milliseconds,
         )} ms`
       : "";
@@ -262,14 +262,7 @@
     heads.choose(key);
     inspect();
     remember();
-    if (!go) return;
-    Dom.reveal(at("one-head"));
-    inspector.focus();
-  }
-
-  function stepHead(by) {
-    const keys = keysOf();
-    open(keys[(keys.indexOf(state.key) + by + keys.length) % keys.length], false);
+    if (go) inspector.focus();
   }
 
   // A target token chosen in one view is chosen in all of them.
@@ -286,8 +279,7 @@
 
   function repaint() {
     if (!sentence) return;
-    heads.show({ run: model, sentence, rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: model, rowsOf, alphaNow, key: state.key });
     showAlignment();
     inspector.repaint();
   }
@@ -379,8 +371,7 @@
       translationsSeen = seen.isIntersecting;
       showBar();
     }).observe(at("translations"));
-    heads.show({ run: model, sentence: null, rowsOf, alphaNow });
-    heads.choose(state.key);
+    heads.show({ run: model, rowsOf, alphaNow, key: state.key });
     show(null);
     await ask();
   }

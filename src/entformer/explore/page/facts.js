@@ -3,8 +3,7 @@
 const Facts = (() => {
   "use strict";
 
-  const { el, button } = Dom;
-  const at = (id) => document.getElementById(id);
+  const { el, button, at, put } = Dom;
 
   function languageName(code) {
     try {
@@ -16,6 +15,7 @@ const Facts = (() => {
 
   // onExample(text): an example sentence was chosen; onHead(key): a head was.
   function show(model, onExample, onHead) {
+    if (model.task === "generation") return showGeneration(model, onExample);
     const [from, to] = model.languages.map(languageName);
     const normalizers = new Set(Object.values(model.normalizers));
     at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
@@ -24,19 +24,45 @@ const Facts = (() => {
     at("facts").textContent =
       `${from} to ${to}, ${model.heads.length} heads (${[...normalizers].join(", ")}), ` +
       `${Numbers.count(model.parameters)} parameters, step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
-    at("examples").replaceChildren(
-      el("span", { class: "note" }, "Examples"),
+    showExamples(model, onExample);
+    const small = AlphaPaths.small(model, onHead);
+    at("alpha-sentence").textContent = model.alpha_sentence || "";
+    put("small-paths", small);
+    at("learned").hidden = !small && !model.alpha_sentence;
+    showChoices(model);
+  }
+
+  function showExamples(model, onExample) {
+    put(
+      "examples",
+      el("span.note", "Examples"),
       ...model.examples.map((text) =>
         button(text, () => onExample(text), { class: "quiet example", lang: model.languages[0] }),
       ),
     );
-    const small = AlphaPaths.small(model, onHead);
-    at("alpha-sentence").textContent = model.alpha_sentence || "";
-    at("small-paths").replaceChildren(...(small ? [small] : []));
-    at("learned").hidden = !small && !model.alpha_sentence;
+  }
+
+  function showChoices(model) {
     const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
-    at("beam").replaceChildren(...numbers(model.limits.beam));
-    at("n-best").replaceChildren(...numbers(model.limits.n_best));
+    put("beam", ...numbers(model.limits.beam));
+    put("n-best", ...numbers(model.limits.n_best));
+  }
+
+  // A model that continues text: the same page in other words.
+  function showGeneration(model, onExample) {
+    at("from").textContent = "Text";
+    at("go").textContent = "Continue";
+    at("n-best").parentElement.firstChild.textContent = "Continuations ";
+    at("text").maxLength = model.limits.characters;
+    at("facts").textContent =
+      `${model.heads.length} heads (${[...new Set(Object.values(model.normalizers))].join(", ")}), ` +
+      `${Numbers.count(model.parameters)} parameters, entformer ${model.entformer}`;
+    at("alignment-title").textContent = "What each token attends to, and what comes next";
+    at("alignment").querySelector(".lead").textContent =
+      "Attention of one head, a layer, or all of them, to earlier tokens, and the distribution of the next token.";
+    at("learned").hidden = true;
+    showExamples(model, onExample);
+    showChoices(model);
   }
 
   function showCommand(body) {

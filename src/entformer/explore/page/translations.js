@@ -7,7 +7,7 @@ const Translations = (() => {
 
   // onChoose(side, index): show the heads on this translation.
   function create({ onChoose }) {
-    const element = el("div", { class: "outcomes" });
+    const element = el("div.outcomes");
 
     // {trained, changed: answers or null, side, index, language, count: heads changed}
     function show(content) {
@@ -21,13 +21,12 @@ const Translations = (() => {
 
     function card(side, title, answer, content) {
       const before = side === "changed" && content.trained ? content.trained.candidates : null;
-      const list = el("ol", { class: "candidates" });
+      const list = el("ol.candidates");
       answer.candidates.forEach((candidate, index) => {
         const text = before ? Words.marked(before[0].text, candidate.text, { gone: index === 0 }) : [candidate.text];
         list.append(
           el(
             "li",
-            {},
             Dom.button(
               [
                 el("span", { class: "translation", lang: content.language }, text.length && candidate.text ? text : "(empty)"),
@@ -35,7 +34,7 @@ const Translations = (() => {
               ],
               () => onChoose(side, index),
               {
-                class: index ? "candidate" : "candidate best",
+                class: index ? "bare candidate" : "bare candidate best",
                 "aria-pressed": content.side === side && content.index === index,
                 "data-side": side,
                 "data-index": index,
@@ -48,9 +47,9 @@ const Translations = (() => {
       return el(
         "section",
         { class: "outcome", "data-side": side, "aria-label": title },
-        el("h3", {}, title, el("small", {}, "log-probability per token")),
+        el("h3", title, el("small", "log-probability per token")),
         list,
-        before && el("p", { class: "difference" }, difference(before[0], answer.candidates[0])),
+        before && el("p.difference", difference(before[0], answer.candidates[0])),
       );
     }
 

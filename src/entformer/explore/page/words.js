@@ -38,5 +38,5 @@ const Words = (() => {
     return nodes;
   }
 
-  return { difference, marked };
+  return { marked };
 })();

@@ -12,11 +12,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
-from entformer.kernels.attention import arguments, ops, options, reference
+from entformer.kernels.attention import arguments, ops, options, reference, sdpa
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
 
-NORMALIZERS = arguments.NORMALIZERS
 IMPLEMENTATIONS = load_implementations("attention")
 attention_scores = reference.scores  # for normalizers without a kernel (nn/dense.py)
 
@@ -175,7 +175,7 @@ def attention(
         mask,
         allowed_keys,
         slopes,
-        arguments.OPERATOR_NORMALIZERS.get(normalizer, "entmax"),
+        ELEMENTWISE[normalizer].operator if normalizer in ELEMENTWISE else "entmax",
         arguments.scale_of(scale, q.shape[-1]),
         is_causal,
         causal_offset,
@@ -190,13 +190,14 @@ def attention(
     support = None
     if return_support:
         _check_support_can_be_sized(q, k)
-    if chosen != "reference" and not unsupported and not exporting_to_onnx():
+    fused = chosen != "reference" and not unsupported and not exporting_to_onnx()
+    if fused and impl == "auto" and not (return_stats or return_support) and sdpa.suits(call, used_alpha):
+        out = sdpa.softmax_attention(call)
+    elif fused:
         call = IMPLEMENTATIONS[chosen].specialized(call, used_alpha)
-        out = None if return_stats or return_support else IMPLEMENTATIONS[chosen].by_torch(call)
-        if out is None:
-            out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
-                *call[:-1], return_stats, *features
-            )
+        out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
+            *call[:-1], return_stats, *features
+        )
         if return_support:
             crow = F.pad(support_size.flatten().cumsum(0), (1, 0))
             inputs = (q, k, row_alpha, mask, allowed_keys, slopes, row_max, threshold, crow, *call[7:11], *features)
@@ -206,10 +207,8 @@ def attention(
             message = f"entformer.attention materializes the scores (L x L): the fused kernel does not support {unsupported}."
             warn_once(message, stacklevel=3)
         exact = impl == "reference"
-        if normalizer == "rela":
-            normalizer_fn = reference.relu_weights
-        elif normalizer == "sigmoid":
-            normalizer_fn = partial(reference.sigmoid_weights, bias=features.sigmoid_bias)
+        if normalizer in ELEMENTWISE:
+            normalizer_fn = partial(ELEMENTWISE[normalizer].weights, bias=features.sigmoid_bias)
         else:
             normalizer_fn = partial(_entmax, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
         has_autocast = torch.amp.is_autocast_available(q.device.type)
@@ -228,7 +227,7 @@ def attention(
     stats = None
     if return_stats:
         logsumexp = (row_max + threshold).to(torch.float32)
-        if normalizer in arguments.OPERATOR_NORMALIZERS:  # their weights are no exponentials of anything
+        if normalizer in ELEMENTWISE:  # their weights are no exponentials of anything
             logsumexp = torch.full_like(logsumexp, math.nan)
         stats = RowStats(*(t.reshape(out.shape[:-1]) for t in (support_size, entropy, logsumexp)))
     return Attention(out, stats, support)

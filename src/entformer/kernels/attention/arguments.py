@@ -15,9 +15,9 @@ from torch import Tensor
 
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 
-NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, "rela": None, "sigmoid": None}
-OPERATOR_NORMALIZERS = {"rela": "relu", "sigmoid": "sigmoid"}  # names in the operators; "entmax" for all others
+FUSED_NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, **dict.fromkeys(ELEMENTWISE, 1.0)}
 FORM = "(..., heads, length, size)"
 EXCLUDED = torch.finfo(torch.bfloat16).min  # a bias at or below it excludes the pair, in every implementation
 
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     attn_mask: Tensor | None
     key_mask: Tensor | None
     alibi_slopes: Tensor | None
-    normalizer: str  # "entmax", "relu" or "sigmoid"
+    normalizer: str  # "entmax", or the operators' name of an elementwise one
     scale: float
     is_causal: bool
     causal_offset: int
@@ -143,9 +143,9 @@ def per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
 
 def alpha_of(normalizer: str, alpha: float | Tensor) -> float | Tensor:
     """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
-    if normalizer not in NORMALIZERS:
-        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(NORMALIZERS)}.")
-    fixed = 1.0 if normalizer in OPERATOR_NORMALIZERS else NORMALIZERS[normalizer]
+    if normalizer not in FUSED_NORMALIZERS:
+        raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(FUSED_NORMALIZERS)}.")
+    fixed = FUSED_NORMALIZERS[normalizer]
     if fixed is not None or isinstance(alpha, Tensor):
         return alpha if fixed is None else fixed
     number = checks.check_real("alpha", alpha, one_of_many=True)
@@ -210,13 +210,21 @@ def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, ke
     if attn_mask.dtype not in checks.DTYPES:
         raise ArgumentError(f"attn_mask must be boolean (True = may attend) or floating point (added), not {attn_mask.dtype}.")
     half = torch.float16 in (attn_mask.dtype, q.dtype)
-    hidden = None
-    if half or not attn_mask.requires_grad:
-        hidden = attn_mask.detach() <= torch.finfo(torch.float16 if half else torch.bfloat16).min
-    if hidden is not None and not attn_mask.requires_grad and _is_zero_where_not(hidden, attn_mask):
+    lowest = torch.finfo(torch.float16 if half else torch.bfloat16).min
+    maybe_boolean = not attn_mask.requires_grad and not _first_row_adds(attn_mask, lowest)
+    hidden = attn_mask.detach() <= lowest if half or maybe_boolean else None
+    if hidden is not None and maybe_boolean and _is_zero_where_not(hidden, attn_mask):
         return _expanded(~hidden, lead, q, keys), None
     bias = attn_mask.masked_fill(hidden, -math.inf) if half and hidden is not None else attn_mask
     return None, _not_expanded(bias, lead, q, keys).to(q.dtype if q.dtype == torch.float64 else torch.float32)
+
+
+def _first_row_adds(mask: Tensor, lowest: float) -> bool:
+    """Whether the first row shows a number that is neither zero nor at most `lowest`: a look at all would take far longer."""
+    if mask.dim() == 0 or 0 in mask.shape:
+        return False
+    row = mask.detach()[(0,) * (mask.dim() - 1)]
+    return checks.any_true((row != 0.0) & (row > lowest))
 
 
 def _is_zero_where_not(hidden: Tensor, mask: Tensor) -> bool:

@@ -122,8 +122,7 @@ for _operator, _dense, _shapes in (
     (attention_support, reference_ops.support, _support_shapes),
     (attention_support_backward, reference_ops.support_backward, _support_backward_shapes),
 ):
-    _own = _operator._schema.name in cpu.OPERATORS
-    _library.impl(_operator, until_kernels_load(_operator, _dense) if _own else _dense, "CompositeExplicitAutograd")
+    _library.impl(_operator, until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
     torch.library.register_fake(_operator._schema.name, _shapes, lib=_library)
 triton.register()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
 from entformer.kernels.attention.arguments import per_head
+from entformer.kernels.attention.elementwise import ELEMENTWISE
 
 _WINDOW = "window must be a pair (left, right) of integers of at least 0 or None, which is unlimited"
 
@@ -52,7 +53,7 @@ def sinks_of(sinks: Tensor | None, q: Tensor, normalizer: str) -> Tensor | None:
     """The scores of the sinks, (B, H) in float32 (float64 for float64 queries)."""
     if sinks is None:
         return None
-    if normalizer in ("rela", "sigmoid"):
+    if normalizer in ELEMENTWISE:
         raise ArgumentError(
             f"sinks need weights that sum to one, which normalizer={normalizer!r} does not give; leave them out."
         )

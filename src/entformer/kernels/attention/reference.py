@@ -1,7 +1,7 @@
 """Attention by plain dense operations: the definition the kernels are compared with, and the path for what they lack.
 
     scores  = cap(scale q k^T) + bias - slope |i + offset - j|,  -inf where a key may not be attended;  cap(s) = c tanh(s / c)
-    weights = entmax((scores, sink), alpha) without the last       (ReLA: max(scores, 0); sigmoid: sigmoid(scores + bias))
+    weights = entmax((scores, sink), alpha) without the last       (or an elementwise function, elementwise.py)
     output  = dropout(weights) v
 
 What is masked does not exist: NaN or infinity in a key, value or bias reaches no query that may not attend to it, nor any
@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.kernels.attention.arguments import EXCLUDED, Call
+from entformer.kernels.attention.elementwise import BY_OPERATOR
 from entformer.kernels.finite import masked, nan_where, products, weighted_sum
-
-NormalizerFn = Callable[[Tensor], Tensor]  # scores (..., n) -> weights (..., n); -inf scores get no weight
 
 
 class RowState(NamedTuple):
@@ -101,8 +100,8 @@ def _in_sequence(cu_seqlens: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     return sequence, at - begins[sequence]
 
 
-def dense_attention(call: Call, normalizer_fn: NormalizerFn, dtype: torch.dtype) -> Dense:
-    """Computes attention in `dtype`, differentiable in every tensor."""
+def dense_attention(call: Call, normalizer_fn: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Dense:
+    """Computes attention in `dtype`, differentiable in every tensor. `normalizer_fn` gives scores of -inf no weight."""
     query, value, sinks = call.query, call.value, call.features.sinks
     values = value.to(dtype).repeat_interleave(query.shape[1] // max(value.shape[1], 1), 1)
     parts = scores(call, dtype)
@@ -124,33 +123,6 @@ def dense_attention(call: Call, normalizer_fn: NormalizerFn, dtype: torch.dtype)
     return Dense(weighted_sum(used, values).to(value.dtype), weights, with_sinks, found, parts)
 
 
-def relu_weights(scores: Tensor) -> Tensor:
-    """Rectified linear weights: they do not sum to one, and a row may have none. NaN makes its whole row NaN."""
-    seen = torch.where(scores == -math.inf, 0.0, scores)
-    broken = scores.detach().isnan().any(-1, keepdim=True)
-    return torch.where(broken, seen * nan_where(broken), seen.relu())
-
-
-def sigmoid_weights(scores: Tensor, bias: float | None) -> Tensor:
-    """sigmoid(score + bias), bias = -log(number of keys of the row) by default. NaN makes its whole row NaN."""
-    allowed = scores.detach() != -math.inf
-    seen = torch.where(allowed, scores, 0.0)
-    broken = scores.detach().isnan().any(-1, keepdim=True)
-    weights = torch.sigmoid(seen - sigmoid_threshold(scores, bias)[..., None].to(seen.dtype))
-    return torch.where(broken, seen * nan_where(broken), torch.where(allowed, weights, 0.0))
-
-
-def sigmoid_threshold(scores: Tensor, bias: float | None) -> Tensor:
-    """What is subtracted from the scores of each row, (...) in float64: log(number of keys), or -bias."""
-    if bias is not None:
-        return torch.full(scores.shape[:-1], -bias, dtype=_double(scores), device=scores.device)
-    return (scores.detach() != -math.inf).sum(-1).clamp(min=1).to(_double(scores)).log()
-
-
-def _double(t: Tensor) -> torch.dtype:
-    return torch.float32 if t.device.type == "mps" else torch.float64
-
-
 def row_state(call: Call, dense: Dense) -> RowState:
     """Returns the state of each row."""
     weights, alpha = dense.weights, call.alpha
@@ -165,8 +137,8 @@ def row_state(call: Call, dense: Dense) -> RowState:
     log_largest = torch.where(largest > 0, largest, 1.0).to(e.dtype).log()
     near = e.abs() < 1e-12
     threshold = -torch.where(near, log_largest, torch.expm1(e * log_largest) / torch.where(near, 1.0, e))
-    if call.normalizer == "sigmoid":
-        threshold = sigmoid_threshold(found, call.features.sigmoid_bias)
+    if entry := BY_OPERATOR.get(call.normalizer):
+        threshold = entry.threshold(found, call.features.sigmoid_bias)
     at_largest = found.gather(-1, index[..., None]).squeeze(-1)
     return RowState(at_largest.float(), threshold, size, entropy.float())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from entformer.kernels.attention import reference
 from entformer.kernels.attention.arguments import Call, Features
+from entformer.kernels.attention.elementwise import BY_OPERATOR
 from entformer.kernels.attention.reference import Dense
 from entformer.kernels.entmax import reference as entmax_reference
 from entformer.kernels.registry import dense_dtype
@@ -70,10 +71,8 @@ def _padded(needs: tuple[bool, ...], length: int) -> tuple[bool, ...]:
 
 def _dense(call: Call) -> Dense:
     def normalizer_fn(scores: Tensor) -> Tensor:
-        if call.normalizer == "relu":
-            return reference.relu_weights(scores)
-        if call.normalizer == "sigmoid":
-            return reference.sigmoid_weights(scores, call.features.sigmoid_bias)
+        if entry := BY_OPERATOR.get(call.normalizer):
+            return entry.weights(scores, call.features.sigmoid_bias)
         return entmax_reference.entmax(scores, call.alpha[:, :, None])
 
     return reference.dense_attention(call, normalizer_fn, dense_dtype(call.query.dtype, call.query.device.type, exact=False))
@@ -87,10 +86,8 @@ def _gradients(call: Call, dense: Dense, grad_weights: Tensor, needs: tuple[bool
     grad_alpha, grad_bias, grad_sinks, grad_slopes = nothing.double(), nothing, nothing, nothing
     if more.sinks is not None:
         grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
-    if call.normalizer == "relu":
-        grad_scores = grad_weights
-    elif call.normalizer == "sigmoid":
-        grad_scores = grad_weights * weights * (1.0 - weights)
+    if entry := BY_OPERATOR.get(call.normalizer):
+        grad_scores = grad_weights * entry.slope(weights)
     else:
         row_alpha = alpha[:, :, None].expand(weights.shape[:-1])
         grad_scores, of_rows = entmax_reference.entmax_backward(grad_weights, weights, row_alpha, needs_alpha_grad)

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from entformer.kernels.attention.arguments import Call, Features
 from entformer.kernels.attention.triton import configs
 from entformer.kernels.triton_host import DEVICE, MOST_HEAD_SIZE, installed
 
-__all__ = ["DEVICE", "by_torch", "register", "reserve_shape", "specialized", "unsupported"]
+__all__ = ["DEVICE", "register", "reserve_shape", "specialized", "unsupported"]
 
 _KNOWN = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
 _library = torch.library.Library("entformer", "FRAGMENT")
@@ -37,18 +36,6 @@ def specialized(call: Call, alpha: float | Tensor) -> Call:
     if call.normalizer != "entmax" or isinstance(alpha, Tensor):
         return call
     return call._replace(normalizer=_KNOWN.get(alpha, "entmax"))
-
-
-def by_torch(call: Call) -> Tensor | None:
-    """The output of torch's own attention where it is the better choice: softmax of what all its backends can do; else None."""
-    plain = call.attn_mask is None and call.key_mask is None and call.alibi_slopes is None
-    if call.normalizer != "softmax" or not plain or any(feature is not None for feature in call.features):
-        return None
-    if call.dropout_p > 0.0 or (call.is_causal and call.causal_offset != 0):
-        return None
-    grouped = call.query.shape[1] != call.key.shape[1]
-    how: dict[str, Any] = {"is_causal": call.is_causal, "scale": call.scale, "enable_gqa": grouped}
-    return F.scaled_dot_product_attention(call.query, call.key, call.value, **how)
 
 
 def reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:

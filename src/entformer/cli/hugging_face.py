@@ -1,0 +1,72 @@
+"""Hugging Face models on the command line: `entformer report --hf`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from entformer.errors import DataError
+
+Progress = Callable[..., None]
+
+
+def report_data_of(
+    spec: str,
+    text: Path,
+    *,
+    length: int,
+    texts: int,
+    examples: int,
+    title: str | None,
+    threads: int | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Returns the data of a report on a Hugging Face model; see the options of `entformer report`."""
+    import torch
+
+    from entformer.analysis.hugging_face_report import hf_report_data
+    from entformer.hf.opening import open_model
+    from entformer.text.numbers import printable
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    progress("loading the model")
+    model, tokenizer = open_model(spec)
+    name = printable(Path(spec).resolve().name) if Path(spec).is_dir() else spec
+    return hf_report_data(
+        model,
+        read_texts(text, model, texts),
+        name=name,
+        tokenizer=tokenizer,
+        data_name=text.name,
+        length=length,
+        max_tokens=texts * length,
+        examples=examples,
+        title=title,
+        progress=progress,
+    )
+
+
+def read_texts(path: Path, model: Any, most: int) -> list[Any]:
+    """Returns the text of a file in the form that the model reads: as one, line by line, or as pairs.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not a pair.
+    """
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"{path} cannot be read as UTF-8 text ({err}).") from err
+    lines = [line for line in whole.splitlines() if line.strip()]
+    if not lines:
+        raise DataError(f"{path} contains no text.")
+    if getattr(model.config, "is_encoder_decoder", False):
+        pairs = [tuple(line.split("\t")) for line in lines[:most]]
+        for number, pair in enumerate(pairs, 1):
+            if len(pair) != 2:
+                raise DataError(
+                    f"{path}:{number}: expected a source and a target separated by a tab, found {len(pair)} fields."
+                )
+        return list(pairs)
+    if model.can_generate():
+        return [whole]
+    return lines[:most]

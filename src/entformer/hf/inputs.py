@@ -1,0 +1,100 @@
+"""A small input for a model of any family, made from its configuration."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LENGTH, OTHER_LENGTH = 11, 7  # of encoder or decoder-only input, and of a decoder's: cross-attention shows by its lengths
+SHIFTING = re.compile("SequenceClassification|QuestionAnswering")  # such models make the decoder's input themselves
+SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "image", "video", "audio", "decoder_start", "vision_start", "vision_end")
+
+
+def example_inputs(model: nn.Module) -> dict[str, Any]:
+    """Returns keyword arguments with which the model can run: two examples, the second padded."""
+    inner = _innermost(model)
+    config: Any = inner.config
+    names = _main_inputs(inner, config)
+    device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
+    dtype = next((p.dtype for p in inner.parameters() if p.is_floating_point()), torch.float32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inputs: dict[str, Tensor] = {}
+        for name in names:
+            inputs |= {key: value.to(device) for key, value in _INPUTS[name](config).items()}
+        if getattr(config, "is_encoder_decoder", False) and not SHIFTING.search(type(inner).__name__):
+            inputs["decoder_input_ids"] = _ids(_part(config, "decoder"), OTHER_LENGTH, end=False).to(device)
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+
+
+def _innermost(model: nn.Module) -> nn.Module:
+    """Returns the transformers model inside PEFT's wrappers."""
+    get = getattr(model, "get_base_model", None)
+    found: nn.Module = get() if callable(get) else model
+    return found
+
+
+def _main_inputs(model: nn.Module, config: Any) -> list[str]:
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    names = [main if main in _INPUTS else "input_ids"]
+    both = getattr(config, "text_config", None) is not None and getattr(config, "vision_config", None) is not None
+    if both and hasattr(model, "text_model") and hasattr(model, "vision_model"):  # two towers, such as CLIP
+        names = ["input_ids", "pixel_values"]
+    return names
+
+
+def _part(config: Any, *names: str) -> Any:
+    return next((part for name in names if not isinstance(part := getattr(config, name, None), int | None)), config)
+
+
+def _ids(config: Any, length: int, *, end: bool) -> Tensor:
+    """Returns (2, length) token ids without special tokens, but for the end if the model has one."""
+    config = _part(config, "text_config", "encoder") if not hasattr(config, "vocab_size") else config
+    size = int(getattr(config, "vocab_size", 0) or 32)
+    special = {getattr(config, f"{name}_token_id", None) for name in SPECIAL}
+    special |= {token for name in ("eos_token_id", "bos_token_id") for token in _listed(getattr(config, name, None))}
+    allowed = torch.tensor([token for token in range(min(size, 4096)) if token not in special] or [0])
+    ids = allowed[torch.randint(len(allowed), (2, length))]
+    last = _listed(getattr(config, "eos_token_id", None))
+    if end and last and 0 <= last[0] < size:
+        ids[:, -1] = last[0]
+        ids[1, -3] = last[0]
+    return ids
+
+
+def _listed(value: Any) -> list[int]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [int(value)]
+
+
+def _text(config: Any) -> Mapping[str, Tensor]:
+    ids = _ids(config, LENGTH, end=True)
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = 0
+    pad = getattr(
+        _part(config, "text_config", "encoder") if not hasattr(config, "vocab_size") else config, "pad_token_id", None
+    )
+    if pad is not None and pad >= 0:
+        ids[1, -2:] = pad
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _pixels(config: Any) -> Mapping[str, Tensor]:
+    config = _part(config, "vision_config", "encoder") if not hasattr(config, "image_size") else config
+    size = getattr(config, "image_size", 32)
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return {"pixel_values": torch.randn(2, int(getattr(config, "num_channels", 3)), height, width)}
+
+
+def _features(config: Any) -> Mapping[str, Tensor]:
+    config = _part(config, "encoder") if not hasattr(config, "num_mel_bins") else config
+    frames = 2 * int(getattr(config, "max_source_positions", 50) or 50)
+    return {"input_features": torch.randn(2, int(getattr(config, "num_mel_bins", 80)), frames)}
+
+
+def _waveform(config: Any) -> Mapping[str, Tensor]:
+    return {"input_values": torch.randn(2, 4000)}
+
+
+_INPUTS = {"input_ids": _text, "pixel_values": _pixels, "input_features": _features, "input_values": _waveform}
