@@ -13,7 +13,7 @@ from torch import Tensor
 
 import entformer as ef
 from entformer.errors import ArgumentError, ImplUnavailable
-from entformer.kernels import native
+from entformer.kernels import native, triton_host
 from entformer.kernels import registry as choice
 from entformer.kernels.entmax import reference
 from entformer.kernels.entmax.api import entmax
@@ -207,17 +207,29 @@ def test_auto_takes_the_kernels_where_they_are() -> None:
         assert torch.equal(entmax(x, 1.3), entmax(x, 1.3, impl="cpu"))
 
 
-def test_triton_is_refused_until_it_is_there() -> None:
-    with pytest.raises(ImplUnavailable, match="impl='triton' is not built in this version; use impl='auto' or"):
+def test_triton_refuses_cpu_tensors() -> None:
+    with pytest.raises(ImplUnavailable, match="impl='triton' cannot run on a cpu tensor; move it to a cuda device or use"):
         entmax(scores(2, 3), impl="triton")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_why_triton_does_not_run(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_host, "installed", lambda: installed)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    reason = "torch sees no GPU" if installed else "Triton is not installed; GPU builds of torch bring it"
+    with pytest.raises(ImplUnavailable, match=f"impl='triton' cannot run here: {reason}"):
+        choice.resolve("triton", "cuda")
 
 
 def test_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_already_said", set())
     with pytest.raises(ImplUnavailable, match="impl='cpu' cannot run on a cuda tensor; move it to the CPU or use impl='auto'"):
         choice.resolve("cpu", "cuda")
-    with pytest.warns(choice.SlowPathWarning, match="entformer has no fused kernel for cuda tensors yet; .* in float32"):
+    monkeypatch.setattr(triton_host, "installed", lambda: False)
+    with pytest.warns(choice.SlowPathWarning, match="slow reference implementation: Triton is not installed"):
         assert choice.resolve("auto", "cuda") == "reference"
+    with pytest.warns(choice.SlowPathWarning, match="entformer has no fused kernel for xpu tensors yet; .* in float32"):
+        assert choice.resolve("auto", "xpu") == "reference"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choice.resolve("auto", "cuda") == "reference"

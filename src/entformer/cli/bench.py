@@ -56,11 +56,15 @@ def bench_attention(
             show_default="16x8x64x64,4x8x512x64,1x8x2048x64,1x8x8192x64",
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: bfloat16 on a GPU, against FlashAttention and adasplash.")] = "cpu",
 ) -> None:
     """Benchmark attention against scaled_dot_product_attention, and report the density. Takes about five minutes."""
     from entformer.bench.attention import benchmark_attention
 
     _check_outputs(json_file, png_file)
+    if device != "cpu":
+        _bench_gpu(device, shapes, json_file, quick=quick)
+        return
     most = min(2, len(os.sched_getaffinity(0)))
     counts = _parse_threads(threads) if threads is not None else tuple(range(1, most + 1))
     chosen = _parse_shapes(shapes) if shapes else None
@@ -82,6 +86,55 @@ def bench_training(
     _check_outputs(json_file, None)
     with progress_bar(Console(stderr=True)) as progress:
         report = benchmark_training(preset=preset, num_threads=threads, quick=quick, progress=progress)
+    _finish(report, json_file)
+
+
+@app.command("compile-gpu")
+def compile_gpu(
+    json_file: JsonOption = None,
+    targets: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Architectures to compile for.")
+    ] = "sm_80,sm_90,sm_100,gfx942",
+    full: Annotated[bool, typer.Option("--full", help="Every kind of variant, not only those that most calls use.")] = False,
+) -> None:
+    """Compile the GPU kernels, without a GPU, and print registers, spills, shared memory and occupancy as a markdown table.
+
+    Exits with code 1 if a variant exceeds the limits of a target or a hot one spills. Takes minutes; Triton caches its results.
+    """
+    from entformer.bench.compile_gpu import FULL, HOT, ROWS, TARGETS, manifest, table
+
+    chosen = targets.split(",")
+    unknown = [name for name in chosen if name not in TARGETS]
+    if unknown:
+        raise ArgumentError(f"--targets: {unknown[0]!r} is unknown; choose from {', '.join(TARGETS)}.")
+    _check_outputs(json_file, None)
+    variants = FULL if full else (*HOT, *ROWS)
+    found = []
+    with progress_bar(Console(stderr=True)) as progress:
+        for entry in manifest(variants, chosen):
+            found.append(entry)
+            progress(f"{len(found)} of {len(variants) * len(chosen)}: {entry.variant}, {entry.target}")
+    if json_file is not None:
+        text = json.dumps([entry._asdict() | {"variant": str(entry.variant)} for entry in found], indent=1)
+        print(text) if json_file == "-" else Path(json_file).write_text(text + "\n", encoding="utf-8")
+    if json_file != "-":
+        print("\n".join(table(found)))
+    failed = [entry for entry in found if entry.failure]
+    for entry in failed:
+        Console(stderr=True).print(f"{entry.variant} on {entry.target}: {entry.failure}", style="red", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _bench_gpu(device: str, shapes: str | None, json_file: str | None, *, quick: bool) -> None:
+    from entformer.bench.attention_gpu import benchmark_attention_gpu
+
+    if device.split(":")[0] != "cuda":
+        raise ArgumentError(f"--device {device!r} is unknown; choose cpu or cuda (for AMD GPUs, too).")
+    with progress_bar(Console(stderr=True)) as progress:
+        report = benchmark_attention_gpu(
+            _parse_shapes(shapes) if shapes else None, device=device, quick=quick, progress=progress
+        )
     _finish(report, json_file)
 
 

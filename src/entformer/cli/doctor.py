@@ -73,6 +73,7 @@ def examine() -> dict[str, Any]:
         "compiler_version": _version(compiler) if compiler else None,
         "cache": str(cache_root()),
         "library": str(library) if library else None,
+        "triton": _triton(),
         "instruction_set": native.isa() if why_not is None else None,
         "instruction_sets": available,
         "operators": dict.fromkeys(OPERATORS, devices),  # all operators share one library
@@ -100,6 +101,18 @@ def _dispatch(device: str) -> dict[str, Any]:
     return {"serves": serves, "why_not": why_not}
 
 
+def _triton() -> str:
+    """The version of Triton and whether its kernels, which run on GPUs, can be used."""
+    from entformer.bench.harness import installed_version
+    from entformer.kernels import triton_host
+
+    why_not = triton_host.unavailable()
+    version = installed_version("triton")
+    if version is None:
+        return f"GPU kernels do not run: {why_not}" if why_not else "installed"
+    return f"{version}; GPU kernels {'run' if why_not is None else f'do not run: {why_not}'}"
+
+
 def _version(compiler: list[str]) -> str | None:
     try:
         done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=10, check=False)
@@ -119,6 +132,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     line("compiler", f"{report['compiler']} ({report['compiler_version']})" if report["compiler"] else "not found")
     line("kernel cache", report["cache"])
     line("library", report["library"] or "none")
+    line("triton", report["triton"])
     if report["instruction_set"]:
         others = [name for name, works in report["instruction_sets"].items() if works and name != report["instruction_set"]]
         missing = [name for name, works in report["instruction_sets"].items() if not works]

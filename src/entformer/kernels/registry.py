@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 
 from entformer.errors import ArgumentError, ImplUnavailable
-from entformer.kernels import native
+from entformer.kernels import native, triton_host
 from entformer.kernels.checks import traced_by_jit
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
@@ -38,7 +38,8 @@ class Implementation(NamedTuple):
 
 
 IMPLEMENTATIONS = (  # fastest first
-    Implementation("cpu", "cpu", "entformer.kernels.{op}.cpu", lambda: native.load()),
+    Implementation("cpu", "cpu", "entformer.kernels.{op}.cpu", lambda: triton_host.cpu_taken() or native.load()),
+    Implementation("triton", triton_host.DEVICE, "entformer.kernels.{op}.triton", lambda: triton_host.unavailable()),
     Implementation("reference", None, "entformer.kernels.{op}.reference", lambda: None),
 )
 
@@ -66,7 +67,7 @@ def resolve(impl: str, device_type: str) -> str:
             continue
         if entry.device not in (None, device_type):
             if impl != "auto":
-                where = f"move it to the {str(entry.device).upper()} or use impl='auto'"
+                where = f"move it to {'the CPU' if entry.device == 'cpu' else f'a {entry.device} device'} or use impl='auto'"
                 raise ImplUnavailable(f"impl={impl!r} cannot run on a {device_type} tensor; {where}.")
             continue
         why_not = entry.unavailable()

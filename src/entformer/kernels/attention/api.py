@@ -105,7 +105,7 @@ def attention(
         sigmoid_bias: for "sigmoid"; -log(number of keys that the query may attend to) by default.
         return_stats, return_support: return an `Attention` with the statistics of each row, or the exact support as CSR, whose
             weights are differentiable.
-        impl: "auto", "reference" or "cpu".
+        impl: "auto", "reference", "cpu" or "triton".
         key_padding_mask: the old name of `key_mask`. Here True = may attend, the opposite of
             `torch.nn.MultiheadAttention`'s argument of this name, so it emits a FutureWarning.
 
@@ -194,6 +194,7 @@ def attention(
     if fused and impl == "auto" and not (return_stats or return_support) and sdpa.suits(call, used_alpha):
         out = sdpa.softmax_attention(call)
     elif fused:
+        call = IMPLEMENTATIONS[chosen].specialized(call, used_alpha)
         out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
             *call[:-1], return_stats, *features
         )

@@ -1,6 +1,7 @@
 """The C++ implementation of attention (`csrc/`): what it does not support, and the size of its reserve."""
 
 import torch
+from torch import Tensor
 
 from entformer.kernels.attention.arguments import Call
 from entformer.kernels.entmax.cpu import forward_mode_active
@@ -15,6 +16,11 @@ def unsupported(call: Call) -> str | None:
     if forward_mode_active():
         return "forward-mode differentiation"
     return None
+
+
+def specialized(call: Call, alpha: float | Tensor) -> Call:
+    """The call as the operator takes it; the C++ kernels read alpha themselves."""
+    return call
 
 
 def reserve_bytes(keys: int) -> int:

@@ -2,7 +2,7 @@
 
     entformer::attention(query (B,H,Lq,D), key (B,G,Lk,D), value (B,G,Lk,E), alpha (B,H), ...) ->
         output (B,H,Lq,E), row_max (B,H,Lq), threshold (B,H,Lq) float64, support_size (B,H,Lq) int32,
-        entropy (B,H,Lq) or (0,), reserve (B,H,Lq,n) uint8
+        entropy (B,H,Lq) or (0,), reserve (B,H,...) uint8
     entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, and (0,) or grad_alpha (B,H),
         grad_bias, grad_sinks (B,H), grad_slopes (B,H)
     entformer::attention_support(...) -> col_indices, values of the exact support in CSR order
@@ -10,7 +10,8 @@
 
 The weights of a row are exp_e(score - row_max - threshold). `reserve` is memory that only the backward pass of the same
 implementation reads. attn_mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key;
-alibi_slopes (B,H) float32; normalizer "entmax", "relu" or "sigmoid", whose weights are sigmoid(score - threshold);
+alibi_slopes (B,H) float32; normalizer "entmax" ("softmax", "entmax15", "sparsemax" where the caller knows alpha), "relu" or
+"sigmoid", whose weights are sigmoid(score - threshold);
 dropout_seed () int64, or (N,) where the batch is N batches one after the other (vmap): each is dropped as if it were alone with
 its seed. The last arguments, which have defaults, are those of `arguments.Features`.
 """
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ImplUnavailable
-from entformer.kernels.attention import cpu, reference_ops
+from entformer.kernels.attention import cpu, reference_ops, triton
 from entformer.kernels.attention.arguments import Features
 from entformer.kernels.entmax.ops import plain_operator_suffices, until_kernels_load
 
@@ -66,8 +67,14 @@ def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tu
         query.new_empty(rows, dtype=torch.float64),
         query.new_empty(rows, dtype=torch.int32),
         query.new_empty(rows if return_entropy else (0,), dtype=torch.float32),
-        query.new_empty((*rows, cpu.reserve_bytes(key.shape[2])), dtype=torch.uint8),
+        query.new_empty(_reserve_shape(query, key, value), dtype=torch.uint8),
     )
+
+
+def _reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    if query.device.type == triton.DEVICE:
+        return triton.reserve_shape(query, key, value)
+    return *query.shape[:3], cpu.reserve_bytes(key.shape[2])
 
 
 def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
@@ -103,9 +110,9 @@ def _padded(values: tuple[Any, ...], length: int, default: Any = None) -> tuple[
     return (*values, *(default,) * (length - len(values)))
 
 
-def _reference_forward(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    reserve = query.new_zeros((*query.shape[:3], cpu.reserve_bytes(key.shape[2])), dtype=torch.uint8)
-    return *reference_ops.forward(query, key, *rest), reserve  # the size that the fake kernel gave to a saved program
+def _reference_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    reserve = query.new_zeros(_reserve_shape(query, key, value), dtype=torch.uint8)
+    return *reference_ops.forward(query, key, value, *rest), reserve  # the size that the fake kernel gave to a saved program
 
 
 # The C++ kernels register for the CPU, which takes precedence once they are loaded.
@@ -117,6 +124,7 @@ for _operator, _dense, _shapes in (
 ):
     _library.impl(_operator, until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
     torch.library.register_fake(_operator._schema.name, _shapes, lib=_library)
+triton.register()
 
 
 class AttentionFunction(torch.autograd.Function):

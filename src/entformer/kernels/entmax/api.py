@@ -42,7 +42,7 @@ def entmax(
         mask: boolean, broadcasts against `x`, True = may have weight. -inf scores count as masked too.
         alpha_dim: for a 1-D `alpha`, the dimension of `x` it runs along: with scores (B, H, L, L) and one alpha per head,
             `entmax(scores, alphas, alpha_dim=1)`.
-        impl: "auto", "reference" or "cpu".
+        impl: "auto", "reference", "cpu" or "triton".
 
     A row that is masked throughout gives zeros and zero gradients. NaN stays in its row. Entries of +inf share the row's mass.
     """
@@ -58,7 +58,7 @@ def entmax(
     chosen = resolve(impl, x.device.type)
     if exporting_to_onnx():
         weights = closed_form.entmax(scores, row_alpha if isinstance(alpha, Tensor) else float(alpha))
-    elif chosen == "reference" or IMPLEMENTATIONS[chosen].unsupported():
+    elif chosen == "reference" or IMPLEMENTATIONS[chosen].unsupported(scores):
         # Without kernels a CPU still has float64 at half the speed of float32.
         exact = impl == "reference" or x.device.type == "cpu"
         weights = reference.entmax(scores, row_alpha, dense_dtype(x.dtype, x.device.type, exact=exact))

@@ -1,10 +1,11 @@
 """The C++ implementation of entmax (`csrc/`): what it does not support."""
 
 import torch
+from torch import Tensor
 
 
-def unsupported() -> str | None:
-    """Returns what the kernels do not support in a call from here, or None."""
+def unsupported(scores: Tensor) -> str | None:
+    """Returns what the kernels do not support in a call with these scores, or None."""
     return "forward-mode differentiation" if forward_mode_active() else None
 
 

@@ -3,8 +3,9 @@
     entformer::entmax(scores (..., n), alpha (...)) -> weights (..., n)
     entformer::entmax_backward(grad_output, output, alpha, needs_alpha_grad) -> grad_scores (..., n), grad_alpha (...) or (0,)
 
-alpha is float64, one value per row. `csrc/bindings.cpp` registers the CPU kernels when `kernels.native` loads it; until then,
-and on other devices, the reference implementation runs. Backward needs the weights only, so nothing but the output is saved.
+alpha is float64, one value per row. `csrc/bindings.cpp` registers the CPU kernels when `kernels.native` loads it, and
+`triton.register` those for GPUs; where there are none, the reference implementation runs. Backward needs the weights only, so
+nothing but the output is saved.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from entformer.kernels.checks import transform_active
-from entformer.kernels.entmax import reference
+from entformer.kernels.entmax import reference, triton
 from entformer.kernels.registry import resolve
 
 _library = torch.library.Library("entformer", "FRAGMENT")
@@ -58,6 +59,7 @@ _library.impl("entmax", until_kernels_load(entmax, reference.entmax), "Composite
 _library.impl("entmax_backward", until_kernels_load(entmax_backward, _reference_backward), "CompositeExplicitAutograd")
 torch.library.register_fake("entformer::entmax", _entmax_shape, lib=_library)
 torch.library.register_fake("entformer::entmax_backward", _backward_shape, lib=_library)
+triton.register()
 
 
 # ---- derivatives -------------------------------------------------------------------------------------------------------

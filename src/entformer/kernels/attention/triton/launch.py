@@ -1,0 +1,268 @@
+"""The operators of attention by Triton kernels: buffers, arguments and the order of the passes.
+
+    forward    scout -> lists of live blocks -> solve -> output, which notes the blocks with support in the reserve
+    backward   lists of blocks with support -> back_q -> back_kv
+
+Nothing here reads a value of a tensor: the host never waits for the device. `attention_support` is the one exception, since the
+size of its result is such a value.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from entformer.kernels.attention.arguments import Call
+from entformer.kernels.attention.triton import configs
+from entformer.kernels.attention.triton.back_kv import back_kv
+from entformer.kernels.attention.triton.back_q import back_q
+from entformer.kernels.attention.triton.lists import list_blocks
+from entformer.kernels.attention.triton.output import output
+from entformer.kernels.attention.triton.scores import Packed, Pairs, PerHead, PerKey, Problem, Rows
+from entformer.kernels.attention.triton.scout import scout
+from entformer.kernels.attention.triton.solve import solve
+from entformer.kernels.attention.triton.support import support
+from entformer.kernels.entmax.triton import maths
+
+INTERPRETED = not isinstance(scout, triton.runtime.JITFunction)
+MODES = {
+    "entmax": maths.GENERAL.value,
+    "entmax15": maths.ENTMAX15.value,
+    "sparsemax": maths.SPARSEMAX.value,
+    "softmax": maths.SOFTMAX.value,
+    "relu": maths.RELU.value,
+}
+
+_counts: list[Tensor] | None = None
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[list[Tensor]]:
+    """Collects a tensor (B, H, query blocks, 4) per forward pass.
+
+    Key blocks of the scout, steps of the solver, live key blocks, key blocks with support.
+    """
+    global _counts
+    found: list[Tensor] = []
+    _counts = found
+    try:
+        yield found
+    finally:
+        _counts = None
+
+
+class Plan:
+    """One call of the operators as the kernels take it."""
+
+    def __init__(self, call: Call) -> None:
+        query, key, value, more = call.query, call.key, call.value, call.features
+        self.call = call
+        self.batch, self.heads, self.queries, self.size = query.shape
+        self.key_heads, self.keys, self.value_size = key.shape[1], key.shape[2], value.shape[3]
+        self.device = query.device
+        self.mode = MODES[call.normalizer]
+        self.config = configs.config(max(self.size, self.value_size), query.dtype)
+        self.query_blocks = triton.cdiv(self.queries, self.config.queries)
+        self.key_blocks = triton.cdiv(self.keys, self.config.keys)
+        right = more.window_right
+        if call.is_causal:
+            right = 0 if right is None else min(right, 0)
+        hazard = _largest(query) * _largest(key) * (self.size * abs(call.scale)) + _largest(value) + call.alpha.sum().float()
+        for added in (more.bias, more.sinks):  # -inf excludes, and is none
+            if added is not None and added.numel() > 0:
+                hazard = hazard + added.detach().amax().float()
+        packed = None
+        if more.cu_seqlens_q is not None and more.cu_seqlens_k is not None:
+            packed = _packed(more.cu_seqlens_q, more.cu_seqlens_k, self.queries)
+        seeds = call.dropout_seed.reshape(-1) if call.dropout_p > 0.0 else None
+        pairs = (self.batch, self.heads, self.queries, self.keys)
+        mask, key_mask, slopes = call.attn_mask, call.key_mask, call.alibi_slopes
+        rows = self.batch * self.heads * self.queries
+        self.problem = Problem(
+            query=rows_of(query),
+            key=rows_of(key),
+            value=rows_of(value),
+            alpha=_per_head(call.alpha),
+            attn_mask=None if mask is None else _pairs(mask.view(torch.uint8)),
+            key_mask=None if key_mask is None else PerKey(key_mask.view(torch.uint8), *key_mask.stride()),
+            bias=None if more.bias is None else _pairs(more.bias.expand(pairs)),
+            slopes=None if slopes is None else _per_head(slopes),
+            sinks=None if more.sinks is None else _per_head(more.sinks),
+            packed=packed,
+            hazard=hazard,
+            heads=self.heads,
+            group=self.heads // max(self.key_heads, 1),
+            queries=self.queries,
+            keys=self.keys,
+            scale=float(call.scale),
+            offset=call.causal_offset,
+            left=more.window_left,
+            right=right,
+            softcap=more.softcap,
+            seeds=seeds,
+            rows_per_seed=max(1, rows // (1 if seeds is None else seeds.numel())),
+            drop=float(call.dropout_p),
+        )
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The constants of every kernel."""
+        return {
+            "MODE": self.mode,
+            "BM": self.config.queries,
+            "BN": self.config.keys,
+            "D": self.size,
+            "DP": configs.padded(self.size),
+            "UP": INTERPRETED and self.problem.query.ptr.dtype == torch.bfloat16,
+            "num_warps": self.config.warps,
+            "num_stages": self.config.stages,
+        }
+
+    @property
+    def both(self) -> dict[str, Any]:
+        """The constants of kernels that read values too."""
+        return self.fixed | {"E": self.value_size, "EP": configs.padded(self.value_size)}
+
+    def backward(self, *, by_key: bool) -> dict[str, Any]:
+        """The constants of a backward pass."""
+        parts = configs.parts(self.mode, self.call.query.dtype)
+        tile = {"BM": self.config.queries // parts} if by_key else {"BN": self.config.keys // parts}
+        return self.both | tile | {"PARTS": parts}
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """An uninitialized tensor (B, H, *shape)."""
+        return torch.empty((self.batch, self.heads, *shape), dtype=dtype, device=self.device)
+
+    def map(self) -> Tensor:
+        """A byte per pair of blocks, zero."""
+        shape = (self.batch, self.heads, self.query_blocks, self.key_blocks)
+        return torch.zeros(shape, dtype=torch.uint8, device=self.device)
+
+    def lists(self, blocks: Tensor, *, by_key: bool = False) -> tuple[Tensor, Tensor]:
+        """The nonzero entries of each row of a map, or of each column, and their numbers."""
+        rows, columns = self.query_blocks, self.key_blocks
+        strides = (columns, 1)
+        if by_key:
+            rows, columns, strides = columns, rows, (1, columns)
+        found = self.empty(rows, columns, dtype=torch.int16 if columns < 2**15 else torch.int32)
+        counts = self.empty(rows, dtype=torch.int32)
+        chunk = min(1024, triton.next_power_of_2(columns))
+        list_blocks[(rows, self.batch * self.heads)](blocks, found, counts, rows, columns, *strides, CHUNK=chunk, num_warps=1)
+        return found, counts
+
+
+def forward(plan: Plan, return_entropy: bool) -> tuple[Tensor, ...]:
+    """Output, row_max, threshold, support_size, entropy and reserve."""
+    out = plan.empty(plan.queries, plan.value_size, dtype=plan.problem.query.ptr.dtype)
+    row_max, lower = plan.empty(plan.queries), plan.empty(plan.queries)
+    threshold = plan.empty(plan.queries, dtype=torch.float64)
+    size = plan.empty(plan.queries, dtype=torch.int32)
+    entropy = plan.empty(plan.queries) if return_entropy else row_max.new_empty(0)
+    live, held = plan.map(), plan.map()
+    if out.numel() == 0 and row_max.numel() == 0:
+        return out, row_max, threshold, size, entropy, held
+    counters = None
+    if _counts is not None:
+        counters = torch.zeros((*live.shape[:3], 4), dtype=torch.int32, device=plan.device)
+        _counts.append(counters)
+    grid = (plan.query_blocks, plan.batch * plan.heads)
+    with torch.cuda.device_of(out):
+        scout[grid](plan.problem, row_max, lower, live, counters, plan.key_blocks, **plan.fixed)
+        lists, counts = plan.lists(live)
+        if plan.mode not in (MODES["softmax"], MODES["relu"]):
+            more = {} if INTERPRETED else configs.solver_options(plan.mode, "hip" if torch.version.hip else "cuda")
+            solve[grid](plan.problem, row_max, lower, lists, counts, counters, plan.key_blocks, **plan.fixed, **more)
+        written = (rows_of(out), threshold, size, entropy if return_entropy else None, held)
+        output[grid](plan.problem, row_max, lower, lists, counts, *written, counters, plan.key_blocks, **plan.both)
+    return out, row_max, threshold, size, entropy, held
+
+
+def backward(
+    plan: Plan,
+    grad_output: Tensor,
+    row_max: Tensor,
+    threshold: Tensor,
+    reserve: Tensor,
+    needs_alpha_grad: bool,
+    needs_bias_grad: bool = False,
+    needs_sinks_grad: bool = False,
+    needs_slopes_grad: bool = False,
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value; of alpha (B, H), bias, sinks (B, H) and slopes (B, H), or (0,)."""
+    p, dtype = plan.problem, plan.call.query.dtype
+    grad_query = plan.empty(plan.queries, plan.size, dtype=dtype)
+    grad_key, grad_value = (
+        torch.empty((plan.batch, plan.key_heads, plan.keys, size), dtype=dtype, device=plan.device)
+        for size in (plan.size, plan.value_size)
+    )
+    delta = plan.empty(plan.queries)
+    of_none = needs_alpha_grad and plan.mode == MODES["relu"]  # which has no alpha
+    needed = (needs_alpha_grad and not of_none, needs_sinks_grad, needs_slopes_grad)
+    parts = [plan.empty(plan.query_blocks) if wanted else None for wanted in needed]
+    pairs = (plan.batch, plan.heads, plan.queries, plan.keys)
+    of_pairs = torch.zeros(pairs, device=plan.device) if needs_bias_grad else None
+    rows = rows_of(grad_output.to(dtype))
+    with torch.cuda.device_of(grad_output):
+        if delta.numel() > 0:
+            found = (rows_of(grad_query), delta, *parts, None if of_pairs is None else _pairs(of_pairs))
+            grid = (plan.query_blocks, plan.batch * plan.heads)
+            back_q[grid](
+                p, rows, row_max, threshold, *plan.lists(reserve), *found, plan.key_blocks, **plan.backward(by_key=False)
+            )
+        if grad_key.numel() > 0 or grad_value.numel() > 0:
+            lists = plan.lists(reserve, by_key=True)
+            written = (rows_of(grad_key), rows_of(grad_value))
+            grid = (plan.key_blocks, plan.batch * plan.key_heads)
+            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *written, plan.query_blocks, **plan.backward(by_key=True))
+    nothing = delta.new_empty(0)
+    of_alpha, of_sinks, of_slopes = (nothing if sums is None else sums.double().sum(-1) for sums in parts)
+    bias = plan.call.features.bias
+    of_bias = nothing if of_pairs is None or bias is None else of_pairs.sum_to_size(bias.shape)
+    if of_none:
+        of_alpha = torch.zeros(plan.call.alpha.shape, dtype=torch.float64, device=plan.device)
+    return grad_query, grad_key, grad_value, of_alpha.double(), of_bias, of_sinks.float(), of_slopes.float()
+
+
+def attention_support(plan: Plan, row_max: Tensor, threshold: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and weights of the support, in the order of rows. Waits for the device: it must know how many there are."""
+    count = int(begins[-1])
+    indices = torch.zeros(count, dtype=torch.int32, device=plan.device)
+    values = torch.zeros(count, dtype=torch.float32, device=plan.device)
+    if count > 0:
+        with torch.cuda.device_of(row_max):
+            grid = (plan.query_blocks, plan.batch * plan.heads)
+            support[grid](plan.problem, row_max, threshold, begins, indices, values, **plan.fixed)
+    return indices, values
+
+
+def rows_of(tensor: Tensor) -> Rows:
+    """A tensor (B, H, L, D) for the kernels, which read adjacent elements of D."""
+    tensor = tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    return Rows(tensor, *tensor.stride()[:3])
+
+
+def _pairs(tensor: Tensor) -> Pairs:
+    return Pairs(tensor, *tensor.stride())
+
+
+def _per_head(tensor: Tensor) -> PerHead:
+    return PerHead(tensor, *tensor.stride())
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    """The largest magnitude, NaN if there is one; on the device."""
+    if tensor.numel() == 0:
+        return torch.zeros((), device=tensor.device)
+    largest: Tensor = torch.linalg.vector_norm(tensor.detach(), math.inf)
+    return largest.float()
+
+
+def _packed(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, queries: int) -> Packed:
+    """Of each query, where the keys of its sequence begin and end, and how far its position is from that of a key."""
+    sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), torch.arange(queries, device=cu_seqlens_q.device), right=True)
+    begin, end = cu_seqlens_k[sequence], cu_seqlens_k[sequence + 1]
+    return Packed(begin.int(), end.int(), (begin - cu_seqlens_q[sequence]).int())

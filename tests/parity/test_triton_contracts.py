@@ -1,0 +1,203 @@
+"""What the Triton kernels promise beside numbers: blocks visited, steps of the solver, dropout bits, NaN, operator checks."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent))
+from interpreted import ONLY_INTERPRETED, use_blocks
+
+from entformer.kernels.attention import ops
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.attention.reference import keep_mask
+from entformer.kernels.registry import resolve
+
+pytestmark = [ONLY_INTERPRETED, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+
+def local_problem(length: int, size: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries whose scores fall off with the distance: supports are narrow bands, and most blocks hold none."""
+    generator = torch.Generator().manual_seed(0)
+    angle = 6.0 * torch.arange(length) / length
+    place = torch.stack([angle.cos(), angle.sin()], -1)  # (L, 2)
+    q, k, v = (0.1 * torch.randn(1, 1, length, size, generator=generator) for _ in range(3))
+    q[..., :2] += 16.0 * place
+    k[..., :2] += 16.0 * place
+    return q, k, v
+
+
+def blocks_with_support(weights: Tensor, rows: int, columns: int) -> Tensor:
+    length_q, length_k = weights.shape[-2:]
+    padded = F.pad(weights, (0, -length_k % columns, 0, -length_q % rows))
+    return padded.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows)).gt(0).any(-1).any(-2)
+
+
+def dense_weights(q: Tensor, k: Tensor, **how: Any) -> Tensor:
+    """The weights themselves: the output for the identity as values."""
+    eye = torch.eye(k.shape[2]).expand(1, 1, -1, -1)
+    out = attention(q.double(), k.double(), eye.double(), impl="reference", **how)
+    assert isinstance(out, Tensor)
+    return out
+
+
+@pytest.mark.parametrize("how", [{"alpha": 1.5}, {"alpha": 1.5, "is_causal": True}, {"alpha": 2.0}], ids=str)
+def test_blocks_visited_are_the_blocks_with_support(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from entformer.kernels.attention.triton import launch
+
+    use_blocks(monkeypatch, 16, 16)
+    q, k, v = local_problem(72)
+    listed = []
+    original = launch.Plan.lists
+
+    def recorded(self: Any, blocks: Tensor, **by: Any) -> tuple[Tensor, Tensor]:
+        found = original(self, blocks, **by)
+        listed.append(found[1])
+        return found
+
+    monkeypatch.setattr(launch.Plan, "lists", recorded)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    with launch.counting() as counts:
+        out = attention(*leaves, impl="triton", **how)
+        assert isinstance(out, Tensor)
+    out.sum().backward()
+    right = blocks_with_support(dense_weights(q, k, **how), 16, 16)
+    scouted, _steps, live, used = counts[0].unbind(-1)
+    assert torch.equal(used[0, 0].long(), right[0, 0].sum(-1))  # forward
+    assert torch.equal(listed[1][0, 0].long(), right[0, 0].sum(-1))  # dQ
+    assert torch.equal(listed[2][0, 0].long(), right[0, 0].sum(-2))  # dK and dV
+    assert right.float().mean() < 0.6
+    assert bool((used <= live).all() and (live <= scouted).all())
+    assert int(scouted.sum()) == (15 if "is_causal" in how else 25)
+
+
+def test_products_are_those_of_the_cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    from entformer.bench import gpu_cost
+    from entformer.kernels.attention.triton import launch
+
+    use_blocks(monkeypatch, 16, 16)
+    products = []
+    original = InterpreterBuilder.create_dot
+
+    def counted(self: Any, *operands: Any) -> Any:
+        products.append(1)
+        return original(self, *operands)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", counted)
+    leaves = [t.requires_grad_() for t in local_problem(72)]
+    with launch.counting() as counts:
+        out = attention(*leaves, alpha=1.5, is_causal=True, impl="triton")
+    dense, steps, live, held = counts[0].unbind(-1)
+    assert isinstance(out, Tensor)
+    assert len(products) == gpu_cost.forward_products(int(dense.sum()), 0, 0, 0) + int((steps * live + live + held).sum())
+    products.clear()
+    out.sum().backward()
+    assert len(products) == gpu_cost.backward_products(int(held.sum()), leaves[0].shape[-1])
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.25, 1.0])
+def test_the_solver_takes_three_steps_or_fewer_on_average(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from entformer.kernels.attention.triton import launch
+
+    use_blocks(monkeypatch, 64, 128)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 3, n, 16, generator=generator).half() for n in (64, 256))
+    with launch.counting() as counts:
+        attention(q, k, k, scale=spread, alpha=torch.tensor([1.25, 1.5, 2.0]), impl="triton")
+        attention(q[:, :1], k[:, :1], k[:, :1], scale=spread, alpha=1.5, impl="triton")
+    steps = torch.cat([found[..., 1].flatten() for found in counts]).float()
+    assert steps.mean() <= 3.0
+    assert steps.max() <= 5
+
+
+def test_both_backends_drop_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 16, 16)
+    q = torch.zeros(2, 2, 9, 16)
+    eye = torch.eye(21).expand(2, 2, -1, -1).contiguous()
+    k = torch.zeros(2, 2, 21, 16)
+    for seed in (0, 12345, 2**62 - 1):
+        numbers = (1.0, False, 0, 0.4, torch.tensor(seed), False)
+        out = ops.attention(q, k, eye, torch.full((2, 2), 1.5, dtype=torch.float64), None, None, None, "entmax", *numbers)[0]
+        assert torch.equal(out > 0, keep_mask(torch.Size((2, 2, 9, 21)), 0.4, torch.tensor(seed)))
+
+
+def test_two_runs_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 16, 16)
+    found = []
+    for _ in range(2):
+        leaves = [t.clone().requires_grad_() for t in local_problem(40)]
+        alpha = torch.tensor([1.4], requires_grad=True)
+        out = attention(*leaves, alpha=alpha, impl="triton")
+        assert isinstance(out, Tensor)
+        found.append([out.detach(), *torch.autograd.grad(out.cos().sum(), [*leaves, alpha])])
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["padding", "boolean", "causal"])
+def test_what_is_masked_does_not_exist(kind: str, garbage: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 16, 16)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, n, 16, generator=generator) for n in (9, 24, 24))
+    masked = torch.arange(24) >= 9
+    pairs = ~masked.expand(9, -1)
+    masks: dict[str, dict[str, Any]] = {
+        "padding": {"key_mask": ~masked[None]},
+        "boolean": {"attn_mask": pairs},
+        "causal": {"is_causal": True},
+    }
+    found = []
+    for filled in (0.0, garbage):
+        leaves = [q, *(torch.where(masked[:, None], filled, t) for t in (k, v))]
+        leaves = [t.clone().requires_grad_() for t in leaves]
+        out = attention(*leaves, alpha=1.5, impl="triton", **masks[kind])
+        assert isinstance(out, Tensor)
+        found.append([out.detach(), *torch.autograd.grad(out.sum(), leaves)])
+    for clean, dirty in zip(*found, strict=True):
+        torch.testing.assert_close(dirty, clean)
+
+
+def test_nan_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 16, 16)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, n, 16, generator=generator) for n in (9, 24, 24))
+    q[0, 0, 4, 3] = math.nan
+    found = {}
+    for impl in ("triton", "reference"):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = attention(*leaves, alpha=1.5, is_causal=True, impl=impl)  # type: ignore[arg-type]
+        assert isinstance(out, Tensor)
+        found[impl] = [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
+    for ours, right in zip(found["triton"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_torchs_checks_of_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 32, 32)
+    q, k, v = (torch.randn(1, 2, n, 16, requires_grad=True) for n in (5, 9, 9))
+    alpha = torch.full((1, 2), 1.3, dtype=torch.float64, requires_grad=True)
+    inputs = (q, k, v, alpha, None, None, None, "entmax", 0.25, True, 4, 0.0, torch.tensor(0), True)
+    torch.library.opcheck(ops.attention, inputs)
+
+
+def test_a_compiled_program_has_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 32, 32)
+    q = torch.randn(1, 2, 5, 16, generator=torch.Generator().manual_seed(0))
+
+    def attend(query: Tensor) -> Tensor | Attention:
+        return attention(query, query, query, alpha=1.4, impl="triton")
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q), attend(q))
+
+
+def test_the_interpreter_takes_the_cpu() -> None:
+    assert resolve("auto", "cpu") == "triton"

@@ -1,0 +1,50 @@
+"""The arithmetic of the compile manifest and of the cost model of GPU kernels; nothing is compiled here."""
+
+import pytest
+
+from entformer.bench import gpu_cost
+from entformer.bench.compile_gpu import HOT, TARGETS, Resources, manifest, occupancy, table
+from entformer.errors import ImplUnavailable
+from entformer.kernels import triton_host
+
+
+@pytest.mark.parametrize(
+    ("target", "warps", "registers", "shared", "share"),
+    [
+        ("sm_80", 4, 255, 16 * 1024, 0.125),  # 2 blocks of 4 warps, of 64
+        ("sm_80", 4, 128, 16 * 1024, 0.25),
+        ("sm_80", 4, 32, 80 * 1024, 0.125),  # 164 KiB hold two
+        ("sm_90", 4, 32, 80 * 1024, 0.125),
+        ("sm_90", 8, 64, 0, 0.5),
+        ("gfx942", 4, 256, 8 * 1024, 0.25),  # 2 waves on each of 4 SIMDs, of 8
+        ("gfx942", 4, 300, 8 * 1024, 0.125),
+        ("gfx942", 4, 64, 40 * 1024, 0.125),  # 64 KiB hold one
+    ],
+)
+def test_occupancy(target: str, warps: int, registers: int, shared: int, share: float) -> None:
+    assert occupancy(TARGETS[target], warps, registers, shared) == share
+
+
+def test_table_marks_failures() -> None:
+    good = Resources(HOT[0], "sm_80", 100, 0, 2048, 0.5, None)
+    bad = Resources(HOT[0], "gfx942", 300, 8, 2048, 0.125, "spills 8 registers")
+    assert table([good, bad]) == [
+        "| variant | sm_80 | gfx942 |",
+        "|---|---|---|",
+        f"| {HOT[0]} | 100/0, 2 KiB, 50% | **300/8, 2 KiB, 12%** |",
+    ]
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_host, "installed", lambda: False)
+    with pytest.raises(ImplUnavailable, match="the compile manifest needs Triton, which is not installed: pip install triton"):
+        next(manifest(HOT, ["sm_80"]))
+
+
+def test_the_cost_model() -> None:
+    assert gpu_cost.forward_products(100, 30, 20, 2) == 210
+    assert gpu_cost.backward_products(20, 64) == 160
+    assert gpu_cost.relative_time(0.1) < gpu_cost.relative_time(0.5) < gpu_cost.relative_time(1.0)
+    even = gpu_cost.break_even()
+    assert gpu_cost.relative_time(even) == pytest.approx(1.0, abs=1e-6)
+    assert gpu_cost.break_even(gpu_cost.FLASH3) < even
