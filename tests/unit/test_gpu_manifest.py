@@ -1,6 +1,7 @@
 """The arithmetic of the compile manifest and of the cost model of GPU kernels; nothing is compiled here."""
 
 import pytest
+import torch
 
 from entformer.bench import gpu_cost
 from entformer.bench.compile_gpu import HOT, TARGETS, Resources, manifest, occupancy, table
@@ -48,3 +49,18 @@ def test_the_cost_model() -> None:
     even = gpu_cost.break_even()
     assert gpu_cost.relative_time(even) == pytest.approx(1.0, abs=1e-6)
     assert gpu_cost.break_even(gpu_cost.FLASH3) < even
+
+
+def test_softmax_on_a_gpu_is_torchs_own() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    from entformer.kernels.attention import sdpa
+    from entformer.kernels.attention.arguments import Call, Features
+
+    with FakeTensorMode():
+        q = torch.empty(1, 2, 8, 16, dtype=torch.bfloat16, device="cuda")
+    seed = torch.zeros((), dtype=torch.int64)
+    call = Call(q, q, q, torch.ones(1, 2), None, None, None, "entmax", 0.25, True, 0, 0.0, seed, Features())
+    assert sdpa.suits(call, 1.0)
+    assert not sdpa.suits(call._replace(causal_offset=3), 1.0)
+    assert not sdpa.suits(call, 1.5)

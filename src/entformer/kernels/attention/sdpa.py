@@ -16,12 +16,15 @@ CAUSAL_LENGTHS = (128, 1024)  # ours is faster between them
 
 
 def suits(call: Call, alpha: float | Tensor) -> bool:
-    """Whether torch's kernel gives the same result: softmax of finite float32 tensors, with no mask or a causal one alone."""
+    """Whether torch's kernel is to run: softmax of finite float32 tensors, or on a GPU, with no mask or a causal one alone."""
     q, k, v = call.query, call.key, call.value
     if call.normalizer != "entmax" or isinstance(alpha, Tensor) or alpha != 1.0 or call.dropout_p > 0.0:
         return False
     if any(t is not None for t in (call.attn_mask, call.key_mask, call.alibi_slopes, *call.features)):
         return False
+    if q.device.type == "cuda":  # FlashAttention, always faster; a look at values would stall the device
+        same = q.shape[1] == k.shape[1] and 0 not in q.shape and not checks.transform_active()
+        return same and not (call.is_causal and call.causal_offset != 0)
     if q.dtype != torch.float32 or q.shape[3] != v.shape[3] or 0 in q.shape or q.shape[1] != k.shape[1]:
         return False
     if not checks.values_are_readable(q) or checks.transform_active():
