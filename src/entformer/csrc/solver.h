@@ -14,6 +14,7 @@
 namespace {
 
 constexpr float kTolerance = 2e-7f;  // how far a row's sum may stay from one
+constexpr float kRough = 0.1f;       // the same, where only a bound is needed
 constexpr float kLastStep =
     3e-5f;  // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
 constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
@@ -66,15 +67,13 @@ inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
 struct Roots {
   vf at, last_step, W;
 };
-inline Roots blend(uint32_t bits, const Roots& a, const Roots& b) {
-  return {blend(bits, a.at, b.at), blend(bits, a.last_step, b.last_step), blend(bits, a.W, b.W)};
-}
 
 // Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
 // root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
 // that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`.
 template <AlphaCase alpha_case, class Evaluate>
-inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, const Evaluate& evaluate) {
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance,
+                         const Evaluate& evaluate) {
   Roots roots{};
   const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
   for (int step = 0; step < 64 && open; ++step) {
@@ -85,8 +84,8 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
       change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
     vf next = vmin(vmax(lam + change, vf{}), most);
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
-    uint32_t moving = bits_greater(at.residual, splat(kTolerance)) & bits_greater(next, lam);
-    moving |= bits_greater(splat(-kTolerance), at.residual) & (step == 0 ? ~0u : returns);
+    uint32_t moving = bits_greater(at.residual, splat(tolerance)) & bits_greater(next, lam);
+    moving |= bits_greater(splat(-tolerance), at.residual) & (step == 0 ? ~0u : returns);
     moving &= open;
     roots.at = blend(open, lam, roots.at);
     roots.W = blend(open, at.W, roots.W);
@@ -99,30 +98,32 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
   return roots;
 }
 
-// ---- the first guess -----------------------------------------------------------------------------------------------------
-
-// No root is smaller: where solvers start whose evaluations cost no power, and the float64 one.
-constexpr float kSmallestRoot = 0.0f;
+// ---- first guesses -------------------------------------------------------------------------------------------------------
 
 // The root of n equal scores, (1 - n^-e)/e, or a little more: no row of n candidates has a larger one.
-inline vf largest_root(vf e, vf n) { return deformed_log(e, vlog(n)) * (1.0f + 1e-6f); }
+inline vf largest_root(vf e, vf n) {
+  vf log_n = vlog(n), t = e * log_n;
+  return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
+}
 
-// Where rows start whose evaluations cost a power, and what their roots are rarely left of.
-struct FirstGuess {
-  vf lam, floor;
-};
+// A root from the logarithm of the largest weight, (1 - e lam)^(1/e).
+inline vf root_of_largest(vf e, vf log_p) { return (1.0f - vexp(e * log_p)) / e; }
 
-// From the sums of n scores at e = 1/2 and lam = 0, which cost none, C being the number of candidates: Halley's step there gives the
-// largest weight P, and ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess of it at e for rows of many kinds, on either side of the root.
+// A guess on either side, from S, W and the number of candidates at e = 1/2 and lam = 0: Halley's step there gives the largest weight P,
+// and ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess of it at e for rows of many kinds.
 constexpr float kDrift = 1.3f;
-constexpr float kLeftOfGuess = 0.2f;   // about one root in 500 lies further left
-constexpr float kLeftOfRange = 0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin costs little
-inline FirstGuess first_guess(vf e, const Evaluation& half, vf n) {
-  vf change = step_of<AlphaCase::Entmax15>(half, splat(0.5f), ~0u);
+inline vf guess_from_halley(vf e, vf S, vf W, vf candidates, float n) {
+  vf change = step_of<AlphaCase::Entmax15>({S - 1.0f, W, candidates}, splat(0.5f), ~0u);
   vf log_p = 2.0f * natural_log(1.0f - 0.5f * change);
-  log_p = vmax(log_p * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
-  vf lam = vmax(deformed_log(e, -log_p), splat(kSmallestRoot));  // p = (1 - e lam)^(1/e)
-  return {lam, vmax(lam - vmax(splat(kLeftOfGuess), kLeftOfRange / e), splat(kSmallestRoot))};
+  log_p = vmax(log_p * (1.0f + kDrift * (0.5f - e)), -vlog(splat(n)));  // the largest weight is at least 1/n
+  return vmin(vmax(root_of_largest(e, log_p), vf{}), -log_p);
+}
+
+// A bound from the left: the largest weight grows with alpha, so the roots at e = 1/2 and e = 1, which cost no powers, bound it from above.
+inline vf bound_from_closed_form(vf e, vf half_root, vf one_root) {
+  vf largest = 1.0f - 0.5f * half_root;
+  largest = blend(~bits_greater(e, splat(0.5f)), largest * largest, 1.0f - one_root);
+  return root_of_largest(e, natural_log(largest)) * (1.0f - 1e-6f);
 }
 
 // ---- packed rows ---------------------------------------------------------------------------------------------------------
@@ -135,14 +136,14 @@ struct Row {
   float* p;
   float *packed, *weight, *slope;
   const float* from;
-  int64_t n, padded;
+  int64_t padded;
   float base, row_max, e, inv_e, edge;
   double e_exact;                // e before it was rounded
   float lam, last_step, slopes;  // found: the root, how far it lies from the last evaluation, and the sum of slopes there
 
   // `scratch` holds three runs of n + 2 VL floats. Filled in place: a struct copied right after it was written stalls the
   // copy until the writes land.
-  void start(const float* scores, int64_t count, float maximum, double alpha_less_one, float* scratch);
+  void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
 constexpr int64_t kFewVectors = 4;
 
@@ -200,8 +201,7 @@ void compact_candidates(Row& row, float edge) {
   row.padded = (count + VL - 1) / VL * VL;
 }
 
-inline void Row::start(const float* scores, int64_t count, float maximum, double alpha_less_one, float* scratch) {
-  n = count;
+inline void Row::start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch) {
   e_exact = alpha_less_one;
   s = from = scores;
   packed = scratch;
@@ -211,7 +211,7 @@ inline void Row::start(const float* scores, int64_t count, float maximum, double
   base = row_max = maximum;
   e = (float)e_exact;
   inv_e = (float)(1.0 / e_exact);
-  edge = e == 1.0f || inv_e > 2.0f ? -inv_e : -2.0f;  // the first guess sums all candidates of e = 1/2
+  edge = -inv_e;
   if (n > kFewVectors * VL || n % VL) compact_candidates(*this, edge);
 }
 
@@ -229,7 +229,7 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) 
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
     Row& row = rows[r];
-    if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] > kSmallestRoot)
+    if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] - row.inv_e > row.edge)
       compact_candidates(row, lam[r] - row.inv_e);
     Sums sums{};
     if (row.padded <= kSumBlock) {
@@ -252,50 +252,45 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) 
   return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
 }
 
-// The roots of the rows in `open`. Halley's steps are taken where S'' is bounded, but not where a long row is thinned out.
+// The roots of the rows in `open`. Halley's steps are taken where S'' is bounded, but not for a bound, which needs Newton's from the left,
+// nor where a long row is thinned out.
 template <AlphaCase alpha_case>
-inline Roots solve_rows(Row* rows, uint32_t open, vf lam) {
-  vf e = splat(alpha_case == AlphaCase::Entmax15 ? 0.5f : 1.0f), count = splat(1.0f);
+inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance) {
+  vf e = splat(1.0f), count = splat(1.0f);
   uint32_t thinned = 0;
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
-    if (alpha_case == AlphaCase::General) e[r] = rows[r].e;
+    e[r] = alpha_case == AlphaCase::Entmax15 ? 0.5f : alpha_case == AlphaCase::Sparsemax ? 1.0f : rows[r].e;
     count[r] = (float)rows[r].padded;
     if (alpha_case != AlphaCase::General && rows[r].padded > kSumBlock) thinned |= 1u << r;
   }
   const vf most = alpha_case == AlphaCase::Sparsemax  ? splat(kInf)
                   : alpha_case == AlphaCase::Entmax15 ? (2.0f - 2.0f / vsqrt(count)) * (1.0f + 1e-6f)
                                                       : largest_root(e, count);
-  const uint32_t third_order = alpha_case == AlphaCase::Sparsemax ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
-  return solve_lanes<alpha_case>(open, e, lam, most, third_order, [&](uint32_t now, vf at) {
+  const uint32_t third_order =
+      alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
+  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, [&](uint32_t now, vf at) {
     return evaluate_rows<alpha_case>(rows, now, at, third_order != 0);
   });
-}
-
-// The roots of rows whose evaluations cost a power, among the candidates right of the floor of their first guess.
-inline Roots solve_from_guess(Row* rows, int count) {
-  const uint32_t all = (1u << count) - 1;
-  vf e = splat(1.0f), n = splat(1.0f);
-  for (int r = 0; r < count; ++r) e[r] = rows[r].e, n[r] = (float)rows[r].n;
-  const FirstGuess guess = first_guess(e, evaluate_rows<AlphaCase::Entmax15>(rows, all, vf{}, true), n);
-  for (int r = 0; r < count; ++r) compact_candidates(rows[r], guess.floor[r] - rows[r].inv_e);
-  const Roots roots = solve_rows<AlphaCase::General>(rows, all, guess.lam);
-  const uint32_t lost = all & bits_greater(guess.floor, vmin(roots.at, roots.at + roots.last_step));
-  if (!lost) return roots;
-  for (uint32_t left = lost; left; left &= left - 1) {  // search again among all candidates
-    Row& row = rows[__builtin_ctz(left)];
-    row.start(row.s, row.n, row.row_max, row.e_exact, row.packed);
-    compact_candidates(row, -row.inv_e);
-  }
-  return blend(lost, solve_rows<AlphaCase::General>(rows, lost, guess.lam), roots);
 }
 
 // Computes the roots of up to VL rows.
 template <AlphaCase alpha_case>
 void solve(Row* rows, int count) {
   if (count == 0) return;
-  const Roots roots = alpha_case == AlphaCase::General ? solve_from_guess(rows, count)
-                                                       : solve_rows<alpha_case>(rows, (1u << count) - 1, splat(kSmallestRoot));
+  const uint32_t all = (1u << count) - 1;
+  vf lam{};
+  if (alpha_case == AlphaCase::General) {
+    vf e = splat(1.0f);
+    for (int r = 0; r < count; ++r) e[r] = rows[r].e;
+    const uint32_t above_half = all & bits_greater(e, splat(0.5f)), below_half = all & ~above_half;
+    Roots half{}, one{};
+    if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
+    if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
+    lam = bound_from_closed_form(e, half.at + half.last_step, one.at + one.last_step);
+    for (int r = 0; r < count; ++r) compact_candidates(rows[r], lam[r] - rows[r].inv_e);
+  }
+  const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance);
   for (int r = 0; r < count; ++r) {
     rows[r].lam = roots.at[r] + roots.last_step[r];
     rows[r].last_step = roots.last_step[r];

@@ -47,8 +47,8 @@ void solve_row_double(const T* s, T* p, int64_t n, double e, double* u) {
     return y > -1.0 ? exp(log1p(y) / e) : 0.0;
   };
   // For alpha > 2 the sum is not convex in lam: keep a bracket, and halve it whenever Newton leaves it or gains too little.
-  double low = kSmallestRoot, high = deformed_log(e, log((double)count));
-  double lam = low, last_gap = INFINITY, best = 0.0, best_gap = INFINITY;
+  double low = 0.0, high = deformed_log(e, log((double)count));
+  double lam = 0.0, last_gap = INFINITY, best = 0.0, best_gap = INFINITY;
   for (int step = 0; step < 200; ++step) {
     double S = 0.0, W = 0.0;
     for (int64_t i = 0; i < count; ++i) {

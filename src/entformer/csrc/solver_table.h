@@ -14,6 +14,9 @@ namespace {
 #if defined(__AVX512F__)
 
 constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outside the support
+constexpr float kLeftOfGuess = 0.2f;       // about one root in 500 lies further left
+constexpr float kLeftOfRange =
+    0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
 
 struct TableSolver {
   struct One {
@@ -53,7 +56,7 @@ struct TableSolver {
   }
 
   // The maxima, and a guess of the roots. Returns the rows that have a finite maximum and no NaN.
-  ENTFORMER_NOINLINE uint32_t begin(int64_t n, vf e, float* row_max, FirstGuess& guess) const {
+  ENTFORMER_NOINLINE uint32_t begin(int64_t n, vf e, float* row_max, vf& lam) const {
     vf S_of[VL], W_of[VL];
     float inside[VL];
     for (int r = size; r < VL; ++r) S_of[r] = W_of[r] = vf{}, inside[r] = 1.0f;
@@ -78,7 +81,7 @@ struct TableSolver {
       inside[r] = (float)count;
     }
     vf S = sum_each(S_of);
-    guess = first_guess(e, {S - 1.0f, sum_each(W_of), load(inside)}, splat((float)n));
+    lam = guess_from_halley(e, S, sum_each(W_of), load(inside), (float)n);
     return ((1u << size) - 1) & ~(uint32_t)_mm512_cmp_ps_mask((__m512)S, (__m512)S, _CMP_UNORD_Q);
   }
 
@@ -137,7 +140,7 @@ struct TableSolver {
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
     return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
-                                           [&](uint32_t now, vf lam) { return evaluate(now, lam); });
+                                           kTolerance, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
 
   // p at lam + beyond, in place of w at lam, by two terms of the effect of `last_step`; returns its sum lane by lane.
@@ -183,17 +186,19 @@ struct TableSolver {
   // The roots of the rows that were added, and the maxima. `good` are the rows that have a root.
   Roots solve(int64_t n, float* row_max, uint32_t& good) {
     float floor_of[VL];
-    vf e = splat(1.0f);
-    FirstGuess guess;
+    vf e = splat(1.0f), guess;
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
     good = begin(n, e, row_max, guess);
-    store(floor_of, guess.floor);
+    vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
+    store(floor_of, floor);
     compact(n, good, row_max, floor_of);
-    Roots roots = solve_from(n, good, e, guess.lam);
-    if (const uint32_t lost = good & bits_greater(guess.floor, vmin(roots.at, roots.at + roots.last_step))) {
-      store(floor_of, vf{});  // search again among all candidates
+    Roots roots = solve_from(n, good, e, guess);
+    if (const uint32_t lost =
+            good & bits_greater(floor, vmin(roots.at, roots.at + roots.last_step))) {  // search again among all candidates
+      store(floor_of, vf{});
       compact(n, lost, row_max, floor_of);
-      roots = blend(lost, solve_from(n, lost, e, guess.lam), roots);
+      const Roots again = solve_from(n, lost, e, guess);
+      roots = {blend(lost, again.at, roots.at), blend(lost, again.last_step, roots.last_step), blend(lost, again.W, roots.W)};
     }
     return roots;
   }
