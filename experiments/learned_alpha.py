@@ -117,7 +117,7 @@ def main_table(rows: list[Row], baseline: Row, resamples: int) -> list[str]:
         marks = list(alpha_marks(row.final, row.forms).values())
         ends = " / ".join(str(marks.count(mark)) for mark in ("at 1", "at 2", "sigmoid tail")) if alphas else "-"
         density = " / ".join(shown(row.density.get(kind)) for kind in KINDS)
-        score = f"{own.system:.2f} ± {own.system_interval[1]:.2f}"
+        score = f"{own.system:.2f} ± {own.system_ci95:.2f}"
         lines.append(
             f"| {row.name} | {row.step:,} | {score} | {versus} | {density} | {spread} | {shown(row.correlation)} | {ends} |"
         )

@@ -97,12 +97,14 @@ def test_cells_of_zero_small_and_masked_weights_look_different(page: Page) -> No
 def test_the_alpha_slider_computes_the_weights_anew_and_resets(page: Page) -> None:
     choose_head(page, "encoder.2.1")
     token(page, 3)
+    more = page.locator(".more")
+    if more.is_visible():
+        more.click()
     before = weights_shown(page)
     scores = torch.tensor(read_scores(LEARNED["sentences"][0]["heads"]["encoder.2.1"]["scores"])[3])
     for alpha in (1.0, 1.5, 2.6):
         page.locator("#alpha-slider").fill(str(alpha))
         expect(page.locator("#alpha-value")).to_have_text(f"{alpha:.2f}")
-        more = page.locator(".more")
         if more.is_visible():
             more.click()
         expected = {column: weight for column, weight in enumerate(entmax(scores, alpha=alpha).tolist()) if weight > 0}

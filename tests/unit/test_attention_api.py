@@ -119,7 +119,7 @@ def test_invalid_arguments_raise(change: dict[str, Any], sentence: str, impl: Im
         ({name: t.double() for name, t in good().items()}, r"impl='cpu' does not support float64; use impl='auto'"),
         ({"key": normal(2, 4, 0, 8), "value": normal(2, 4, 0, 6)}, r"does not support rows without keys; use impl='auto'"),
         ({name: t.to("meta") for name, t in good().items()}, r"impl='cpu' cannot run on a meta tensor"),
-        ({"impl": "triton"}, r"impl='triton' is not built in this version; use impl='auto' or impl='reference'\."),
+        ({"impl": "triton"}, r"impl='triton' cannot run on a cpu tensor; move it to a cuda device or use impl='auto'\."),
     ],
 )
 def test_an_explicit_impl_never_falls_back(change: dict[str, Any], sentence: str, kernels: None) -> None:

@@ -192,6 +192,7 @@ NO_MODULES |= {
     "DataError",
     "EntformerError",
     "ImplUnavailable",
+    "MissingExtra",
 }
 
 

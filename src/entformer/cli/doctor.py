@@ -22,6 +22,7 @@ OPERATORS = (  # those with kernels
     "entformer::attention",
     "entformer::attention_backward",
     "entformer::attention_support",
+    "entformer::attention_support_backward",
 )
 
 

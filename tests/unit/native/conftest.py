@@ -1,6 +1,7 @@
 """A tiny library in place of the kernels, and a script in place of the compiler: builds are quick."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -75,7 +76,13 @@ def start(*arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[st
     """Starts Python with the environment of this process; by default it loads the kernels and prints where they are."""
     command = [*wrapper, sys.executable, *(arguments or ("-m", "entformer.kernels.native"))]
     environment = os.environ | {"PYTHONPATH": str(Path(entformer.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def restore() -> None:  # a shell starts background jobs, and so these tests, with SIGINT ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=restore
+    )
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
