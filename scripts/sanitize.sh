@@ -34,7 +34,8 @@ if b"__asan_init" not in library.read_bytes():
 '
 
 [ $# -gt 0 ] || set -- tests/parity/test_entmax.py tests/parity/test_attention.py tests/parity/test_attention_edges.py \
-  tests/parity/test_not_finite.py tests/parity/test_ties.py tests/parity/test_fuzz.py tests/parity/test_hostile_operators.py
+  tests/parity/test_not_finite.py tests/parity/test_ties.py tests/parity/test_fuzz.py tests/parity/test_hostile_operators.py \
+  tests/parity/test_attention_features.py
 echo "sanitize: running $*"
 # Reports go to stderr, which pytest must not capture; signals are handled by the runtime. Python itself leaks on purpose.
 if LD_PRELOAD="$runtime $standard" \
