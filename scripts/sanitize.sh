@@ -26,7 +26,7 @@ echo "sanitize: building"
 import sys
 from entformer.kernels import native
 try:
-    library = native._build(native.cache_root())
+    library = native._cached(native.cache_root()) or native._build(native.cache_root())
 except native.BuildError as err:
     sys.exit(f"sanitize: {err}")
 if b"__asan_init" not in library.read_bytes():
