@@ -315,10 +315,11 @@ def _show_heads(console: Console, evaluated: Sequence[_Evaluated]) -> None:
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 2), pad_edge=False)
-    table.add_column(first)
+    """Returns a table whose headings wrap on narrow terminals, so that rows keep their names."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(first, no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     return table
 
 
