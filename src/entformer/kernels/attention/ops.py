@@ -132,35 +132,9 @@ class AttentionFunction(torch.autograd.Function):
 
     generate_vmap_rule = True
 
-    @staticmethod
-    def forward(  # named one by one: torch.compile takes the first of *inputs for a context
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        alpha: Tensor,
-        attn_mask: Tensor | None,
-        key_mask: Tensor | None,
-        alibi_slopes: Tensor | None,
-        normalizer: str,
-        scale: float,
-        is_causal: bool,
-        causal_offset: int,
-        dropout_p: float,
-        dropout_seed: Tensor,
-        return_entropy: bool,
-        bias: Tensor | None,
-        sinks: Tensor | None,
-        cu_seqlens_q: Tensor | None,
-        cu_seqlens_k: Tensor | None,
-        window_left: int | None,
-        window_right: int | None,
-        softcap: float | None,
-        sigmoid_bias: float | None,
-    ) -> tuple[Tensor, ...]:
-        tensors = (query, key, value, alpha, attn_mask, key_mask, alibi_slopes)
-        how = (normalizer, scale, is_causal, causal_offset, dropout_p, dropout_seed, return_entropy)
-        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
-        outputs: tuple[Tensor, ...] = attention(*tensors, *how, *features)
+    @staticmethod  # the first input is named: torch.compile would take the first of *inputs for a context
+    def forward(query: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = attention(query, *inputs)
         return outputs
 
     @staticmethod
@@ -194,43 +168,8 @@ class AttentionBackwardFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        grad_output: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        alpha: Tensor,
-        attn_mask: Tensor | None,
-        key_mask: Tensor | None,
-        alibi_slopes: Tensor | None,
-        row_max: Tensor,
-        threshold: Tensor,
-        support_size: Tensor,
-        reserve: Tensor,
-        normalizer: str,
-        scale: float,
-        is_causal: bool,
-        causal_offset: int,
-        dropout_p: float,
-        dropout_seed: Tensor,
-        needs_alpha_grad: bool,
-        bias: Tensor | None,
-        sinks: Tensor | None,
-        cu_seqlens_q: Tensor | None,
-        cu_seqlens_k: Tensor | None,
-        window_left: int | None,
-        window_right: int | None,
-        softcap: float | None,
-        sigmoid_bias: float | None,
-        needs_bias_grad: bool,
-        needs_sinks_grad: bool,
-        needs_slopes_grad: bool,
-    ) -> tuple[Tensor, ...]:
-        saved = (alpha, attn_mask, key_mask, alibi_slopes, row_max, threshold, support_size, reserve)
-        how = (normalizer, scale, is_causal, causal_offset, dropout_p, dropout_seed, needs_alpha_grad)
-        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
-        needs = (needs_bias_grad, needs_sinks_grad, needs_slopes_grad)
-        grads: tuple[Tensor, ...] = attention_backward(grad_output, query, key, value, *saved, *how, *features, *needs)
+    def forward(grad_output: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        grads: tuple[Tensor, ...] = attention_backward(grad_output, *inputs)
         return grads
 
     @staticmethod
@@ -246,33 +185,8 @@ class SupportFunction(torch.autograd.Function):
     """attention_support with the gradient of its values."""
 
     @staticmethod
-    def forward(
-        query: Tensor,
-        key: Tensor,
-        alpha: Tensor,
-        attn_mask: Tensor | None,
-        key_mask: Tensor | None,
-        alibi_slopes: Tensor | None,
-        row_max: Tensor,
-        threshold: Tensor,
-        crow_indices: Tensor,
-        normalizer: str,
-        scale: float,
-        is_causal: bool,
-        causal_offset: int,
-        bias: Tensor | None,
-        sinks: Tensor | None,
-        cu_seqlens_q: Tensor | None,
-        cu_seqlens_k: Tensor | None,
-        window_left: int | None,
-        window_right: int | None,
-        softcap: float | None,
-        sigmoid_bias: float | None,
-    ) -> tuple[Tensor, Tensor]:
-        tensors = (query, key, alpha, attn_mask, key_mask, alibi_slopes, row_max, threshold, crow_indices)
-        how = (normalizer, scale, is_causal, causal_offset)
-        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, window_left, window_right, softcap, sigmoid_bias)
-        col_indices, values = attention_support(*tensors, *how, *features)
+    def forward(query: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        col_indices, values = attention_support(query, *inputs)
         return col_indices, values
 
     @staticmethod
