@@ -19,10 +19,11 @@ from torch import Tensor
 
 from entformer import __version__
 from entformer.analysis.collect import layer_rows
+from entformer.analysis.history import learned_alphas_of
 from entformer.analysis.measures import HEAD_MEASURES, measure_sentence
 from entformer.analysis.rows import LayerRows
 from entformer.analysis.sentence import packed_rows
-from entformer.checkpoint import LoadedRun
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.attention_record import attention_hooks, rows_per_head
 from entformer.decoding.beam import beam_search
 from entformer.decoding.direction import check_source_language
@@ -129,19 +130,29 @@ class HeadCollector:
 
 
 class Engine(BaseEngine):
-    """A loaded run that handles requests from any thread."""
+    """A loaded run that handles requests from any thread; its directory, if given, tells how its alphas were learned."""
 
     def __init__(
-        self, run: LoadedRun, *, name: str, max_tokens: int, seconds: float, examples: Sequence[str], learned: Mapping[str, Any]
+        self,
+        run: LoadedRun,
+        *,
+        name: str,
+        max_tokens: int,
+        seconds: float,
+        examples: Sequence[str],
+        folder: RunFolder | None = None,
     ) -> None:
         self._run = run
         self._model: Seq2Seq = run.model.eval()
         self._max_length = MaxLength()
         self._max_tokens = max_tokens
         heads = list(self._heads())
+        alphas = {key: alpha for key, alpha, _ in heads}
+        final = {parse_head(key): alpha for key, alpha in alphas.items() if alpha is not None}
+        learned = {} if folder is None else learned_alphas_of(folder, self._model.config, final, run.step)
         super().__init__(
             self._model,
-            {key: alpha for key, alpha, _ in heads},
+            alphas,
             {key for key, _, adjustable in heads if adjustable},
             {
                 "tokens": max_tokens,
