@@ -1,8 +1,9 @@
-"""Fixtures for all tests: implementations, instruction sets, poisoned memory, a small run. Needs torch and numpy only."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, small runs. Needs torch and numpy only."""
 
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,10 @@ import torch
 from entformer.kernels import native
 
 if TYPE_CHECKING:
-    from entformer.checkpoint import LoadedRun
+    from entformer.checkpoint import LoadedRun, RunFolder
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
+WORDS = ("<unk>", "the", "cat", "dog", "sat", "on", "mat", "and")  # of a tiny Hugging Face model
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
 
 
@@ -124,5 +126,47 @@ def make_run() -> "Callable[..., LoadedRun]":
             info={"tokenized": False, "lowercase": False, **(info or {})},
             step=7,
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def save_run() -> "Callable[[LoadedRun, Path], RunFolder]":
+    """Writes a run directory as training does: all that `load_run` reads, with one checkpoint, the best."""
+    from entformer.checkpoint import RunFolder, model_info, save_weights
+    from entformer.files import write_json
+
+    def save(run: "LoadedRun", path: Path) -> RunFolder:
+        folder = RunFolder(path)
+        folder.create()
+        facts: Any = {"source_language": "en", "target_language": "de", **run.info, "data_fingerprint": "0"}
+        write_json(folder.model, model_info(run.model.config, run.subwords, **facts))
+        run.subwords.save(folder.subwords)
+
+        def write(where: Path) -> None:
+            save_weights(where / "model.safetensors", run.model)
+            save_weights(where / "state.safetensors", torch.nn.Linear(1, 1))
+
+        folder.set_pointer("best", folder.save(run.step, write, {"step": run.step}))
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> Callable[..., tuple[Any, Any]]:
+    """Makes a converted Hugging Face decoder over eight words, and its tokenizer."""
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    from entformer import hf
+
+    def make(layers: int = 2) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        words = {word: number for number, word in enumerate(WORDS)}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": layers, "num_attention_heads": 4}
+        config = transformers.LlamaConfig(vocab_size=len(words), num_key_value_heads=2, eos_token_id=None, **sizes)
+        model = hf.sparsify(transformers.LlamaForCausalLM(config), alpha=1.5)
+        return model, transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>")
 
     return make
