@@ -1,4 +1,4 @@
-"""Fixtures for all tests: implementations, instruction sets, poisoned memory, a small run, a demo. Needs torch and numpy only."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, a run, a demo. Needs torch and numpy only."""
 
 import ctypes
 import os

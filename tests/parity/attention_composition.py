@@ -25,7 +25,7 @@ def entmax_row(s: Tensor, alpha: Tensor) -> Tensor:
 
     with torch.no_grad():
         low, high = s.max(), s.max() + (1.0 / e).clamp(max=60.0)
-        for _ in range(200):
+        for _ in range(70):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if weights(middle).sum() > 1.0 else (low, middle)
         c = 0.5 * (low + high)
