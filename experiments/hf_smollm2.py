@@ -77,9 +77,7 @@ def main() -> None:
         error = 100 * float(change.std() / len(change) ** 0.5)
         density = ef.hf.density(model, test, length=LENGTH)
         more = 100 * (math.exp(change.mean()) - 1)
-        print(
-            f"{what}: density {density:.3f}, perplexity {more:+.2f}% +- {error:.2f}, {seconds:.0f} s", flush=True
-        )
+        print(f"{what}: density {density:.3f}, perplexity {more:+.2f}% +- {error:.2f}, {seconds:.0f} s", flush=True)
 
     for density in given.densities:
         began = time.process_time()

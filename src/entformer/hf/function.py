@@ -75,9 +75,8 @@ class Call:
     def support_size(self, alpha: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
         """Returns how many keys have nonzero weight, (B, H, Lq), also for other alphas and scales (H,)."""
         narrow = self.value[..., :1]  # the output is not needed
-        changed = {"alpha": alpha, "scale": scale}
-        given = {name: values for name, values in changed.items() if values is not None}
-        found = replace(self, value=narrow, dropout=0.0, **given).traced(support=False)
+        one = replace(self, value=narrow, dropout=0.0, scale=self.scale if scale is None else scale)
+        found = (one if alpha is None else replace(one, alpha=alpha)).traced(support=False)
         if found.stats is None:
             raise ArgumentError("attention returned no statistics.")
         return found.stats.support_size
