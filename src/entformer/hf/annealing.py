@@ -71,6 +71,7 @@ def anneal(
         density = measure_density(model, inputs[:1], length=length)
     search = _Search(owners, math.log(density))
     training, found = model.training, []
+    trained = [heads.learned for heads in owners]
     model.eval()
     try:
         for step in range(steps):
@@ -79,6 +80,8 @@ def anneal(
                 progress("annealing", step + 1, steps)
     finally:
         model.train(training)
+        for heads, learned in zip(owners, trained, strict=True):
+            heads.requires_grad_(learned)
     return found
 
 
