@@ -6,7 +6,6 @@
 The price and the slope of the density are those of `nn/density_price.py`, measured on a sample of the training data.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.density_price import Multiplier, add_to_gradient, chord_end
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.training.metrics import metrics_of
 from entformer.training.task import Batch
 
 MEASURE_EVERY = 10  # steps
@@ -177,8 +177,7 @@ def reference_loss(run: Path, step: int) -> float:
     Raises:
         DataError: The run was not validated by then.
     """
-    file = RunFolder(run).metrics
-    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    entries = metrics_of(RunFolder(run).metrics)
     losses = [entry["loss"] for entry in entries if entry["kind"] == "valid" and entry["step"] <= step]
     if not losses:
         raise DataError(f"training.reference_run: {run} has no validation up to step {step} to compare the loss with.")

@@ -141,7 +141,7 @@ class TrainingConfig(Section):
         default="float32",
         description="bfloat16: autocast, float32 weights. auto: bfloat16 where it is native.",
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1, ...")
     validate_every: int = Field(default=1000, ge=1, description="Steps between validations; each saves a checkpoint.")
     validate_beam: int = Field(default=1, ge=0, description="Beam size for validation BLEU; 1: greedy, 0: no BLEU.")
     metric: Literal["bleu", "chrf", "accuracy", "loss"] = Field(

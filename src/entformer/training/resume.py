@@ -40,6 +40,8 @@ ALLOWED_ON_RESUME = {
             "device",
         )
     ),
+    "length.eval_lengths",
+    "length.sequences",
     "decoding.beam",
     "decoding.length_penalty",
     "decoding.length_penalty_alpha",

@@ -16,7 +16,7 @@ from entformer.models.attention_settings import AttentionModel
 from entformer.models.fused_loss import LossSums
 
 Results = dict[str, Any]
-"""Of a validation: numbers and text by name; "loss", per label, is always there."""
+"""Of a validation: numbers and text by name. A density target compares "loss", per label."""
 
 WORST = -1e300  # finite, so that JSON can hold it
 

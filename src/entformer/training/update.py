@@ -29,7 +29,11 @@ _NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory
 
 
 class Diverged(RunFailed):
-    """The loss or the gradient is not finite."""
+    """The loss or the gradient of a step is not finite."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Updater:
             raise Diverged(
                 f"training diverged at step {step}: the loss is {loss_sum / tokens:.4g} and the gradient norm {grad_norm:.4g} "
                 f"(learning rate {rate:.3g}; training examples {shown}). The last checkpoint is intact; lower training.lr, "
-                "lengthen training.warmup or set training.clip."
+                "lengthen training.warmup or set training.clip.",
+                step,
             )
         if self.density is not None:  # after clipping, so that it does not shorten the step of the weights
             self.density.update(step)
