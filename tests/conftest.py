@@ -1,4 +1,4 @@
-"""Fixtures for all tests: implementations, instruction sets, poisoned memory, small runs, a demo. Needs torch and numpy only."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, runs, a demo. Needs torch and numpy only."""
 
 import ctypes
 import os
