@@ -1,7 +1,9 @@
-"""Fixtures for all tests: implementations, instruction sets, poisoned memory, small runs. Needs torch and numpy only."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, runs, a demo. Needs torch and numpy only."""
 
 import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +23,12 @@ FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., 
 
 @pytest.fixture(scope="session", autouse=True)
 def fresh_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Uses an empty cache: torch.compile would reuse programs across processes and versions of our operators."""
+    """Uses an empty cache: torch.compile would reuse programs across processes and versions of our operators.
+
+    It compiles in this process, without trying out instruction sets: a pool of processes costs more than it gains here.
+    """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+    os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 
 def _need_kernels() -> None:
@@ -97,6 +103,30 @@ def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A quick demo, run once for all test workers: its directory, whose name is not a plain word, and what it printed."""
+    import fcntl
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    directory, printed = shared / "demo" / "a: directory", shared / "demo.txt"
+    with open(shared / "demo.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not printed.exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "entformer.cli.main", "demo", "--quick", "--out", str(directory)],
+                env={**os.environ, "PYTHONPATH": str(Path(native.__file__).parents[2]), "COLUMNS": "100"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            printed.write_text(done.stdout, encoding="utf-8")
+    return directory, printed.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -101,8 +101,7 @@ def pieces(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
 def _scores(trace: LayerTrace) -> list[NDArray[np.float32]]:
     with torch.no_grad():
         scores, mask = trace.call.scores()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
+        scores = scores.masked_fill(~mask, -torch.inf)
     return list(scores[0].float().cpu().numpy())
 
 

@@ -111,7 +111,8 @@ def compile_gpu(
 
     Exits with code 1 if a variant exceeds the limits of a target or a hot one spills. Takes minutes; Triton caches its results.
     """
-    from entformer.bench.compile_gpu import FULL, HOT, ROWS, TARGETS, manifest, table
+    from entformer.bench.compile_gpu import TARGETS, manifest, table
+    from entformer.bench.gpu_variants import FULL, HOT, ROWS
 
     chosen = targets.split(",")
     unknown = [name for name in chosen if name not in TARGETS]
