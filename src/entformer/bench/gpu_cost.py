@@ -30,8 +30,8 @@ def bytes_read(length: int, size: int, block: int, dense: float, live: float, he
 
 
 def bytes_saved(length: int, block_queries: int, block_keys: int) -> float:
-    """For backward, per head: row_max and threshold, 12 bytes a row, and a byte per pair of blocks."""
-    return 12.0 * length + length / block_queries * (length / block_keys)
+    """For backward, per head: row_max, threshold and support_size, 16 bytes a row, and a byte per pair of blocks."""
+    return 16.0 * length + length / block_queries * (length / block_keys)
 
 
 def relative_time(held: float, *, steps: float = 2.0, live_ratio: float = LIVE, size: int = 64) -> float:

@@ -26,13 +26,18 @@ def parts(mode: int, dtype: torch.dtype) -> int:
     return 2 if mode == 0 and dtype != torch.float32 else 1
 
 
-def options(config: Config, kernel: str, mode: int, backend: str) -> dict[str, int]:
-    """How the compiler is called for a kernel; `backend` is "cuda" or "hip".
+def options(size: int, dtype: torch.dtype, kernel: str, mode: int, backend: str) -> dict[str, int]:
+    """How the compiler is called for a kernel; `size` is the larger head size, `backend` "cuda" or "hip".
 
-    NVIDIA's compiler aims at more blocks per multiprocessor than fit without spilling: it is told what it may use.
+    Where NVIDIA's compiler would spill registers to have more blocks per multiprocessor, it is told how many it may use.
     """
-    found = {"num_warps": config.warps, "num_stages": config.stages}
-    return found | ({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {})
+    blocks = config(size, dtype)
+    found = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    if backend == "cuda" and mode == 0 and kernel == "scout":
+        found["maxnreg"] = 168  # three blocks of 4 warps
+    elif backend == "cuda" and ((mode == 0 and kernel == "solve") or (kernel == "output" and (mode == 0 or padded(size) > 64))):
+        found["maxnreg"] = MOST_REGISTERS
+    return found
 
 
 def padded(size: int) -> int:

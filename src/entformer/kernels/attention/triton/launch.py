@@ -139,7 +139,8 @@ class Plan:
         if INTERPRETED:
             return {}
         backend = "hip" if torch.version.hip else "cuda"
-        return configs.options(self.config, kernel.__name__, self.mode, backend)
+        size = max(self.size, self.value_size)
+        return configs.options(size, self.call.query.dtype, kernel.__name__, self.mode, backend)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """An uninitialized tensor (B, H, *shape)."""
