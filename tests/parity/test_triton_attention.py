@@ -134,7 +134,7 @@ def test_every_feature(name: str, dtype: torch.dtype, monkeypatch: pytest.Monkey
     half = dtype == torch.float16
     number = 2 * list(FEATURES).index(name) + half
     several = not half and any(word in name for word in ("causal", "window", "packed", "all"))  # ranges of keys
-    use_blocks(monkeypatch, 16 if several else 32, 16 if several else 32)
+    use_blocks(monkeypatch, 16 if several else 32, 32)
     how = FEATURES[name]
     packed = {key: how[key].int() for key in how if key.startswith("cu_")}
     alphas = [ALPHAS[number % len(ALPHAS)], ALPHAS[(2 * number + 3) % len(ALPHAS)]]

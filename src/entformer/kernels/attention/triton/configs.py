@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 import torch
 
-MOST_REGISTERS = 255
+# Registers that NVIDIA's compiler may use, by kernel, whether it has powers (mode 0) and head sizes over 64: only where it
+# would spill some by itself to have more blocks per multiprocessor. 168 hold three blocks of 4 warps, 255 two.
+LIMITS = {
+    ("scout", True, False): 168,
+    ("solve", True, False): 255,
+    ("solve", True, True): 255,
+    ("output", True, False): 255,
+    ("output", True, True): 255,
+    ("output", False, True): 255,
+    ("back_q", True, True): 255,
+}
 
 
 class Config(NamedTuple):
@@ -27,17 +37,11 @@ def parts(mode: int, dtype: torch.dtype) -> int:
 
 
 def options(size: int, dtype: torch.dtype, kernel: str, mode: int, backend: str) -> dict[str, int]:
-    """How the compiler is called for a kernel; `size` is the larger head size, `backend` "cuda" or "hip".
-
-    Where NVIDIA's compiler would spill registers to have more blocks per multiprocessor, it is told how many it may use.
-    """
+    """How the compiler is called for a kernel; `size` is the larger head size, `backend` "cuda" or "hip"."""
     blocks = config(size, dtype)
+    limit = LIMITS.get((kernel, mode == 0, padded(size) > 64)) if backend == "cuda" else None
     found = {"num_warps": blocks.warps, "num_stages": blocks.stages}
-    if backend == "cuda" and mode == 0 and kernel == "scout":
-        found["maxnreg"] = 168  # three blocks of 4 warps
-    elif backend == "cuda" and ((mode == 0 and kernel == "solve") or (kernel == "output" and (mode == 0 or padded(size) > 64))):
-        found["maxnreg"] = MOST_REGISTERS
-    return found
+    return found if limit is None else found | {"maxnreg": limit}
 
 
 def padded(size: int) -> int:

@@ -245,8 +245,9 @@ def attention_support(plan: Plan, row_max: Tensor, threshold: Tensor, begins: Te
 
 
 def rows_of(tensor: Tensor) -> Rows:
-    """A tensor (B, H, L, D) for the kernels, which read adjacent elements of D."""
-    tensor = tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    """A tensor (B, H, L, D) for the kernels, which read adjacent elements of D and count the rows of a block in 32 bits."""
+    adjacent = tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    tensor = tensor if adjacent and tensor.stride(-2) < 2**24 else tensor.contiguous()
     return Rows(tensor, *tensor.stride()[:3])
 
 
