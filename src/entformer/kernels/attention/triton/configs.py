@@ -18,6 +18,7 @@ LIMITS = {
     ("output", True, False): 255,
     ("output", True, True): 255,
     ("output", False, True): 255,
+    ("back_q", True, False): 255,
     ("back_q", True, True): 255,
 }
 
