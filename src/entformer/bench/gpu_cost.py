@@ -1,4 +1,4 @@
-"""The cost model of attention on GPUs: products per pass, bytes, and predicted times relative to FlashAttention.
+"""The cost model of attention on GPUs: products per pass, and predicted times relative to FlashAttention.
 
 The unit is one product over all allowed pairs: 2 L^2 d flops per head, half of it if causal. `held` is the fraction of blocks
 with support, `live` the fraction left by the scout, `steps` the passes of the solver. Counts are exact, and a test compares
