@@ -8,6 +8,7 @@
 #   make lint-js    eslint on the scripts of the pages (needs npx, and a network the first time)
 #   make format     format Python and C++ in place
 #   make bench      benchmark against torch and the entmax package (ten minutes)
+#   make gpu        compile the GPU kernels for four architectures, without a GPU: registers, spills, occupancy (minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 #   make neon       compile the kernels for 64-bit ARM and compare them with float64 under qemu (needs Debian's cross compiler)
 #   make clean      remove the environments and everything generated
@@ -26,7 +27,7 @@ CPP    = $(shell git ls-files '*.cpp' '*.h')
 CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_entmax_package.py \
   tests/unit/test_attention_api.py tests/unit/test_multihead_attention.py
 
-.PHONY: help install demo test test-core coverage check lint-js format bench sanitize neon clean
+.PHONY: help install demo test test-core coverage check lint-js format bench gpu sanitize neon clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,6 +95,9 @@ bench: $(STAMP)
 	@mkdir -p bench-results
 	@$(BIN)/entformer bench rows --json bench-results/rows.json --png bench-results/rows.png
 	@$(BIN)/entformer bench attention --json bench-results/attention.json --png bench-results/attention.png
+
+gpu: $(STAMP)
+	@$(BIN)/entformer bench compile-gpu
 
 sanitize: $(STAMP)
 	@PYTHON=$(BIN)/python scripts/sanitize.sh
