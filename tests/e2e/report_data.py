@@ -63,7 +63,7 @@ def make_sentence(
     shapes = {"encoder": (len(source),) * 2, "decoder": (len(target) - 1,) * 2, "cross": (len(target) - 1, len(source))}
     short = max(len(source), len(target)) <= 40
     heads = {
-        f"{attn_type}.{layer}.{head}": head_rows(rng.normal(size=shape), float(alpha), attn_type == "decoder", short)
+        f"{attn_type}.{layer}.{head}": head_rows(3 * rng.normal(size=shape), float(alpha), attn_type == "decoder", short)
         for attn_type, shape in shapes.items()
         for (layer, head), alpha in np.ndenumerate(alphas[attn_type])
     }

@@ -7,18 +7,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from entformer.analysis.assemble import assemble_lengths
+from entformer.analysis.lengths import _spread as spread
 
 from .page_driver import open_page
 
 LENGTHS = [16, 32, 64, 128]
 METHODS = ("softmax", "ssmax", "entmax", "asentmax")
 POSITIONS = ("nape", "rope")
-
-
-def spread(values: list[float]) -> dict[str, Any]:
-    mean = sum(values) / len(values)
-    deviation = abs(values[0] - values[-1]) / 2**0.5
-    return {"mean": mean, "spread": deviation, "low": min(values), "high": max(values), "values": values}
 
 
 def series(number: int, method: str, positions: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Collector:
         """Returns the measures. `alphas`: (attention type, layer) -> a number per head."""
         if not self.totals:
             raise ArgumentError("nothing was collected: there was no batch.")
-        ordered = sorted(self.totals.items(), key=lambda entry: (_order(entry[0][0]), entry[0]))
+        ordered = sorted(self.totals.items(), key=lambda entry: ([*KINDS, entry[0][0]].index(entry[0][0]), entry[0]))
         varied = most_varied(self.totals)
         heads = [
             HeadRow(
@@ -148,10 +148,6 @@ def collect(
     return collector.table(alphas, {attn_type: module.normalizer for attn_type, _, module in model.attention_layers()})
 
 
-def _order(attn_type: str) -> int:
-    return KINDS.index(attn_type) if attn_type in KINDS else len(KINDS)
-
-
 def _one_batch(
     model: Seq2Seq, on_device: Batch, batch: Batch, collector: Collector, markers: tuple[WordMarker, WordMarker] | None
 ) -> None:
@@ -207,16 +203,11 @@ def run_with_trace(
     attn_types: Sequence[str] = (),
 ) -> None:
     """Runs a batch teacher-forced, without dropout; calls `hook` for every attention layer, or for those of `attn_types`."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), attention_hooks(model, hook, kinds=attn_types):
-            mask = batch.source_mask
-            memory = model.encode(batch.source, mask)
-            if set(attn_types) != {"encoder"}:
-                model.decode(batch.target[:, :-1], memory, mask)
-    finally:
-        model.train(training)
+    with attention_hooks(model, hook, kinds=attn_types):
+        mask = batch.source_mask
+        memory = model.encode(batch.source, mask)
+        if set(attn_types) != {"encoder"}:
+            model.decode(batch.target[:, :-1], memory, mask)
 
 
 def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, query_lengths: Ints, key_lengths: Ints) -> LayerRows:

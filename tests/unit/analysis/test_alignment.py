@@ -37,12 +37,6 @@ def test_error_rate_by_hand() -> None:
     assert alignment_error_rate(Counts(0, 0, 0, 0)) == 1.0
 
 
-def test_strongest_key_of_sparse_rows() -> None:
-    row, col = np.array([0, 0, 2, 2, 2]), np.array([1, 3, 0, 2, 4])
-    assert strongest_keys(row, col, np.array([0.2, 0.8, 0.4, 0.4, 0.2]), 4).tolist() == [3, -1, 0, -1]
-    assert strongest_keys(row[:0], col[:0], np.zeros(0), 2).tolist() == [-1, -1]
-
-
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path

@@ -17,6 +17,7 @@ from entformer.analysis.alphas import initial_alphas, initial_correlation
 from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
 from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
 from entformer.analysis.html_report import ReportFiles
+from entformer.analysis.measures import HEAD_MEASURES
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
@@ -121,20 +122,7 @@ def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
     assert len(learned["heads"]) == 12
     head = learned["heads"][0]
     assert len(head["density_histogram"]) == 20
-    assert head.keys() >= {
-        "alpha",
-        "support",
-        "entropy",
-        "effective_keys",
-        "null_rate",
-        "positional.-1",
-        "merging",
-        "merging_with_self",
-        "interrogation_contrast",
-        "alpha_initial",
-        "aer",
-        "roles",
-    }
+    assert head.keys() >= {"roles", *(measure.name for measure in HEAD_MEASURES)}
     assert rela["heads"][0]["alpha"] is None
     assert any(head["null_rate"] > 0 for head in rela["heads"])
     assert {layer["attn_type"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}

@@ -194,7 +194,7 @@ const AlphaPaths = (() => {
         const edge = chart.width - chart.margin.right + 8;
         const bin = (range[1] - range[0]) / BINS;
         marker.replaceChildren(
-          svg("line", { class: "now", x1: x, x2: x, y1: chart.margin.top, y2: chart.height - chart.margin.bottom }),
+          chart.vertical(x, { class: "now" }),
           ...now.map((alpha, head) =>
             svg("circle", { cx: x, cy: chart.y(alpha), r: 3, fill: Colors.layer(heads[head].layer, layers), class: "now-dot" }),
           ),
