@@ -30,6 +30,8 @@ from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
 
+KEYS = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
+
 
 def example(store: TokenStore, number: int) -> Example:
     return Example(number, "sample", *(tuple(side.tolist()) for side in store[number]))
@@ -139,9 +141,7 @@ def test_sentences_of_a_report(data: dict[str, Any]) -> None:
     for sentence in first:
         assert sentence["source"][-1] == sentence["target"][-1] == "</s>"
         assert sentence["target"][0] == "<s>"
-        assert sentence["heads"].keys() == {
-            f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)
-        }
+        assert sentence["heads"].keys() == KEYS
         cross = sentence["heads"]["cross.0.0"]
         assert len(cross["crow"]) == len(sentence["target"])  # a row for every token the decoder reads
         assert len(cross["col"]) == len(cross["weight"]) == cross["crow"][-1]
@@ -191,8 +191,7 @@ def test_figures_count_layers_and_heads_from_0(data: dict[str, Any]) -> None:
         assert figure is not None
         return {text.get_text() for text in figure.findobj(Text)}
 
-    keys = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
-    assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == keys
+    assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == KEYS
     assert {text for text in texts("alpha-trajectories") if text.startswith("layer")} == {"layer 0", "layer 1"}
     best = max(learned["runs"][0]["heads"], key=lambda head: head["positional.-1"] or 0.0)
     assert any(f"{best['attn_type']} layer {best['layer']} head {best['head']}," in text for text in texts("positional-heads"))

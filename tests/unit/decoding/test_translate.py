@@ -1,7 +1,6 @@
 """Translation of lines: one out for one in, in order, whatever they hold."""
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,13 +43,12 @@ def test_empty_lines_come_back_empty_and_are_counted(copying: LoadedRun) -> None
     assert texts(copying, []) == []
 
 
+@pytest.mark.filterwarnings("ignore")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30), max_size=6))
 @example(["a man", EMOJI, STRANGE, CONTROL_CHARACTERS, "x" * 3000, "\u202e אבג", "日本語のテキスト。" * 20, "a hat"])
 def test_always_one_line_per_line(copying: LoadedRun, lines: list[str]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = texts(copying, lines, beam=2)
+    found = texts(copying, lines, beam=2)
     assert len(found) == len(lines)
     assert all(len(text.encode().decode().splitlines()) <= 1 for text in found)
 
