@@ -163,8 +163,7 @@ def _one_batch(
         marks["decoder"] = markers[1].marks(sides[1], batch.target.shape[1] - 1)
 
     def hook(attn_type: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
-        query_lengths, key_lengths = lengths[0 if attn_type == "encoder" else 1], lengths[1 if attn_type == "decoder" else 0]
-        collector.add(layer_rows(attn_type, layer, trace, query_lengths, key_lengths), ids, marks.get(attn_type))
+        collector.add(layer_rows(attn_type, layer, trace, *lengths), ids, marks.get(attn_type))
 
     run_with_trace(model, on_device, hook)
     if markers is not None:
@@ -210,11 +209,10 @@ def run_with_trace(
             model.decode(batch.target[:, :-1], memory, mask)
 
 
-def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, query_lengths: Ints, key_lengths: Ints) -> LayerRows:
-    """Returns the weights of a layer in the form that measures take."""
-    _, heads, queries, _ = trace.query.shape
+def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, source_lengths: Ints, target_lengths: Ints) -> LayerRows:
+    """Returns the weights of a layer in the form that measures take. Lengths (B,) are those of what the model reads."""
+    queries = source_lengths if attn_type == "encoder" else target_lengths
+    keys = target_lengths if attn_type == "decoder" else source_lengths
     crow, col, weight = (part.cpu().numpy() for part in trace.support)
-    keys = trace.key.shape[2]
-    return LayerRows.from_support(
-        attn_type, layer, (crow, col, weight), heads, queries, keys, query_lengths, key_lengths, causal=trace.causal
-    )
+    sizes = (*trace.query.shape[1:3], trace.key.shape[2])
+    return LayerRows.from_support(attn_type, layer, (crow, col, weight), *sizes, queries, keys, causal=trace.causal)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from entformer.decoding.heatmap import Figure
 
 FORMAT = 1  # of the JSON
+SIDES = ("source", "target", "source_pieces", "target_pieces")
 SIDE = 112  # pixels of a heatmap in HTML
 MOST_CELLS = 3000  # of one heatmap; the largest weights are drawn
 RAMP = ("#cfe3f5", "#9dc7e6", "#6aaed6", "#4290c6", "#2070b4", "#08306b")
@@ -120,10 +121,7 @@ class AttentionRecord:
         content = {
             **extra,
             "format": FORMAT,
-            "source": list(self.source),
-            "target": list(self.target),
-            "source_pieces": list(self.source_pieces),
-            "target_pieces": list(self.target_pieces),
+            **{side: list(getattr(self, side)) for side in SIDES},
             "normalizers": self.normalizers,
             "heads": [
                 {
@@ -153,13 +151,10 @@ class AttentionRecord:
                 if stored["alpha"] is not None:
                     alphas[key] = stored["alpha"]
             return cls(
-                source=tuple(content["source"]),
-                target=tuple(content["target"]),
                 heads=heads,
                 normalizers=content["normalizers"],
                 alphas=alphas,
-                source_pieces=tuple(content["source_pieces"]),
-                target_pieces=tuple(content["target_pieces"]),
+                **{side: tuple(content[side]) for side in SIDES},
             )
         except (json.JSONDecodeError, KeyError, TypeError) as err:
             raise DataError(

@@ -307,13 +307,11 @@ class Engine(BaseEngine):
 
     def _read(self, source: Sequence[int], target: Sequence[int], found: HeadCollector) -> Tensor:
         """Reads source and target into `found`, and returns log-probabilities (T + 1, V)."""
-        sizes = {"source": np.array([len(source) + 1]), "target": np.array([len(target) + 1])}
+        sizes = np.array([len(source) + 1]), np.array([len(target) + 1])
 
         def hook(attn_type: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
-            queries = sizes["source" if attn_type == "encoder" else "target"]
-            keys = sizes["target" if attn_type == "decoder" else "source"]
             rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
-            found.add(layer_rows(attn_type, layer, trace, queries, keys), rows)
+            found.add(layer_rows(attn_type, layer, trace, *sizes), rows)
 
         with attention_hooks(self._model, hook):
             memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))

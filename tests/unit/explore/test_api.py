@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fastapi import FastAPI
 
 from entformer.checkpoint import LoadedRun
 from entformer.decoding.attention_record import record_attention
+from entformer.decoding.records import SparseRows
 from entformer.decoding.translate import Translator
 from entformer.errors import ArgumentError
 from entformer.explore import create_app
@@ -19,13 +21,6 @@ from entformer.models.override import overridden_alphas
 from .conftest import SENTENCE, Client, sentence_of
 
 MakeRun = Callable[..., LoadedRun]
-
-
-def dense(rows: dict[str, list[float]], keys: int) -> torch.Tensor:
-    crow = torch.tensor(rows["crow"])
-    full = torch.zeros(len(crow) - 1, keys)
-    full[torch.arange(len(crow) - 1).repeat_interleave(crow.diff()), rows["col"]] = torch.tensor(rows["weight"])
-    return full
 
 
 def test_the_model_is_described(client: Client, make_run: MakeRun) -> None:
@@ -67,7 +62,7 @@ def test_the_weights_are_those_of_a_record(client: Client, make_run: MakeRun) ->
     assert len(found["heads"]) == len(record.heads) == 10
     for key, rows in record.heads.items():
         own = found["heads"][f"{key.kind}.{key.layer}.{key.head}"]
-        torch.testing.assert_close(dense(own, rows.keys), torch.from_numpy(rows.dense()), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(SparseRows.from_lists(own, rows.keys).dense(), rows.dense(), rtol=1e-3, atol=1e-6)
         assert found["alphas"][f"{key.kind}.{key.layer}.{key.head}"] == pytest.approx(record.alphas[key])
         assert found["measures"][f"{key.kind}.{key.layer}.{key.head}"]["support"] == pytest.approx(len(rows.col) / rows.queries)
     softmax = found["heads"]["cross.1.0"]
