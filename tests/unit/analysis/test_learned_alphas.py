@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from entformer.analysis.alphas import HeadId, alpha_marks, alpha_sentence, recent_gradients
-from entformer.analysis.figures_alphas import alpha_heads
+from entformer.analysis.figures_statistics import alpha_heads
 from entformer.analysis.history import learned_alphas_of
 from entformer.checkpoint import RunFolder
 from entformer.models.config import Seq2SeqConfig
