@@ -188,20 +188,16 @@ def test_the_translator_warns_once(copying: LoadedRun) -> None:
 # ---- long lines --------------------------------------------------------------------------------------------------------
 
 
-def test_parts_end_after_sentences_and_join_to_the_whole(subwords: SubwordTokenizer) -> None:
-    ids = subwords.encode("two dogs play with the ball . a man is looking . " * 30)
+SENTENCES = "two dogs play with the ball . a man is looking . " * 30
+
+
+@pytest.mark.parametrize("text", [SENTENCES, "x" * 500, "日本語" * 100, "man " * 200])
+def test_parts_join_to_the_whole_and_end_after_sentences_if_there_are_any(subwords: SubwordTokenizer, text: str) -> None:
+    ids = subwords.encode(text)
     parts = split_long(ids, 50, subwords)
     assert [i for part in parts for i in part] == ids
-    assert all(len(part) <= 50 for part in parts)
-    assert all(subwords.decode(part).endswith(".") for part in parts)
-
-
-@pytest.mark.parametrize("text", ["x" * 500, "日本語" * 100, "man " * 200])
-def test_text_without_sentences_is_cut_too(subwords: SubwordTokenizer, text: str) -> None:
-    ids = subwords.encode(text)
-    parts = split_long(ids, 64, subwords)
-    assert [i for part in parts for i in part] == ids
-    assert all(1 <= len(part) <= 64 for part in parts)
+    assert all(1 <= len(part) <= 50 for part in parts)
+    assert text != SENTENCES or all(subwords.decode(part).endswith(".") for part in parts)
 
 
 def test_parts_are_joined_as_the_language_writes() -> None:
