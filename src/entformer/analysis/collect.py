@@ -214,5 +214,5 @@ def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, source_lengths
     queries = source_lengths if attn_type == "encoder" else target_lengths
     keys = target_lengths if attn_type == "decoder" else source_lengths
     crow, col, weight = (part.cpu().numpy() for part in trace.support)
-    sizes = (*trace.query.shape[1:3], trace.key.shape[2])
+    sizes = trace.query.shape[1], trace.query.shape[2], trace.key.shape[2]
     return LayerRows.from_support(attn_type, layer, (crow, col, weight), *sizes, queries, keys, causal=trace.causal)

@@ -150,8 +150,8 @@ def _heatmap(run: Data, sentence: Data, key: str, note: str) -> HeadPicture:
     alpha = next(own["alpha"] for own in run["heads"] if _key(own) == key)
     name = f"{run['name']}, {attn_type} layer {layer} head {head}{'' if alpha is None else f', α {format_alpha(alpha)}'}"
     queries, keys = _tokens(sentence, attn_type)
-    rows = SparseRows.from_lists(sentence["heads"][key], len(keys))
-    return HeadPicture(f"{name}\n{note}", rows, queries, keys, attn_type == "decoder")
+    weights = SparseRows.from_lists(sentence["heads"][key], len(keys)).dense()
+    return HeadPicture(f"{name}\n{note}", weights, queries, keys, attn_type == "decoder")
 
 
 def _key(head: Data) -> str:

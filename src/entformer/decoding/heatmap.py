@@ -13,8 +13,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
-from entformer.decoding.records import SparseRows
 from entformer.text.numbers import plain_label
 
 __all__ = ["Figure", "HeadPicture", "add_legend", "draw_head", "draw_heads", "shown_piece"]
@@ -30,7 +30,7 @@ class HeadPicture(NamedTuple):
     """One head of one sentence."""
 
     title: str  # matplotlib markup; user text needs `plain_label`
-    rows: SparseRows
+    weights: NDArray[np.float32]  # (queries, keys)
     query_tokens: Sequence[str]  # as many as queries, or empty
     key_tokens: Sequence[str]
     causal: bool = False  # query i attends to keys j <= i
@@ -45,7 +45,7 @@ def shown_piece(piece: str) -> str:
 
 def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: float = 8.0) -> None:
     """Draws one head: a row per query, a column per key."""
-    cells = picture.rows.dense()
+    cells = picture.weights
     queries, keys = cells.shape
     hidden = np.triu(np.ones(cells.shape, np.bool_), 1) if picture.causal else np.zeros(cells.shape, np.bool_)
     top = max(1.0, float(cells.max(initial=0.0)))  # ReLA's weights may be larger than 1

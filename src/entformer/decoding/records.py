@@ -109,7 +109,7 @@ class AttentionRecord:
             rows, alpha = self.heads[key], self.alphas.get(key)
             title = f"{plain_label(key.kind)} {key.layer}.{key.head}" + ("" if alpha is None else f"  α {format_alpha(alpha)}")
             tokens = source if key.kind == "encoder" else target, target if key.kind == "decoder" else source
-            pictures.append(HeadPicture(title, rows, *tokens, key.kind == "decoder"))
+            pictures.append(HeadPicture(title, rows.dense(), *tokens, key.kind == "decoder"))
         return draw_heads(pictures, columns=1 + max(key.head for key in wanted) if len(wanted) > 4 else None)
 
     def _repr_html_(self) -> str:
