@@ -15,6 +15,7 @@ ENCODER = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_
 ENCODER |= {"max_position_embeddings": 64, "pad_token_id": PAD}
 IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD}
 DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 8, **IDS}
+EAGER = {"attn_implementation": "eager"}  # in transformers 5.15 sdpa leaves out soft-capping
 BART = {
     "vocab_size": VOCAB,
     "d_model": 32,
@@ -53,7 +54,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER)),
     "mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**DECODER, sliding_window=4)),
     "gemma2": lambda: t.Gemma2ForCausalLM(
-        t.Gemma2Config(**DECODER, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=5.0)
+        t.Gemma2Config(**DECODER, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=5.0, **EAGER)
     ),
     "gptoss": lambda: t.GptOssForCausalLM(
         t.GptOssConfig(**{**DECODER, "intermediate_size": 32}, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
