@@ -13,7 +13,7 @@ from entformer.checkpoint.weights import read_tensors, tensors_of
 from entformer.cli.average import average
 from entformer.cli.train import train as train_command
 from entformer.training import train
-from entformer.training.summary import Validation
+from entformer.training.task import Results
 
 Make = Callable[..., Path]
 
@@ -23,11 +23,12 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """BLEU by the name of the file of translations; what is not there has 40."""
     given: dict[str, float] = {}
 
-    def validate(*_: object, translations: Path, **__: object) -> Validation:
-        bleu = given.get(translations.stem, 40.0)
-        return Validation(1.0, 1.0, 2.7, 0.5, bleu, "signature", bleu, 0.0)
+    def evaluate(_: object, __: object, file: Path, *___: object) -> Results:
+        bleu = given.get(file.name, 40.0)
+        names = ("loss", "nll", "perplexity", "accuracy", "bleu", "signature", "chrf", "seconds")
+        return dict(zip(names, (1.0, 1.0, 2.7, 0.5, bleu, "signature", bleu, 0.0), strict=True))
 
-    monkeypatch.setattr("entformer.training.loop.validate", validate)
+    monkeypatch.setattr("entformer.tasks.translation.Translation.evaluate", evaluate)
     return given
 
 
@@ -71,7 +72,7 @@ def test_models_without_useful_bleu_are_compared_without_a_wide_beam(
     scores.update({"4": 0.1, "8": 0.3, "12": 0.2, "averaged": 0.4})
     summary = train(make_recipe(), tmp_path / "run", threads=1, quiet=True)
     assert summary.choice is not None
-    assert (summary.choice.beam, summary.choice.checkpoint_value, summary.recommended) == (1, 0.3, "averaged")
+    assert (summary.choice.settings["beam"], summary.choice.checkpoint_value, summary.recommended) == (1, 0.3, "averaged")
     assert not (tmp_path / "run" / "validations" / "best.txt").exists()
 
 

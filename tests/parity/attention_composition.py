@@ -1,6 +1,6 @@
 """Attention with every feature as a dense composition in float64 that shares no code with entformer.
 
-Every batch entry, head, sequence and query on its own; entmax by bisection. For test_attention_features.py.
+All scores at once, (B, H, Lq, Lk); entmax by bisection. For test_attention_features.py.
 """
 
 import math
@@ -9,94 +9,93 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INF = math.inf
 
+def entmax(s: Tensor, seen: Tensor, alpha: Tensor) -> Tensor:
+    """alpha-entmax of every row over its `seen` entries: bisection, then one recorded Newton step with the right derivatives.
 
-def entmax_row(s: Tensor, alpha: Tensor) -> Tensor:
-    """alpha-entmax of one row: bisection, then one recorded Newton step, which has the right derivatives."""
+    Rows that see nothing are zero; alpha (..., 1, 1) is above 1.
+    """
     e = alpha - 1.0
-    if float(e.detach()) == 0.0:
-        return torch.softmax(s, -1)
+    s = torch.where(seen, s, 0.0)  # neither garbage nor -inf reaches a gradient
 
     def weights(c: Tensor) -> Tensor:
         base = 1.0 + e * (s - c)
-        inside = base.detach() > 0.0
+        inside = seen & (base.detach() > 0.0)
         return torch.where(inside, torch.where(inside, base, 1.0).log().div(e).exp(), 0.0)
 
     with torch.no_grad():
-        low, high = s.max(), s.max() + (1.0 / e).clamp(max=60.0)
-        for _ in range(200):
+        low = torch.where(seen, s, -math.inf).amax(-1, keepdim=True).clamp(min=-1e300)
+        high = low + (1.0 / e).clamp(max=60.0)
+        for _ in range(70):
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if weights(middle).sum() > 1.0 else (low, middle)
+            above = weights(middle).sum(-1, keepdim=True) > 1.0
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
         c = 0.5 * (low + high)
-        inside = 1.0 + e * (s - c) > 0.0
-        slope = torch.where(inside, weights(c) / torch.where(inside, 1.0 + e * (s - c), 1.0), 0.0).sum()
-    total = weights(c).sum()
+        found = weights(c)
+        slope = torch.where(found > 0.0, found / (1.0 + e * (s - c)), 0.0).sum(-1, keepdim=True)
+        slope = torch.where(slope > 0.0, slope, 1.0)
+    total = weights(c).sum(-1, keepdim=True)
     return weights(c + (total - total.detach()) / slope)
 
 
-def one_row(s: Tensor, seen: Tensor, how: dict[str, Any], alpha: Tensor, sink: Tensor | None) -> Tensor:
-    """The weights of one query over its keys; `seen` says which of them it may attend to."""
-    if not seen.any():
-        return torch.zeros_like(s)
-    visible = s[seen]
-    if how["normalizer"] == "rela":
-        found = visible.relu()
-    elif how["normalizer"] == "sigmoid":
-        bias = -math.log(visible.numel()) if how["sigmoid_bias"] is None else how["sigmoid_bias"]
-        found = 1.0 / (1.0 + torch.exp(-(visible + bias)))
-    elif sink is not None and float(sink.detach()) != -INF:
-        found = entmax_row(torch.cat([visible, sink[None]]), alpha)[:-1]
-    else:
-        found = entmax_row(visible, alpha)
-    return torch.zeros_like(s).masked_scatter(seen, found)
+def see(how: dict[str, Any], queries: int, keys: int) -> tuple[Tensor, Tensor]:
+    """Which keys a query may attend to by its position (Lq, Lk), and the distance of the two within their sequence."""
+    i, j = torch.arange(queries)[:, None], torch.arange(keys)
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if how["cu_seqlens_q"] is not None:
+        cu_q, cu_k = how["cu_seqlens_q"].long(), how["cu_seqlens_k"].long()
+        sequence_q, sequence_k = (torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff()) for cu in (cu_q, cu_k))
+        seen = sequence_q[:, None] == sequence_k
+        i, j = i - cu_q[sequence_q][:, None], j - cu_k[sequence_k]
+    distance = i + how["causal_offset"] - j
+    left, right = how["window"] or (None, None)
+    if how["is_causal"]:
+        seen = seen & (distance >= 0)
+    if left is not None:
+        seen = seen & (distance <= left)
+    if right is not None:
+        seen = seen & (-distance <= right)
+    return seen, distance
 
 
 def composition(q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any], alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and weights (B, H, Lq, Lk), row by row; alpha (B, H)."""
+    """Output and weights (B, H, Lq, Lk); alpha (B, H)."""
     batch, heads, queries, size = q.shape
     keys, group = k.shape[2], heads // k.shape[1]
-    scale = 1.0 / math.sqrt(size) if how["scale"] is None else how["scale"]
-    left, right = how["window"] or (None, None)
-    cu_q, cu_k = how["cu_seqlens_q"], how["cu_seqlens_k"]
-    bounds = [(0, queries, 0, keys)]
-    if cu_q is not None:
-        bounds = [(*cu_q[n : n + 2].tolist(), *cu_k[n : n + 2].tolist()) for n in range(len(cu_q) - 1)]
+    k, v = (t.repeat_interleave(group, 1) for t in (k, v))
+    seen, distance = see(how, queries, keys)
+    seen = seen.expand(batch, heads, queries, keys)
     mask, bias = how["attn_mask"], None
     if mask is not None and mask.dtype != torch.bool:
         mask, bias = mask.detach() > torch.finfo(torch.float32).min, mask
-    outputs, matrices = [], []
-    for b in range(batch):
-        for h in range(heads):
-            rows = []
-            for first, last, first_key, last_key in bounds:
-                for i in range(first, last):
-                    at = i - first + how["causal_offset"]
-                    j = torch.arange(last_key - first_key)
-                    seen = torch.ones(len(j), dtype=torch.bool)
-                    if how["is_causal"]:
-                        seen = seen & (j <= at)
-                    if left is not None:
-                        seen = seen & (j >= at - left)
-                    if right is not None:
-                        seen = seen & (j <= at + right)
-                    here = (b, h, i, slice(first_key, last_key))
-                    if mask is not None:
-                        seen = seen & mask.expand(batch, heads, queries, keys)[here]
-                    if how["key_mask"] is not None:
-                        seen = seen & how["key_mask"][b, first_key:last_key]
-                    s = scale * (k[b, h // group, first_key:last_key] @ q[b, h, i])
-                    if how["softcap"] is not None:
-                        s = how["softcap"] * torch.tanh(s / how["softcap"])
-                    if bias is not None:
-                        s = s + torch.where(seen, bias.expand(batch, heads, queries, keys)[here], 0.0)
-                    if how["alibi_slopes"] is not None:
-                        s = s - how["alibi_slopes"].expand(batch, heads)[b, h] * (at - j).abs()
-                    sink = None if how["sinks"] is None else how["sinks"].expand(batch, heads)[b, h]
-                    found = one_row(s, seen, how, alpha[b, h], sink)
-                    rows.append(torch.nn.functional.pad(found, (first_key, keys - last_key)))
-            weights = torch.stack(rows) if rows else k.new_zeros(0, keys)
-            matrices.append(weights)
-            outputs.append(weights @ v[b, h // group])
-    shape = (batch, heads, queries)
-    return torch.stack(outputs).reshape(*shape, -1), torch.stack(matrices).reshape(*shape, keys)
+    if mask is not None:
+        seen = seen & mask
+    if how["key_mask"] is not None:
+        seen = seen & how["key_mask"][:, None, None]
+
+    s = (1.0 / math.sqrt(size) if how["scale"] is None else how["scale"]) * (q @ k.mT)
+    if how["softcap"] is not None:
+        s = how["softcap"] * torch.tanh(s / how["softcap"])
+    if bias is not None:
+        s = s + torch.where(seen, bias, 0.0)
+    if how["alibi_slopes"] is not None:
+        s = s - how["alibi_slopes"].expand(batch, heads)[..., None, None] * distance.abs()
+
+    if how["normalizer"] == "rela":
+        weights = torch.where(seen, s.relu(), 0.0)
+    elif how["normalizer"] == "sigmoid":
+        count = seen.sum(-1, keepdim=True).clamp(min=1)
+        shift = -count.log() if how["sigmoid_bias"] is None else how["sigmoid_bias"]
+        weights = torch.where(seen, torch.sigmoid(s + shift), 0.0)
+    else:
+        if how["sinks"] is not None:  # one more key without value, also for rows that see no other
+            sink = how["sinks"].expand(batch, heads)[..., None, None].expand(batch, heads, queries, 1)
+            s, seen = torch.cat([s, sink], -1), torch.cat([seen, sink.detach() > -math.inf], -1)
+        if (alpha == 1.0).all():
+            top = torch.where(seen, s, -math.inf).detach().amax(-1, keepdim=True).clamp(min=-1e300)
+            terms = torch.where(seen, (torch.where(seen, s, 0.0) - top).exp(), 0.0)
+            weights = terms / terms.sum(-1, keepdim=True).clamp(min=1e-300)
+        else:
+            weights = entmax(s, seen, alpha[..., None, None])
+        weights = weights[..., :keys]
+    return weights @ v, weights

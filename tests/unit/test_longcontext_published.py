@@ -1,6 +1,8 @@
 """`--size paper` is the published set-up: every figure of it that is known, without training; and what the size brings."""
 
 import math
+import os
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from entformer.checkpoint.weights import read_tensors, tensors_of
 from entformer.cli import longctx
+from entformer.errors import RunFailed
 from entformer.files import read_json, write_json
 from entformer.longcontext import train as training
 from entformer.longcontext.evaluate import LengthResult
@@ -17,8 +21,10 @@ from entformer.longcontext.methods import get_method
 from entformer.longcontext.registry import TaskConfig, get_task_config, make_command
 from entformer.longcontext.results import sweep
 from entformer.longcontext.tasks import IGNORE, PAD, make_task, mixed
-from entformer.longcontext.train import RunSpec, build, select_device, train_and_evaluate
+from entformer.longcontext.train import LengthBatches, LengthRecipe, RunSpec, build, select_device, train_and_evaluate
 from entformer.models.lm import CausalLM
+from entformer.training.loop import Trainer
+from entformer.training.schedule import rate
 
 # Vasylenko et al. (2025) and the authors' code: layers, width, heads, feed-forward size, updates, peak rate, warm-up.
 PUBLISHED = {
@@ -47,10 +53,13 @@ def small(task: str = "copy", **changes: Any) -> TaskConfig:
     return replace(get_task_config(task, "paper"), **{**tiny, "eval_lengths": (64,), "train_length": 24, **changes})
 
 
-def trainer_of(recipe: TaskConfig, method: str = "asentmax") -> Any:
-    spec = RunSpec(method, "nape", 0)
-    task, model = build(recipe, spec)
-    return training._Trainer(recipe, spec, task, model, training.ExperimentResult(recipe, spec))
+def trainer_of(recipe: TaskConfig, folder: Path, method: str = "asentmax") -> Trainer:
+    made: list[Trainer] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "run", lambda self, _: made.append(self))
+        spec = RunSpec(method, "nape", 0)
+        training._train(LengthRecipe.make(recipe, spec, recipe.steps, "cpu"), folder, None)
+    return made[0]
 
 
 # ---- the figures -----------------------------------------------------------------------------------------------------------
@@ -121,27 +130,26 @@ def test_published_initialization(method: str, published: bool, init: str | None
 
 
 def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
-    trainer = trainer_of(small(steps=156_250, warmup=20_000))
-    for step, rate in ((0, 1 / 20_000), (15_624, 15_625 / 20_000), (19_999, 1.0), (20_000, 1.0), (156_250, 0.0)):
-        trainer.step = step
-        assert trainer._rate() == pytest.approx(rate, abs=1e-9)
-    trainer.step = 20_000 + (156_250 - 20_000) // 2
-    assert trainer._rate() == pytest.approx(0.5)
-    laptop = trainer_of(replace(small(), warmup_share=0.1, steps=1000, warmup=300))
-    laptop.step = 99
-    assert laptop._rate() == 1.0  # its own limit: a tenth
+    spec = RunSpec("asentmax", "nape", 0)
+    config = LengthRecipe.make(small(warmup=20_000), spec, 156_250, "cpu").training
+    for step, expected in ((1, 1 / 20_000), (15_625, 15_625 / 20_000), (20_000, 1.0), (156_250, 0.0)):
+        assert rate(config, step) == pytest.approx(expected * config.lr, abs=1e-9)
+    assert rate(config, 20_000 + (156_250 - 20_000) // 2) == pytest.approx(0.5 * config.lr)
+    laptop = LengthRecipe.make(replace(small(), warmup_share=0.1, warmup=300), spec, 1000, "cpu").training
+    assert rate(laptop, 100) == laptop.lr  # its own limit: a tenth
 
 
-def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1."""
-    trainer = trainer_of(small())
+def test_optimizer(tmp_path: Path) -> None:
+    """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1; with weight decay, all but the alphas have it."""
+    trainer = trainer_of(small(), tmp_path / "copy")
     assert isinstance(trainer.optimizer, torch.optim.AdamW)
-    [group] = trainer.optimizer.param_groups
-    assert (group["betas"], group["weight_decay"]) == ((0.9, 0.99), 0.0)
-    clipped: list[float] = []
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda _, limit: clipped.append(limit))
-    trainer.train_step()
-    assert clipped == [1.0]
+    assert {(group["betas"], group["eps"], group["weight_decay"]) for group in trainer.optimizer.param_groups} == {
+        ((0.9, 0.99), 1e-8, 0.0)
+    }
+    assert trainer.config.clip == 1.0
+    items = trainer_of(replace(get_task_config("max-retrieval"), width=8, batch=4), tmp_path / "items", "entmax-learned")
+    decay = {group["name"]: group["weight_decay"] for group in items.optimizer.param_groups}
+    assert decay == {"decay": 1e-4, "alpha": 0.0}
 
 
 # ---- lengths in a batch ----------------------------------------------------------------------------------------------------
@@ -150,9 +158,8 @@ def test_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_sequence_has_its_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[torch.Tensor] = []
     monkeypatch.setattr(training, "mixed", lambda task, n, generator: drawn.append(n) or mixed(task, n, generator))
-    trainer = trainer_of(small(train_length=64, batch=128))
-    for _ in range(3):
-        trainer.train_step()
+    recipe = LengthRecipe.make(small(train_length=64, batch=128), RunSpec("softmax", "nape", 0), 3, "cpu")
+    list(LengthBatches(make_task("copy"), recipe).epoch(0))
     lengths = torch.cat(drawn)
     assert (lengths.min(), lengths.max()) == (32, 64)  # 48 +- 16
     assert all(len(n.unique()) > 20 for n in drawn)
@@ -200,16 +207,14 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]]) -
         ([(0.4, 0.2), (0.4, 0.2), (0.1, 0.9)], 2),
     ],
 )
-def test_the_best_validation_is_evaluated(monkeypatch: pytest.MonkeyPatch, scores: Any, chosen: int) -> None:
+def test_the_best_validation_is_evaluated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scores: Any, chosen: int) -> None:
     recipe = small("mqmtar", validate_every=2)
     asked = scored(monkeypatch, scores)
-    run, found = train_and_evaluate(recipe, RunSpec("softmax", "nape", 0))
+    run, found = train_and_evaluate(recipe, RunSpec("softmax", "nape", 0), tmp_path)
     assert run.chosen == chosen
     assert [(split, length) for split, length, _ in asked] == [("validation", 512)] * 3 + [("evaluation", 64)]
-    scored(monkeypatch, scores)
-    _, expected = train_and_evaluate(replace(recipe, validate_at=0), RunSpec("softmax", "nape", 0), stop_at=chosen)
-    for (name, value), wanted in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
-        assert torch.equal(value, wanted), name
+    stored = read_tensors(tmp_path / "checkpoints" / f"step-{chosen:08d}" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in tensors_of(found).items())
 
 
 def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +223,9 @@ def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.Mo
     scored(monkeypatch, scores)
     straight, expected = train_and_evaluate(recipe, spec)
     scored(monkeypatch, scores[:1])
-    train_and_evaluate(recipe, spec, tmp_path, stop_at=3)
+    stop = lambda step, *_: os.kill(os.getpid(), signal.SIGINT) if step == 3 else None  # noqa: E731
+    with pytest.raises(RunFailed, match="stopped at step 3"):
+        train_and_evaluate(recipe, spec, tmp_path, stop)
     scored(monkeypatch, scores[1:])
     resumed, found = train_and_evaluate(recipe, spec, tmp_path)
     assert straight.chosen == resumed.chosen == 2
@@ -236,11 +243,13 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert select_device("cuda:1") == torch.device("cuda", 1)
 
 
-def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights() -> None:
-    trainer = trainer_of(small(precision="bfloat16"), "softmax")
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(tmp_path: Path) -> None:
+    trainer = trainer_of(small(precision="bfloat16"), tmp_path, "softmax")
     seen: list[torch.dtype] = []
     trainer.model.layers[0].feed_forward.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
-    assert math.isfinite(trainer.train_step())
+    batch = next(iter(trainer.batches.epoch(0)))
+    sums = trainer.updater._gradients([batch], batch.num_labels)
+    assert sums.isfinite().all()
     assert seen == [torch.bfloat16]
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in trainer.model.parameters())
 

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.cli import longctx
-from entformer.errors import ArgumentError, DataError
+from entformer.errors import ArgumentError, DataError, RunFailed
 from entformer.files import read_json, write_json
 from entformer.longcontext.evaluate import evaluate, head_statistics
 from entformer.longcontext.methods import METHODS, POSITIONS, get_method, get_positions
@@ -19,7 +22,7 @@ from entformer.longcontext.registry import get_task_config
 from entformer.longcontext.results import markdown, read_results, sweep, table
 from entformer.longcontext.tasks import IGNORE, make_task
 from entformer.longcontext.theory import dispersion
-from entformer.longcontext.train import RunSpec, build, train_and_evaluate
+from entformer.longcontext.train import LengthBatches, LengthRecipe, RunSpec, build, train_and_evaluate
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import get_normalizer
@@ -137,29 +140,39 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def stop_at(last: int) -> Callable[[int, int, float], None]:
+    """Interrupts training as Ctrl-C does."""
+    return lambda step, *_: os.kill(os.getpid(), signal.SIGINT) if step == last else None
+
+
 def test_a_stopped_run_ends_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     spec = RunSpec("entmax-learned", "nape", 3)
     straight, expected = train_and_evaluate(TINY, spec)
-    stopped, _ = train_and_evaluate(TINY, spec, tmp_path, stop_at=5)
-    assert stopped.lengths == []
+    with pytest.raises(RunFailed, match=r"stopped at step 5 \(Ctrl-C\)"):
+        train_and_evaluate(TINY, spec, tmp_path, stop_at(5))
     torch.manual_seed(99)
     torch.rand(7)
     resumed, found = train_and_evaluate(TINY, spec, tmp_path)
     assert torch.equal(weights(found), weights(expected))
     assert resumed.loss == straight.loss
     assert [at.token_accuracy for at in resumed.lengths] == [at.token_accuracy for at in straight.lengths]
-    with pytest.raises(DataError, match="other settings"):
+    again, kept = train_and_evaluate(replace(TINY, eval_lengths=(9,)), spec, tmp_path)  # nothing is trained again
+    assert torch.equal(weights(kept), weights(expected))
+    assert (again.steps, [at.length for at in again.lengths]) == (8, [9])
+    with pytest.raises(ArgumentError, match=r"began with another recipe: .*length\.lr"):
         train_and_evaluate(replace(TINY, lr=0.5), spec, tmp_path)
-    train_and_evaluate(TINY, spec, tmp_path / "old", stop_at=5)
-    held = torch.load(tmp_path / "old" / "state.pt", weights_only=True)
-    assert [group["weight_decay"] for group in held["optimizer"]["param_groups"]][1:] == [0.0]  # the alphas
-    held["optimizer"]["param_groups"].pop()
-    torch.save(held, tmp_path / "old" / "state.pt")
-    with pytest.raises(DataError, match="a version in which alphas had weight decay"):
-        train_and_evaluate(TINY, spec, tmp_path / "old")
-    (tmp_path / "state.pt").write_bytes(b"half")
-    with pytest.raises(DataError, match="cannot be read"):
-        train_and_evaluate(TINY, spec, tmp_path)
+
+
+def test_batches_are_a_function_of_seed_and_index() -> None:
+    recipe = LengthRecipe.make(TINY, RunSpec("softmax", "nape", 5), 8, "cpu")
+    source = LengthBatches(make_task("copy", alphabet=4), recipe)
+    straight, later = list(source.epoch(0)), list(source.epoch(0, 5))
+    assert [torch.equal(a.inputs, b.inputs) for a, b in zip(straight[5:], later, strict=True)] == [True] * 3
+    assert len({batch.inputs.numpy().tobytes() for batch in straight}) == 8
+    halves = [LengthBatches(source.task, recipe, rank, 2) for rank in (0, 1)]
+    both = [next(half.epoch(0, 1)).inputs for half in halves]
+    assert torch.equal(both[1], straight[3].inputs)
+    assert torch.equal(both[0], straight[2].inputs)
 
 
 def test_a_time_budget_ends(tmp_path: Path) -> None:

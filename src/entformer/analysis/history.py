@@ -1,6 +1,5 @@
 """Reads the training history of a run directory: settings, scores with signatures, the path of every alpha."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from entformer.analysis.alphas import (
 from entformer.checkpoint import RunFolder
 from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
+from entformer.training.metrics import metrics_of as metrics_of
 
 AVERAGED = "averaged"  # what best.json names while the averaged weights are the best ones
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
@@ -64,21 +64,6 @@ def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[H
         "alpha_gradients": recent_gradients(metrics, step),
         "alpha_sentence": alpha_sentence(initial, final, forms, step=step, target=target or None),
     }
-
-
-def metrics_of(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl; an incomplete line is skipped."""
-    if not path.is_file():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue  # a run in training may be writing it
-        if isinstance(entry, dict) and "kind" in entry and "step" in entry:
-            found.append(entry)
-    return found
 
 
 def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: int, which: str = "best") -> list[dict[str, Any]]:

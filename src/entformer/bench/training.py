@@ -65,7 +65,7 @@ def benchmark_training(
 
 def _measure(steps: dict[str, Callable[[], object]], batches: Sequence[Batch], case: str, rounds: int) -> Iterator[Measurement]:
     seconds = time_interleaved(steps, rounds=rounds, warmup=1)
-    tokens = [batches[(index + 1) % len(batches)].target_tokens for index in range(rounds)]  # the first was the warm-up's
+    tokens = [batches[(index + 1) % len(batches)].num_labels for index in range(rounds)]  # the first was the warm-up's
     speeds = {
         name: {"tokens_per_s": median(count / s for count, s in zip(tokens, own, strict=True))} for name, own in seconds.items()
     }
@@ -103,7 +103,7 @@ def _training_step(model: nn.Module, loss_fn: LossFn, batches: Sequence[Batch], 
         index += 1
         with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
             loss = loss_fn(batch)
-        (loss / batch.target_tokens).backward()
+        (loss / batch.num_labels).backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 
@@ -25,9 +25,9 @@ from entformer.analysis.history import metrics_of
 from entformer.checkpoint.folder import RunFolder
 from entformer.cli.output import ShowProgress, progress_bar
 from entformer.errors import ArgumentError, RunFailed
+from entformer.tasks.corpora import open_prepared
 from entformer.text.numbers import format_alpha, format_percent
 from entformer.training.console import time_text
-from entformer.training.corpora import open_prepared
 from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe
 from entformer.training.resume import changes
@@ -74,7 +74,7 @@ def make_models(out: Path, *, quick: bool) -> list[DemoModel]:
     models = []
     for name, (title, own) in MODELS.items():
         settings = (*own, data, *(QUICK if quick else ()))
-        models.append(DemoModel(name, title, settings, RunFolder(out / name), load_recipe("demo", settings)))
+        models.append(DemoModel(name, title, settings, RunFolder(out / name), cast(Recipe, load_recipe("demo", settings))))
     return models
 
 

@@ -149,7 +149,7 @@ def prep(
 def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "ParallelCorpus":
     from entformer.data.corpus import ParallelCorpus
     from entformer.data.texts import find_text
-    from entformer.training.corpora import check_sides
+    from entformer.tasks.corpora import check_sides
 
     source_language, target_language = parse_languages(languages)
     both = parse_columns(columns)
@@ -163,7 +163,7 @@ def _own_files(languages: str, train: Sequence[str], valid: str | None, test: st
 def _named_corpus(name: str, source: str | None, layout: str | None, work: Path) -> "tuple[ParallelCorpus, int]":
     """Returns a named corpus and its vocabulary size; the built-in corpus is written to `work`."""
     from entformer.data import datasets
-    from entformer.training.corpora import builtin_text, named_corpus
+    from entformer.tasks.corpora import builtin_text, named_corpus
 
     if name == "builtin":
         if source is not None or layout is not None:

@@ -15,7 +15,7 @@ from entformer.data.prepared import Prepared
 from entformer.data.texts import find_text, is_pair, is_tsv, refuse_swapped
 from entformer.errors import ArgumentError, DataError
 from entformer.files import read_json
-from entformer.training.corpora import cache_folder
+from entformer.tasks.corpora import cache_folder
 
 PARTS = ("test", "valid")
 

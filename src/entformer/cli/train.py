@@ -33,7 +33,7 @@ def train(
     checkpoint is saved in both cases); 1 if training failed (NaN, disk full; the last checkpoint is intact); 2 for an invalid
     command or recipe.
     """
-    from entformer.training.setup import train as train_recipe
+    from entformer.tasks import train as train_recipe
 
     summary = train_recipe(
         recipe,
@@ -62,7 +62,7 @@ def _print_summary(summary: "RunSummary") -> None:
     if summary.best is not None:
         lines.append(f"best validation: {summary.metric} {summary.best:#.4g} at step {summary.best_step}")
     if (choice := summary.choice) is not None:
-        beam = f" with beam {choice.beam}" if choice.metric in ("bleu", "chrf") else ""
+        beam = f" with beam {choice.settings['beam']}" if choice.metric in ("bleu", "chrf") else ""
         lines.append(
             f"on the validation set{beam}: best checkpoint {choice.metric} {choice.checkpoint_value:#.4g}, average of "
             f"{len(choice.averaged_from)} checkpoints {choice.metric} {choice.averaged_value:#.4g}; best is now the "

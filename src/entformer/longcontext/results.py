@@ -57,7 +57,7 @@ def sweep(
         if _finished(folder, recipe, spec):
             note(spec, "was finished before")
             continue
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "state.pt").unlink(missing_ok=True)  # an unfinished run of an earlier version starts again
         progress = None if tell is None else partial(tell, spec)
         run, _ = train_and_evaluate(recipe, spec, folder, progress, device=device)
         write_json(folder / "run.json", asdict(run))

@@ -6,6 +6,7 @@ One layer, one head, no positions: the task isolates how a normalizer generalize
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,6 +33,15 @@ class Retriever(AttentionModel):
         found, _ = self.attention(query, items, items, need_weights=False)
         scores: Tensor = self.output(found)
         return scores
+
+    def run_attention(self, batch: Any) -> None:
+        """Runs the attention on the inputs of a batch."""
+        self(batch.inputs)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Returns the groups of the optimizer: all but alphas decay, as published."""
+        groups = super().parameter_groups()
+        return {"decay": groups["decay"] + groups["no_decay"], "alpha": groups["alpha"]}
 
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
         """Yields the attention layer, in the form of `CausalLM.attention_layers`."""

@@ -1,43 +1,56 @@
-"""Training of a method on short sequences and evaluation on long ones.
+"""Length generalization as a `Task`: trains a method on short sequences and evaluates it on long ones.
 
 AdamW (0.9, 0.99), gradient norm at most 1, linear warm-up, cosine decay to zero; lengths from half the training length to all.
-Every method is trained on the same sequences in the same order. With `TaskConfig.validate_at` the evaluated weights are those
-with the best exact match (then token accuracy) at that length on validation sequences. State is saved periodically and when
-the run is stopped; a resumed run ends with the same weights as an uninterrupted one.
+Batch i is a function of the seed and i, so every method is trained on the same sequences in the same order. With
+`TaskConfig.validate_at` the evaluated weights are those with the best exact match (then token accuracy) at that length on
+validation sequences. A stopped run is resumed by the same call and ends with the same weights.
 """
 
-import io
+import contextlib
+import hashlib
+import json
 import math
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from entformer.checkpoint.device import usable_device
-from entformer.errors import ArgumentError, DataError
-from entformer.files import write_bytes
+from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.weights import load_weights
+from entformer.errors import ArgumentError, RunFailed
+from entformer.files import write_json
 from entformer.longcontext.evaluate import LengthResult, evaluate
 from entformer.longcontext.methods import get_method, get_positions
-from entformer.longcontext.registry import TaskConfig, parse_task_config
+from entformer.longcontext.registry import TaskConfig
 from entformer.longcontext.retrieval import Retriever
 from entformer.longcontext.tasks import IGNORE, MaxRetrieval, Task, make_task, mixed
 from entformer.models.attention_settings import AttentionModel, attention_penalty
+from entformer.models.fused_loss import LossSums
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
-from entformer.nn.alpha import learned_alphas, project_alphas
 from entformer.nn.normalizers import get_normalizer
+from entformer.training.metrics import metrics_of
+from entformer.training.recipe import RunRecipe, TrainingConfig
+from entformer.training.recipe_file import saved_recipe
+from entformer.training.setup import run_training
+from entformer.training.summary import RunSummary
+from entformer.training.task import Results
+from entformer.training.update import Diverged
 
 __all__ = ["ExperimentResult", "RunSpec", "build", "select_device", "train_and_evaluate"]
 
-SAVE_EVERY_S = 60.0
 MEASURED_STEPS = 20  # timed to estimate how many fit into `TaskConfig.seconds`
+LOG_LINES = 20
 EVALUATION_SEED = 1_000_003
 VALIDATION_SEED = 2_000_003
+SAMPLE = 16  # sequences on which densities are measured
 
 Progress = Callable[[int, int, float], None]  # step, number of steps, loss
 
@@ -71,6 +84,159 @@ class ExperimentResult:
     lengths: list[LengthResult] = field(default_factory=list)
 
 
+class LengthRecipe(RunRecipe):
+    """All settings of a run: those of the trainer follow from those of the task."""
+
+    task: Literal["length_generalization"] = "length_generalization"
+    length: TaskConfig
+    spec: RunSpec
+
+    @classmethod
+    def make(cls, length: TaskConfig, spec: RunSpec, steps: int, device: str) -> "LengthRecipe":
+        """Returns the recipe of a run of `steps` steps."""
+        share = length.warmup_share
+        training = TrainingConfig(
+            seed=spec.seed,
+            steps=steps,
+            lr=length.lr,
+            schedule="cosine",
+            warmup=length.warmup if share is None else min(length.warmup, int(share * steps + 1e-9)),
+            betas=(0.9, 0.99),
+            eps=1e-8,
+            weight_decay=length.weight_decay,
+            precision=length.precision,  # type: ignore[arg-type]  # checked by TrainingConfig
+            device=device,
+            validate_every=length.validate_every if length.validate_at else steps,
+            validate_beam=0,
+            metric="accuracy",
+            average="none",
+            keep_last=1,
+            save_minutes=1.0,
+            log_every=max(1, steps // LOG_LINES),
+        )
+        return cls(name=spec.name, length=length, spec=spec, training=training)
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """Sequences of a task."""
+
+    inputs: Tensor
+    labels: Tensor
+    examples: tuple[int, ...]
+
+    @property
+    def num_labels(self) -> int:
+        return int((self.labels != IGNORE).sum())
+
+    def to(self, device: torch.device) -> "SequenceBatch":
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+    def split(self) -> tuple["SequenceBatch", "SequenceBatch"]:
+        middle = len(self.examples) // 2
+        first, second = (
+            SequenceBatch(self.inputs[part], self.labels[part], self.examples[part])
+            for part in (slice(None, middle), slice(middle, None))
+        )
+        return first, second
+
+    def describe(self) -> str:
+        return f"{self.inputs.shape[1]} tokens"
+
+    def lengths(self, kind: str) -> tuple[Tensor, Tensor]:
+        rows, size = self.inputs.shape[:2]
+        queries, keys = (1, size - 1) if kind == "cross" else (size, size)
+        return torch.full((rows,), queries), torch.full((rows,), keys)
+
+
+class LengthBatches:
+    """Random sequences: batch i of an epoch is a function of (seed, epoch, i)."""
+
+    def __init__(self, task: Task, recipe: LengthRecipe, rank: int = 0, world_size: int = 1) -> None:
+        self.task, self.recipe, self.rank, self.world_size = task, recipe, rank, world_size
+
+    def batches_in(self, epoch: int) -> int:
+        return self.recipe.training.steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[SequenceBatch]:
+        for index in range(start, self.batches_in(epoch)):
+            yield self.draw(epoch, index * self.world_size + self.rank)
+
+    def draw(self, epoch: int, index: int) -> SequenceBatch:
+        """Returns batch `index` of all processes."""
+        length = self.recipe.length
+        seed = np.random.SeedSequence((self.recipe.spec.seed, epoch, index)).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(seed))
+        drawn = (length.batch,) if length.mixed_lengths else ()
+        n = torch.randint(length.shortest, length.train_length + 1, drawn, generator=generator)
+        found = mixed(self.task, n, generator) if drawn else self.task.sample(length.batch, int(n), generator)
+        first = index * length.batch
+        return SequenceBatch(*found, tuple(range(first, first + length.batch)))
+
+
+class LengthGeneralization:
+    """A synthetic task, a method and positions; a `Task` of the trainer."""
+
+    metric, higher_is_better = "score", True
+
+    def __init__(self, recipe: LengthRecipe) -> None:
+        self.recipe = recipe
+        self.data = make_task(recipe.length.task, **recipe.length.options)
+        names = ("task", "options", "train_length", "batch", "mixed_lengths")
+        facts = {name: getattr(recipe.length, name) for name in names} | {"seed": recipe.spec.seed}
+        self.fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def describe(self) -> str:
+        return f"{self.recipe.length.task} up to length {self.recipe.length.train_length}"
+
+    def build_model(self) -> AttentionModel:
+        return build_model(self.recipe.length, self.recipe.spec, self.data)
+
+    def train_batches(self, *, rank: int, world_size: int) -> LengthBatches:
+        return LengthBatches(self.data, self.recipe, rank, world_size)
+
+    def sample(self) -> SequenceBatch:
+        generator = torch.Generator().manual_seed(0)
+        return SequenceBatch(*self.data.sample(SAMPLE, self.recipe.length.train_length, generator), tuple(range(SAMPLE)))
+
+    def loss(self, model: AttentionModel, batch: SequenceBatch) -> LossSums:
+        scores, labels = model(batch.inputs).flatten(0, 1).float(), batch.labels.flatten()
+        loss = F.cross_entropy(scores, labels, ignore_index=IGNORE, reduction="sum")
+        penalty = attention_penalty(layer for _, _, layer in model.attention_layers())
+        tokens = batch.num_labels
+        correct = (scores.argmax(-1) == labels).sum()
+        return LossSums(loss if penalty is None else loss + tokens * penalty, loss.detach(), correct, tokens)
+
+    def eval_settings(self, best: float | None = None) -> dict[str, Any]:
+        return {}
+
+    def evaluate(
+        self, model: AttentionModel, file: Path, settings: Mapping[str, Any], should_stop: Callable[[], bool]
+    ) -> Results | None:
+        """Returns exact match and token accuracy at `validate_at`, and the score that ranks by one, then the other."""
+        length = self.recipe.length
+        if not length.validate_at:  # the last weights count
+            return {"score": 0.0}
+        options: dict[str, Any] = {"sequences": length.sequences, "seed": VALIDATION_SEED, "heads": False}
+        with autocast(model, length):
+            found = evaluate(model, self.data.validation(), length.validate_at, **options)
+        # Two exact matches differ by 1 / sequences at least, so the accuracies below decide between equal ones only.
+        score = found.exact_match + found.token_accuracy / (2 * length.sequences)
+        return {"score": score, "exact_match": found.exact_match, "token_accuracy": found.token_accuracy}
+
+    def summarize(self, results: Results) -> str:
+        names = (name for name in ("exact_match", "token_accuracy") if name in results)
+        return ", ".join(f"{name.replace('_', ' ')} {100 * results[name]:.1f}" for name in names) or "the last weights count"
+
+    def save_assets(self, folder: RunFolder, model: AttentionModel) -> None:
+        write_json(folder.model, {"format": 1, "task": self.recipe.task, "data_fingerprint": self.fingerprint})
+
+
+def autocast(model: AttentionModel, recipe: TaskConfig) -> torch.autocast:
+    """Returns the context of the recipe's precision."""
+    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+
+
 def select_device(name: str) -> torch.device:
     """Returns the device; "auto" is a GPU if torch finds one, else the CPU."""
     if name == "auto":
@@ -81,18 +247,22 @@ def select_device(name: str) -> torch.device:
 def build(recipe: TaskConfig, spec: RunSpec) -> tuple[Task, AttentionModel]:
     """Returns the task and the untrained model; the same seed gives all methods the same projections."""
     task = make_task(recipe.task, **recipe.options)
-    attention = get_method(spec.method, published=recipe.size == "paper")
     torch.manual_seed(spec.seed)
+    return task, build_model(recipe, spec, task)
+
+
+def build_model(recipe: TaskConfig, spec: RunSpec, task: Task) -> AttentionModel:
+    """Returns the untrained model of a task."""
+    attention = get_method(spec.method, published=recipe.size == "paper")
     if isinstance(task, MaxRetrieval):
         if get_normalizer(attention.normalizer).uses_positions:
             raise ArgumentError(f"the method {spec.method!r} requires ordered keys; max-retrieval has a set of items.")
-        return task, Retriever(attention, task.classes, recipe.width, recipe.heads)
+        return Retriever(attention, task.classes, recipe.width, recipe.heads)
     sizes: dict[str, Any] = {name: getattr(recipe, name) for name in ("layers", "heads", "width", "hidden")}
     if recipe.init_std is not None:
         scaled = recipe.init_std * math.sqrt(recipe.width)
         sizes |= {"init_std": recipe.init_std, "embedding_std": scaled, "scaled_embedding": True}
-    config = LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **get_positions(spec.positions))
-    return task, CausalLM(config)
+    return CausalLM(LMConfig(vocab_size=task.vocab_size, attention=attention, **sizes, **get_positions(spec.positions)))
 
 
 def train_and_evaluate(
@@ -100,7 +270,6 @@ def train_and_evaluate(
     spec: RunSpec,
     folder: Path | None = None,
     progress: Progress | None = None,
-    stop_at: int | None = None,
     *,
     device: str = "cpu",
 ) -> tuple[ExperimentResult, AttentionModel]:
@@ -111,164 +280,49 @@ def train_and_evaluate(
         spec: Method, positions and seed.
         folder: Directory of the run; an interrupted run in it is resumed.
         progress: Called with the step, the number of steps and the loss.
-        stop_at: Stop after this step, without evaluation.
         device: Device of the model.
+
+    Raises:
+        RunFailed: Training was interrupted; the same call resumes it.
     """
     task, model = build(recipe, spec)
     model.to(device)
-    run = ExperimentResult(recipe, spec, parameters=sum(parameter.numel() for parameter in model.parameters()))
-    trainer = _Trainer(recipe, spec, task, model, run)
-    state = None if folder is None else folder / "state.pt"
-    if state is not None and state.exists():
-        trainer.load(state)
-    saved = time.monotonic()
-    try:
-        while trainer.step < trainer.steps and not run.diverged and trainer.step != stop_at:
-            loss = trainer.train_step()
-            if progress is not None and trainer.step % 10 == 0:
-                progress(trainer.step, trainer.steps, loss)
-            if state is not None and time.monotonic() - saved > SAVE_EVERY_S:
-                trainer.save(state)
-                saved = time.monotonic()
-    finally:
-        if state is not None:
-            trainer.save(state)
-    run.steps, run.seconds, run.loss = trainer.step, trainer.seconds, trainer.mean_loss()
-    if trainer.step == trainer.steps and not run.diverged:
-        run.chosen = trainer.use_best()
-        for length in recipe.lengths:
-            seed = EVALUATION_SEED + length  # the same sequences for every run
-            with trainer.precision():
-                run.lengths.append(evaluate(model, task.held_out(), length, sequences=recipe.sequences, seed=seed))
-    return run, model
-
-
-class _Trainer:
-    """Model, optimizer, data generator and losses of a run."""
-
-    def __init__(self, recipe: TaskConfig, spec: RunSpec, task: Task, model: AttentionModel, run: ExperimentResult) -> None:
-        self.recipe, self.task, self.model, self.run = recipe, task, model, run
-        self.generator = torch.Generator().manual_seed(spec.seed + 1)
-        alphas = [owner.parameter for owner in learned_alphas(model)]
-        own = set(alphas)
-        groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if one not in own]}]
-        if alphas:  # decay would pull them to a bound, or to the middle
-            groups.append({"params": alphas, "weight_decay": 0.0})
-        decay = recipe.weight_decay
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
-        self.step = 0
-        self.steps = recipe.steps if recipe.seconds is None else 10**9  # until the first steps have been timed
-        self.seconds = 0.0
-        self.losses: list[float] = []
-        self.device = next(model.parameters()).device
-        self.best: dict[str, Any] | None = None  # step, score and weights
-
-    def precision(self) -> torch.autocast:
-        """Returns the autocast context."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16")
-
-    def train_step(self) -> float:
-        """Does one optimizer step and returns its loss."""
-        begun = time.perf_counter()
-        recipe = self.recipe
-        drawn = (recipe.batch,) if recipe.mixed_lengths else ()
-        n = torch.randint(recipe.shortest, recipe.train_length + 1, drawn, generator=self.generator)
-        draw = mixed(self.task, n, self.generator) if drawn else self.task.sample(recipe.batch, int(n), self.generator)
-        inputs, labels = (part.to(self.device) for part in draw)
-        self.model.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.lr * self._rate()
-        self.optimizer.zero_grad()
-        with self.precision():
-            scores: Tensor = self.model(inputs)
-        loss = F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE)
-        penalty = attention_penalty(layer for _, _, layer in self.model.attention_layers())
-        (loss if penalty is None else loss + penalty).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        value = float(loss.detach())
-        if math.isfinite(value):
-            self.optimizer.step()
-            project_alphas(self.model, self.optimizer)
-        else:
-            self.run.diverged = True
-        self.step += 1
-        self.losses.append(value)
-        self.seconds += time.perf_counter() - begun
-        if recipe.seconds is not None and self.step == MEASURED_STEPS:
-            self.steps = max(MEASURED_STEPS + 1, round(recipe.seconds / self.seconds * MEASURED_STEPS))
-        due = self.step % recipe.validate_every == 0 or self.step == self.steps
-        if recipe.validate_at and due and not self.run.diverged:
-            self._validate()
-        return value
-
-    def _validate(self) -> None:
-        """Keeps a copy of the weights if they are the best so far at `validate_at`."""
-        recipe, held = self.recipe, self.task.validation()
-        with self.precision():
-            found = evaluate(
-                self.model, held, recipe.validate_at, sequences=recipe.sequences, seed=VALIDATION_SEED, heads=False
-            )
-        score = [found.exact_match, found.token_accuracy]
-        if self.best is None or score > self.best["score"]:
-            weights = {name: t.detach().cpu().clone() for name, t in self.model.state_dict().items()}
-            self.best = {"step": self.step, "score": score, "model": weights}
-
-    def use_best(self) -> int | None:
-        """Loads the best validated weights; returns their step, or None without validation."""
-        if self.best is None:
-            return None
-        self.model.load_state_dict(self.best["model"])
-        return int(self.best["step"])
-
-    def _rate(self) -> float:
-        """Returns the learning-rate factor: warm-up, then a cosine to zero."""
-        share = self.recipe.warmup_share
-        warmup = self.recipe.warmup if share is None else min(self.recipe.warmup, int(share * self.steps + 1e-9))
-        if self.step < warmup:
-            return (self.step + 1) / warmup
-        return 0.5 * (1.0 + math.cos(math.pi * (self.step - warmup) / max(self.steps - warmup, 1)))
-
-    def mean_loss(self) -> float:
-        """Returns the mean loss over the last tenth of the steps."""
-        last = self.losses[-max(1, len(self.losses) // 10) :]
-        return sum(last) / len(last) if last else math.nan
-
-    def save(self, path: Path) -> None:
-        """Saves everything the next step depends on."""
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "data": self.generator.get_state(),
-                "random": torch.get_rng_state(),
-                "step": self.step,
-                "steps": self.steps,
-                "seconds": self.seconds,
-                "losses": self.losses,
-                "diverged": self.run.diverged,
-                "best": self.best,
-                "recipe": asdict(replace(self.recipe, eval_lengths=(), sequences=1)),
-            },
-            buffer,
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, buffer.getvalue())
-
-    def load(self, path: Path) -> None:
-        """Restores a saved state of the same training."""
+    result = ExperimentResult(recipe, spec, parameters=sum(parameter.numel() for parameter in model.parameters()))
+    with contextlib.ExitStack() as stack:
+        out = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder
         try:
-            held = torch.load(path, weights_only=True, map_location=self.device)
-            recipe = asdict(parse_task_config(held["recipe"]))
-        except Exception as err:  # torch.load raises many types for a damaged file
-            raise DataError(f"{path} cannot be read ({err}); remove it to restart this run.") from err
-        if recipe != asdict(replace(self.recipe, eval_lengths=(), sequences=1)):
-            raise DataError(f"{path} was saved with other settings; choose another --out, or remove it.")
-        if len(held["optimizer"]["param_groups"]) != len(self.optimizer.param_groups):
-            raise DataError(f"{path} is of a version in which alphas had weight decay; remove it to restart this run.")
-        self.model.load_state_dict(held["model"])
-        self.optimizer.load_state_dict(held["optimizer"])
-        self.generator.set_state(held["data"].cpu())
-        torch.set_rng_state(held["random"].cpu())
-        self.step, self.steps, self.seconds = held["step"], held["steps"], held["seconds"]
-        self.losses, self.run.diverged, self.best = held["losses"], held["diverged"], held.get("best")
+            summary = _train(LengthRecipe.make(recipe, spec, _num_steps(recipe, spec, out, device), device), out, progress)
+        except Diverged as err:
+            result.steps, result.diverged = err.step, True
+            return result, model
+        if not summary.complete:
+            raise RunFailed(f"stopped at step {summary.step} ({summary.stopped}); run the same command again to resume.")
+        result.steps, result.seconds = summary.step, summary.seconds
+        last = [entry["loss"] for entry in metrics_of(out / "metrics.jsonl") if entry["kind"] == "train"]
+        last = last[-max(1, LOG_LINES // 10) :]
+        result.loss = sum(last) / len(last) if last else math.nan
+        result.chosen = summary.best_step if recipe.validate_at else None
+        chosen = RunFolder(out).checkpoint(str(summary.step if result.chosen is None else result.chosen))
+        load_weights(chosen.weights, model)
+    for length in recipe.lengths:
+        seed = EVALUATION_SEED + length  # the same sequences for every run
+        with autocast(model, recipe):
+            result.lengths.append(evaluate(model, task.held_out(), length, sequences=recipe.sequences, seed=seed))
+    return result, model
+
+
+def _train(recipe: LengthRecipe, out: Path, progress: Progress | None) -> RunSummary:
+    return run_training(recipe, lambda own, *_, **__: LengthGeneralization(own), out, quiet=True, on_interval=progress)
+
+
+def _num_steps(recipe: TaskConfig, spec: RunSpec, out: Path, device: str) -> int:
+    """Returns the steps of a run: those of the recipe, or as many as fit into its time, measured once."""
+    if recipe.seconds is None:
+        return recipe.steps
+    begun = saved_recipe(out / "recipe.yaml", LengthRecipe)
+    if begun is not None:
+        return begun.training.steps
+    with tempfile.TemporaryDirectory() as work:
+        measured = replace(recipe, seconds=None, validate_at=0)
+        seconds = _train(LengthRecipe.make(measured, spec, MEASURED_STEPS, device), Path(work), None).seconds
+    return max(MEASURED_STEPS + 1, round(recipe.seconds / seconds * MEASURED_STEPS))

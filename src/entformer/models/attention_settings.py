@@ -58,6 +58,10 @@ class AttentionModel(nn.Module):
         """Yields (attention type, layer, module) of every attention."""
         raise NotImplementedError
 
+    def run_attention(self, batch: Any) -> None:
+        """Runs every attention layer on a batch."""
+        raise NotImplementedError
+
     def _init_weights(self) -> None:
         """Initializes what the modules inside do not initialize themselves."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ from torch import Tensor
 from entformer.kernels.checks import transform_active
 from entformer.losses import entmax_loss
 
-__all__ = ["OutputSums", "output_loss"]
+__all__ = ["LossSums", "OutputSums", "output_loss"]
 
 CHUNK = 4 * 2**20
 """Scores computed at a time: 16 MB in float32."""
@@ -27,6 +27,15 @@ class OutputSums(NamedTuple):
     loss: Tensor  # smoothed, with gradients
     nll: Tensor  # -ln p of the classes; with entmax its loss without smoothing, since p may be 0
     correct: Tensor  # number of classes with the highest score, int64
+
+
+class LossSums(NamedTuple):
+    """Sums over the labels of a batch: a translation's target tokens, EOS counted, padding and BOS not."""
+
+    loss: Tensor  # smoothed, in training with the penalty of adaptive spans; differentiate this
+    nll: Tensor  # -ln p of the tokens (with output="entmax" its loss without smoothing), no gradient
+    correct: Tensor  # number of tokens with the highest score, int64
+    tokens: int
 
 
 def output_loss(

@@ -10,7 +10,7 @@ Decoding caches keys and values; sparse heads with ALiBi cache no more than thei
 
 import math
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +130,10 @@ class CausalLM(AttentionModel):
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None) -> Tensor:
         """Computes the scores (B, L, V) of the token after each of ids (B, L)."""
         return self.logits(self.hidden(ids, mask, segments=segments))
+
+    def run_attention(self, batch: Any) -> None:
+        """Runs every attention layer on the inputs of a batch."""
+        self.hidden(batch.inputs)
 
     def _position_table(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
         """Returns sinusoidal positions (L, d) or (B, L, d), counted from the first token of the row or of its segment."""

@@ -10,7 +10,7 @@ True = a token. The training loss skips padding in the output layer, the largest
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from entformer.errors import ArgumentError
 from entformer.functional import log_entmax
 from entformer.models.attention_settings import AttentionModel, attention_penalty, build_attention
 from entformer.models.config import Seq2SeqConfig
-from entformer.models.fused_loss import output_loss
+from entformer.models.fused_loss import LossSums, output_loss
 from entformer.models.special_tokens import PAD
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
@@ -46,15 +46,6 @@ class Batch(Protocol):
     def target(self) -> Tensor: ...  # (B, T) int64: BOS, tokens, EOS, padding
     @property
     def target_lengths(self) -> Tensor: ...  # (B,) int64 of the labels: EOS counted, BOS not
-
-
-class LossSums(NamedTuple):
-    """Sums over the target tokens of a batch, EOS counted, padding and BOS not."""
-
-    loss: Tensor  # smoothed, in training with the penalty of adaptive spans; differentiate this
-    nll: Tensor  # -ln p of the tokens (with output="entmax" its loss without smoothing), no gradient
-    correct: Tensor  # number of tokens with the highest score, int64
-    tokens: int
 
 
 class Seq2Seq(AttentionModel):
@@ -174,6 +165,10 @@ class Seq2Seq(AttentionModel):
         )
         penalty = attention_penalty(layer for _, _, layer in self.attention_layers()) if self.training else None
         return LossSums(sums.loss if penalty is None else sums.loss + tokens * penalty, sums.nll, sums.correct, tokens)
+
+    def run_attention(self, batch: Batch) -> None:
+        """Runs every attention layer on a batch, teacher-forced."""
+        self.decode(batch.target[:, :-1], self.encode(batch.source, batch.source_mask), batch.source_mask)
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Computes the scores (B, T, V) of the token after each of target_in (B, T)."""

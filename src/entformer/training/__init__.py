@@ -1,4 +1,4 @@
-"""Training of translation models: `train(recipe, out)` trains, or resumes, a run.
+"""Training: recipes, the loop, checkpoints and metrics of any `Task`. `train(recipe, out)` trains, or resumes, a run.
 
 Names load on first use, so that reading and checking recipes does not import the trainer.
 """
@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME_OF = {
-    "train": "entformer.training.setup",
+    "train": "entformer.tasks",
     "RunSummary": "entformer.training.summary",
     "Recipe": "entformer.training.recipe",
     "load_recipe": "entformer.training.recipe_file",
@@ -24,5 +24,4 @@ def __getattr__(name: str) -> Any:
 if TYPE_CHECKING:
     from entformer.training.recipe import Recipe as Recipe
     from entformer.training.recipe_file import load_recipe as load_recipe
-    from entformer.training.setup import train as train
     from entformer.training.summary import RunSummary as RunSummary

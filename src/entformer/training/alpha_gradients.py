@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.nn.alpha import LearnedAlpha, learned_alphas
 
 
 class AlphaGradients:
     """Sums of dL/dalpha and of its square over the steps since the last `reset`, for every head that learns its alpha."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: AttentionModel) -> None:
         self.alphas = list(learned_alphas(model))
         self._start = {}  # of each module's values among all
         size = 0

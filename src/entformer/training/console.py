@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -16,9 +17,13 @@ class Reporter:
     Args:
         log: The log file; None writes no log (all processes of a distributed run but the first).
         quiet: Write to the log only.
+        on_interval: Called at every log interval with the step, the number of steps and the loss.
     """
 
-    def __init__(self, log: Path | None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, log: Path | None, *, quiet: bool = False, on_interval: Callable[[int, int, float], None] | None = None
+    ) -> None:
+        self.on_interval = on_interval
         self._log: IO[str] | None = None if log is None else open(log, "a", encoding="utf-8")  # noqa: SIM115
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None

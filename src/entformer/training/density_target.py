@@ -6,31 +6,27 @@
 The price and the slope of the density are those of `nn/density_price.py`, measured on a sample of the training data.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from entformer.checkpoint.folder import RunFolder
-from entformer.data.batch import Batch
-from entformer.data.batching import collate
-from entformer.data.store import TokenStore
 from entformer.decoding.attention_record import attention_hooks
 from entformer.errors import DataError
 from entformer.kernels.attention.api import attention
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.density_price import Multiplier, add_to_gradient, chord_end
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.training.metrics import metrics_of
+from entformer.training.task import Batch
 
-SAMPLE = 128  # pairs
 MEASURE_EVERY = 10  # steps
 
 Densities = dict[tuple[str, int], Tensor]  # (kind, layer) -> (heads,)
@@ -44,20 +40,13 @@ class HeadDensities:
     slope: Densities
 
 
-def sample_of(store: TokenStore, device: torch.device) -> Batch:
-    """Returns pairs of a store, the same at every call. A batch of training would not do: its pairs have the same length."""
-    count = min(SAMPLE, len(store))
-    return collate(store, np.random.default_rng(0).choice(len(store), count, replace=False)).to(device)
-
-
 @torch.no_grad()
-def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensities:
+def measure(model: AttentionModel, batch: Batch, *, slopes: bool = False) -> HeadDensities:
     """Measures the density of all heads on a batch, without dropout; with `slopes`, also the slopes of learned alphas."""
     found = HeadDensities({}, {})
 
     def look(kind: str, layer: int, module: MultiheadAttention, seen: AttentionTrace) -> None:
-        queries = batch.source_lengths if kind == "encoder" else batch.target_lengths
-        keys = batch.target_lengths if kind == "decoder" else batch.source_lengths
+        queries, keys = batch.lengths(kind)
         size = seen.stats.support_size  # (B, H, Lq)
         positions = torch.arange(size.shape[2], device=size.device)
         visible = keys.to(size.device)[:, None].expand(-1, size.shape[2])
@@ -92,8 +81,7 @@ def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensit
     model.eval()
     try:
         with attention_hooks(model, look):
-            memory = model.encode(batch.source, batch.source_mask)
-            model.decode(batch.target[:, :-1], memory, batch.source_mask)
+            model.run_attention(batch)
     finally:
         model.train(was_training)
     return found
@@ -103,7 +91,7 @@ def measure(model: Seq2Seq, batch: Batch, *, slopes: bool = False) -> HeadDensit
 class DensityTarget:
     """The constraint of a run: one multiplier for all heads, or one for each attention type that has a target."""
 
-    model: Seq2Seq
+    model: AttentionModel
     sample: Batch
     """The batch on which densities are measured."""
     target: float | Mapping[Any, float]
@@ -189,8 +177,7 @@ def reference_loss(run: Path, step: int) -> float:
     Raises:
         DataError: The run was not validated by then.
     """
-    file = RunFolder(run).metrics
-    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    entries = metrics_of(RunFolder(run).metrics)
     losses = [entry["loss"] for entry in entries if entry["kind"] == "valid" and entry["step"] <= step]
     if not losses:
         raise DataError(f"training.reference_run: {run} has no validation up to step {step} to compare the loss with.")

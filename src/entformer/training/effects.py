@@ -38,7 +38,7 @@ def without_effect(recipe: Any) -> list[Ineffective]:
 
 def ineffective(recipe: Any) -> list[Ineffective]:
     """Returns the values without effect that were given."""
-    return [one for one in without_effect(recipe) if one.place in recipe.given]
+    return [one for one in recipe.without_effect() if one.place in recipe.given]
 
 
 def _each(section: str, names: Iterable[str], reason: str, *causes: str) -> Iterator[Ineffective]:

@@ -1,10 +1,10 @@
 """Averages checkpoints at the end of training and points `best` to the better of the average and the best checkpoint.
 
-Both are validated with the beam of `decoding`. The result is stored in RUN/averaged/average.json, so that a finished run that
-is started again does not repeat it.
+Both are validated with the same settings: translations with the beam of `decoding`. The result is stored in
+RUN/averaged/average.json, so that a finished run that is started again does not repeat it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,33 @@ from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import DataError
 from entformer.files import read_json, write_json
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.training.metrics import Metrics
-from entformer.training.recipe import Recipe
+from entformer.training.recipe import TrainingConfig
 from entformer.training.state import Progress
-from entformer.training.summary import Choice, Validation, as_read, describe
+from entformer.training.summary import Choice
+from entformer.training.task import Results, Task, metric_value, rank_value
 
-MIN_SCORE = 1.0  # BLEU and chrF below which a wide beam is not worth its time
-
-Evaluate = Callable[[int, str], Validation | None]  # beam, name of the file of translations
+Evaluate = Callable[[str, Mapping[str, Any]], Results | None]  # name of the file of outputs, settings
 
 
 def finish(
     folder: RunFolder,
-    recipe: Recipe,
+    config: TrainingConfig,
+    task: Task[Any],
     progress: Progress,
-    model: Seq2Seq,
+    model: AttentionModel,
     *,
     evaluate: Evaluate,
     say: Callable[[str], None],
     metrics: Metrics | None,
-) -> tuple[Validation | None, Choice | None]:
+) -> tuple[Results | None, Choice | None]:
     """Averages checkpoints and points `best` to the better of the average and the best checkpoint.
 
     Args:
         folder: The run.
-        recipe: Its recipe; `training.average` is "last" or "best".
+        config: Its settings; `average` is "last" or "best".
+        task: What is trained.
         progress: Where training stands, with the ranking of its validations.
         model: Takes the weights that are validated.
         evaluate: Validates the model with its current weights; returns None if training was interrupted.
@@ -57,7 +58,7 @@ def finish(
     """
     if not progress.best:  # every validated checkpoint was damaged and set aside
         return None, None
-    chosen = _chosen(folder, recipe, progress)
+    chosen = _chosen(folder, config, progress)
     if len(chosen) < 2:
         say(
             f"nothing to average: {len(chosen)} of the kept checkpoints lie after warm-up and within 1/{REACH} of the run; "
@@ -66,35 +67,33 @@ def finish(
         return None, None
     names = [checkpoint.name for checkpoint in chosen]
     step, ranked = progress.best[0]
-    best, beam, metric = folder.checkpoint(str(step)), _beam(recipe, ranked), recipe.training.metric
+    best, settings, metric = folder.checkpoint(str(step)), task.eval_settings(ranked), task.metric
     record = folder.averaged / "average.json"
-    settings = {"checkpoint": best.name, "metric": metric, "beam": beam}
-    known = _recorded(record, names, settings)
+    compared = {"checkpoint": best.name, "metric": metric, **settings}
+    known = _recorded(record, names, compared)
     if known is not None:
         found, checkpoint_value = known
     else:
-        evaluated = _evaluate_best(best, ranked, beam, recipe, model, evaluate, say)
+        evaluated = _evaluate_best(best, ranked, settings, task, model, evaluate, say)
         if evaluated is None:
             return None, None
         checkpoint_value = evaluated
         load_weights(average_checkpoints(folder, names), model)
-        averaged = evaluate(beam, "averaged.txt")
+        averaged = evaluate("averaged", settings)
         if averaged is None:
             return None, None
         found = averaged
-        say(f"average of {len(names)} checkpoints ({names[0]} to {names[-1]}), beam {beam}: {describe(found)}")
-        write_json(
-            record, {**read_json(record), "validation": vars(found), "compared": {**settings, "value": checkpoint_value}}
-        )
+        say(f"average of {len(names)} checkpoints ({names[0]} to {names[-1]}){_shown(settings)}: {task.summarize(found)}")
+        write_json(record, {**read_json(record), "validation": found, "compared": {**compared, "value": checkpoint_value}})
         if metrics is not None:
-            metrics.write("averaged", progress.step, **vars(found))
-    value = found.value(metric)
+            metrics.write("averaged", progress.step, **found)
+    value = rank_value(task, found)
     choice = Choice(
         metric=metric,
-        beam=beam,
+        settings=settings,
         checkpoint=best.name,
-        checkpoint_value=as_read(metric, checkpoint_value),
-        averaged_value=as_read(metric, value),
+        checkpoint_value=metric_value(task, checkpoint_value),
+        averaged_value=metric_value(task, value),
         averaged_from=tuple(names),
         better="averaged" if value > checkpoint_value else "checkpoint",
     )
@@ -102,17 +101,17 @@ def finish(
         pointer = {"checkpoint": AVERAGED, "step": chosen[-1].step, "metric": metric, "value": choice.averaged_value}
         write_json(folder.path / "best.json", pointer)
     else:
-        folder.set_pointer("best", best, metric=metric, value=as_read(metric, ranked))
+        folder.set_pointer("best", best, metric=metric, value=metric_value(task, ranked))
     return found, choice
 
 
-def _recorded(record: Path, names: list[str], settings: dict[str, Any]) -> tuple[Validation, float] | None:
+def _recorded(record: Path, names: list[str], compared: dict[str, Any]) -> tuple[Results, float] | None:
     """Reads the validation of this average and the checkpoint's value; None if average.json lacks them or is damaged."""
     try:
         facts = read_json(record)
-        if facts["checkpoints"] != names or not facts["compared"].items() >= settings.items():
+        if facts["checkpoints"] != names or not facts["compared"].items() >= compared.items():
             return None
-        return Validation(**facts["validation"]), float(facts["compared"]["value"])
+        return dict(facts["validation"]), float(facts["compared"]["value"])
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -124,8 +123,7 @@ def compared_with(folder: RunFolder) -> str | None:
     return compared.get("checkpoint") if isinstance(compared, dict) else None
 
 
-def _chosen(folder: RunFolder, recipe: Recipe, progress: Progress) -> list[Checkpoint]:
-    config = recipe.training
+def _chosen(folder: RunFolder, config: TrainingConfig, progress: Progress) -> list[Checkpoint]:
     if config.average == "best":
         candidates, center = best_checkpoints(folder, config.average_count), progress.best[0][0]
     else:
@@ -134,22 +132,25 @@ def _chosen(folder: RunFolder, recipe: Recipe, progress: Progress) -> list[Check
     return worth_averaging(candidates, center=center, step=progress.step, warmup=config.warmup)
 
 
-def _beam(recipe: Recipe, ranked: float) -> int:
-    """Returns the beam of `decoding`, or the narrower one of the validations if the best score is below MIN_SCORE."""
-    is_low = recipe.training.metric in ("bleu", "chrf") and ranked < MIN_SCORE
-    return min(recipe.training.validate_beam, recipe.decoding.beam) if is_low else recipe.decoding.beam
-
-
 def _evaluate_best(
-    best: Checkpoint, ranked: float, beam: int, recipe: Recipe, model: Seq2Seq, evaluate: Evaluate, say: Callable[[str], None]
+    best: Checkpoint,
+    ranked: float,
+    settings: Mapping[str, Any],
+    task: Task[Any],
+    model: AttentionModel,
+    evaluate: Evaluate,
+    say: Callable[[str], None],
 ) -> float | None:
-    """Returns the best checkpoint's value with this beam; None if training was interrupted."""
-    metric = recipe.training.metric
-    if metric in ("loss", "accuracy") or beam == recipe.training.validate_beam:
+    """Returns the best checkpoint's value with these settings; None if training was interrupted."""
+    if task.metric in ("loss", "accuracy") or settings == task.eval_settings():  # the first two depend on no setting
         return ranked
     load_weights(best.weights, model)
-    found = evaluate(beam, "best.txt")
+    found = evaluate("best", settings)
     if found is None:
         return None
-    say(f"best checkpoint ({best.name}), beam {beam}: {describe(found)}")
-    return found.value(metric)
+    say(f"best checkpoint ({best.name}){_shown(settings)}: {task.summarize(found)}")
+    return rank_value(task, found)
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return "".join(f", {name} {value}" for name, value in settings.items())

@@ -8,27 +8,28 @@ on how often the run was interrupted, and only they are ranked and averaged.
 
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from entformer.checkpoint.average import last_checkpoints, points_to_average
 from entformer.checkpoint.folder import RunFolder, checkpoint_name
-from entformer.data.batching import TokenBatches
-from entformer.data.prepared import Prepared
-from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.models.attention_settings import AttentionModel
+from entformer.nn.alpha import LearnedAlpha
 from entformer.training.console import Reporter, time_text
-from entformer.training.density_target import DensityTarget, measure, reference_loss, sample_of
+from entformer.training.density_target import DensityTarget, measure, reference_loss
 from entformer.training.finish import compared_with, finish
 from entformer.training.metrics import Metrics
 from entformer.training.prefetch import BatchPrefetcher
 from entformer.training.ranks import Ranks
-from entformer.training.recipe import Recipe
+from entformer.training.recipe import TrainingConfig
 from entformer.training.schedule import rate
 from entformer.training.signals import StopSignals
 from entformer.training.state import Progress, random_tensors, save_progress
-from entformer.training.summary import Choice, RunSummary, Stopped, Validation, as_read, describe
+from entformer.training.summary import Choice, RunSummary, Stopped
+from entformer.training.task import Results, Task, metric_value, rank_value
 from entformer.training.update import Updater
-from entformer.training.validate import validate
 
 
 class Trainer:
@@ -37,10 +38,10 @@ class Trainer:
     def __init__(
         self,
         *,
-        recipe: Recipe,
+        config: TrainingConfig,
+        task: Task[Any],
         folder: RunFolder,
-        prepared: Prepared,
-        model: Seq2Seq,
+        model: AttentionModel,
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         resumed: bool,
@@ -48,28 +49,23 @@ class Trainer:
         metrics: Metrics | None,
         reporter: Reporter,
     ) -> None:
-        self.recipe, self.config, self.folder, self.prepared = recipe, recipe.training, folder, prepared
+        self.config, self.task, self.folder = config, task, folder
         self.model, self.optimizer, self.progress, self.ranks = model, optimizer, progress, ranks
         self.metrics, self.reporter, self.signals = metrics, reporter, StopSignals()
-        self.batches = TokenBatches(
-            prepared.store("train"),
-            tokens=self.config.tokens,
-            seed=self.config.seed,
-            max_sentences=self.config.max_sentences,
-            rank=ranks.rank,
-            world_size=ranks.size,
-        )
-        self.sample = sample_of(prepared.store("train"), ranks.device)
-        goal, start = self.config.density_target, self.config.density_start_step
-        learns = any(kind.learned for kind in recipe.model.kinds.values())  # otherwise the target has no effect
-        self.density = DensityTarget(model, self.sample, goal, start) if goal is not None and learns else None
-        self.updater = Updater(model, optimizer, self.config, ranks, reporter.say, self.density)
+        self.batches = task.train_batches(rank=ranks.rank, world_size=ranks.size)
+        self.sample = task.sample().to(ranks.device)
+        learned = (kind for kind, _, layer in model.attention_layers() if isinstance(layer.alpha, LearnedAlpha))
+        self.learned_kinds = list(dict.fromkeys(learned))
+        goal, start = config.density_target, config.density_start_step
+        has_target = goal is not None and self.learned_kinds  # without a learned alpha it has no effect
+        self.density = DensityTarget(model, self.sample, goal, start) if goal is not None and has_target else None
+        self.updater = Updater(model, task.loss, optimizer, config, ranks, reporter.say, self.density)
         self.updater.alpha_gradients.load(progress.alpha_gradients)
         if self.density is not None:
             self.density.load(progress.density)
-        if self.config.reference_run is not None:  # errors are reported before the first step
-            reference_loss(self.config.reference_run, self.config.steps)
-        self.last_validation: Validation | None = None
+        if config.reference_run is not None:  # errors are reported before the first step
+            reference_loss(config.reference_run, config.steps)
+        self.last_validation: Results | None = None
         self._saved_step = progress.step if resumed else -1
         self._resumed = resumed
         self._started = self._saved_at = time.perf_counter()
@@ -88,7 +84,7 @@ class Trainer:
             self._point_best()
         else:
             self._write_alphas()
-        averaged: Validation | None = None
+        averaged: Results | None = None
         choice: Choice | None = None
         with self.signals:
             stopped = self._loop(deadline)
@@ -99,7 +95,8 @@ class Trainer:
                 if self.ranks.first and self.config.average != "none":
                     averaged, choice = finish(
                         self.folder,
-                        self.recipe,
+                        self.config,
+                        self.task,
                         self.progress,
                         self.model,
                         evaluate=self.evaluate,
@@ -128,12 +125,12 @@ class Trainer:
 
     # ---- one update ------------------------------------------------------------------------------------------------------
 
-    def _update(self, stream: BatchPrefetcher) -> None:
+    def _update(self, stream: BatchPrefetcher[Any]) -> None:
         began = time.perf_counter()
         progress = self.progress
         placed = [stream.take() for _ in range(self.config.accumulate)]
         batches = [one.batch for one in placed]
-        (tokens,) = self.ranks.sum([sum(batch.target_tokens for batch in batches)])
+        (tokens,) = self.ranks.sum([sum(batch.num_labels for batch in batches)])
         step = progress.step + 1
         done = self.updater.update(batches, tokens=tokens, step=step, rate=rate(self.config, step))
         progress.step, progress.epoch, progress.position = step, placed[-1].epoch, placed[-1].position
@@ -171,16 +168,17 @@ class Trainer:
         more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
         self.reporter.interval(f"step {progress.step}/{total}  epoch {progress.epoch}  {short}  {more}")
         self.reporter.move_bar(progress.step, short)
+        if self.reporter.on_interval is not None:
+            self.reporter.on_interval(progress.step, total, numbers["loss"])
         self._sums.zero_()
         self._norms = self._updates = self._interval_seconds = 0.0
         self._interval_tokens = 0
 
     def _write_alphas(self) -> None:
         """The alpha of every head of the kinds that learn it."""
-        learned = [kind for kind in KINDS if getattr(self.recipe.model, kind).learned]
-        if self.metrics is not None and learned:
-            alphas = self.model.alphas()
-            rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in alphas[kind].tolist()] for kind in learned}
+        if self.metrics is not None and self.learned_kinds:
+            alphas = {kind: own.tolist() for kind, own in self.model.alphas().items() if kind in self.learned_kinds}
+            rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in own] for kind, own in alphas.items()}
             self.metrics.write("alphas", self.progress.step, **rounded)
 
     def _write_alpha_statistics(self) -> None:
@@ -205,37 +203,30 @@ class Trainer:
 
     def _validate(self) -> bool:
         """Validate in process 0; False if a signal came in between."""
-        found: Validation | None = None
+        found: Results | None = None
         if self.ranks.first:
-            found = self.evaluate(self.config.validate_beam, f"{self.progress.step}.txt")
+            found = self.evaluate(str(self.progress.step), self.task.eval_settings())
         found = self.ranks.share(found)
         if found is None:
             return False
-        progress, metric = self.progress, self.config.metric
+        progress = self.progress
         self.last_validation = found
-        is_best = progress.rank(progress.step, found.value(metric), self.config.kept_best)
+        is_best = progress.rank(progress.step, rank_value(self.task, found), self.config.kept_best)
         progress.validated = progress.step
         if self.metrics is not None:
-            self.metrics.write("valid", progress.step, **vars(found))
+            self.metrics.write("valid", progress.step, **found)
             if progress.step % self.config.log_every:
                 self._write_alphas()
         if self.density is not None:
             reference = None if self.config.reference_run is None else reference_loss(self.config.reference_run, progress.step)
-            self.density.validated(found.loss, self.config.max_loss_increase, reference)
-        self.reporter.say(f"validation at step {progress.step}: {describe(found)}{'  (best so far)' if is_best else ''}")
+            self.density.validated(found["loss"], self.config.max_loss_increase, reference)
+        shown = self.task.summarize(found)
+        self.reporter.say(f"validation at step {progress.step}: {shown}{'  (best so far)' if is_best else ''}")
         return True
 
-    def evaluate(self, beam: int, file: str) -> Validation | None:
-        """Validate the model as it is; None if a signal came in between."""
-        return validate(
-            self.model,
-            self.prepared,
-            beam=beam,
-            decoding=self.recipe.decoding,
-            tokens=self.config.tokens,
-            translations=self.folder.validations / file,
-            stopped=lambda: bool(self.signals.received),
-        )
+    def evaluate(self, name: str, settings: Mapping[str, Any]) -> Results | None:
+        """Validate the model as it is; outputs have this name. None if a signal came in between."""
+        return self.task.evaluate(self.model, self.folder.validations / name, settings, lambda: bool(self.signals.received))
 
     def _save(self, *, planned: bool) -> None:
         """A checkpoint of now; older ones that are no longer wanted go."""
@@ -255,7 +246,7 @@ class Trainer:
             random_states=random_states,
             ranks=self.ranks,
             scheduled=planned,
-            data_fingerprint=self.prepared.fingerprint,
+            data_fingerprint=self.task.fingerprint,
         )
         self._point_best()
         kept = {checkpoint.step for checkpoint in last_checkpoints(self.folder, self.config.kept_last)}
@@ -264,10 +255,12 @@ class Trainer:
     def _point_best(self) -> None:
         if self.ranks.first and self.progress.best:
             step, value = self.progress.best[0]
-            metric = self.config.metric
+            metric = self.task.metric
             if points_to_average(self.folder) and compared_with(self.folder) == checkpoint_name(step):
                 return  # the average is better than this checkpoint, and no better checkpoint came since
-            self.folder.set_pointer("best", self.folder.checkpoint(str(step)), metric=metric, value=as_read(metric, value))
+            self.folder.set_pointer(
+                "best", self.folder.checkpoint(str(step)), metric=metric, value=metric_value(self.task, value)
+            )
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
 
@@ -298,8 +291,8 @@ class Trainer:
         per_epoch = self.batches.batches_in(self.progress.epoch)
         return min(self.config.steps, -(-self.config.epochs * per_epoch // self.config.accumulate))
 
-    def _summary(self, stopped: Stopped, averaged: Validation | None, choice: Choice | None) -> RunSummary:
-        progress, metric = self.progress, self.config.metric
+    def _summary(self, stopped: Stopped, averaged: Results | None, choice: Choice | None) -> RunSummary:
+        progress = self.progress
         best_step, best = progress.best[0] if progress.best else (None, None)
         return RunSummary(
             run=self.folder.path,
@@ -308,9 +301,9 @@ class Trainer:
             epoch=progress.epoch,
             seconds=progress.seconds,
             target_tokens=progress.target_tokens,
-            metric=metric,
+            metric=self.task.metric,
             best_step=best_step,
-            best=None if best is None else as_read(metric, best),
+            best=None if best is None else metric_value(self.task, best),
             validation=self.last_validation,
             averaged=averaged,
             choice=choice,

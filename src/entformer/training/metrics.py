@@ -67,6 +67,21 @@ class Metrics:
                         self._board.add_scalar(f"{kind}/{name}.{layer}.{head}", alpha, step)
 
 
+def metrics_of(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of metrics.jsonl; an incomplete line is skipped."""
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a run in training may be writing it
+        if isinstance(entry, dict) and "kind" in entry and "step" in entry:
+            found.append(entry)
+    return found
+
+
 def forget_after(path: Path, step: int, validated: int) -> None:
     """Remove the lines of later steps, of validations after step `validated`, and what is not a whole line."""
     if not path.is_file():

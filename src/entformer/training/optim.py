@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import DataError
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.training.recipe import TrainingConfig
 
 _SEPARATOR = "/"
 
 
-def make_optimizer(model: Seq2Seq, config: TrainingConfig) -> torch.optim.AdamW:
+def make_optimizer(model: AttentionModel, config: TrainingConfig) -> torch.optim.AdamW:
     """Returns a fused AdamW over all parameters of the model."""
     groups = [
         {

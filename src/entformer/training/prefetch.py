@@ -8,30 +8,30 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Generic
 
-from entformer.data.batch import Batch
-from entformer.data.batching import TokenBatches
+from entformer.training.task import B, BatchSource
 
 
 @dataclass(frozen=True)
-class PrefetchedBatch:
+class PrefetchedBatch(Generic[B]):
     """A batch and the position in the data after it."""
 
-    batch: Batch
+    batch: B
     epoch: int
     position: int  # number of batches of the epoch up to and including this one
 
 
-class BatchPrefetcher:
+class BatchPrefetcher(Generic[B]):
     """Endless batches from (epoch, position) on. A context manager: the thread ends on exit."""
 
-    def __init__(self, batches: TokenBatches, *, epoch: int, position: int, depth: int = 4) -> None:
+    def __init__(self, batches: BatchSource[B], *, epoch: int, position: int, depth: int = 4) -> None:
         self._batches, self._epoch, self._position = batches, epoch, position
-        self._ready: queue.Queue[PrefetchedBatch | BaseException] = queue.Queue(maxsize=depth)
+        self._ready: queue.Queue[PrefetchedBatch[B] | BaseException] = queue.Queue(maxsize=depth)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
 
-    def __enter__(self) -> "BatchPrefetcher":
+    def __enter__(self) -> "BatchPrefetcher[B]":
         self._thread.start()
         return self
 
@@ -39,7 +39,7 @@ class BatchPrefetcher:
         self._closing.set()
         self._thread.join(timeout=5)
 
-    def take(self) -> PrefetchedBatch:
+    def take(self) -> PrefetchedBatch[B]:
         """Returns the next batch; raises the error that building it raised."""
         item = self._ready.get()
         if isinstance(item, BaseException):
@@ -55,7 +55,7 @@ class BatchPrefetcher:
         except BaseException as err:
             self._put(err)
 
-    def _put(self, item: PrefetchedBatch | BaseException) -> None:
+    def _put(self, item: PrefetchedBatch[B] | BaseException) -> None:
         while not self._closing.is_set():
             try:
                 self._ready.put(item, timeout=0.2)
@@ -63,7 +63,7 @@ class BatchPrefetcher:
             except queue.Full:
                 continue
 
-    def _all(self) -> Iterator[PrefetchedBatch]:
+    def _all(self) -> Iterator[PrefetchedBatch[B]]:
         epoch, position = self._epoch, self._position
         while True:
             total = self._batches.batches_in(epoch)

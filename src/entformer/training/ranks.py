@@ -27,10 +27,11 @@ class Ranks:
     def __init__(self, device: str = "auto") -> None:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.size > 1 else 0
-        use_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        use_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         if use_cuda and not torch.cuda.is_available():
-            raise ArgumentError("training.device is cuda, but torch finds no GPU; use cpu or auto.")
-        local = int(os.environ.get("LOCAL_RANK", "0"))
+            raise ArgumentError(f"training.device is {device}, but torch finds no GPU; use cpu or auto.")
+        _, _, number = device.partition(":")
+        local = int(number or os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device("cuda", local) if use_cuda else torch.device("cpu")
         if use_cuda:
             torch.cuda.set_device(self.device)

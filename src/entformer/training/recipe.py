@@ -24,7 +24,7 @@ from pydantic import (
 from entformer.data.datasets import CORPORA
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.text.tokenizer import SMALLEST
-from entformer.training.effects import BUILTIN, KINDS, Place, without_effect
+from entformer.training.effects import BUILTIN, KINDS, Ineffective, Place, without_effect
 
 PARAMETRIZATION = "projected"  # of learned alphas, unless a recipe says otherwise
 UNKNOWN_VOCABULARY = 8  # stands in Recipe.model until the subwords are there
@@ -141,7 +141,7 @@ class TrainingConfig(Section):
         default="float32",
         description="bfloat16: autocast, float32 weights. auto: bfloat16 where it is native.",
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1, ...")
     validate_every: int = Field(default=1000, ge=1, description="Steps between validations; each saves a checkpoint.")
     validate_beam: int = Field(default=1, ge=0, description="Beam size for validation BLEU; 1: greedy, 0: no BLEU.")
     metric: Literal["bleu", "chrf", "accuracy", "loss"] = Field(
@@ -255,16 +255,12 @@ def _given_keys(values: Any, place: Place) -> Iterator[Place]:
                 yield from _given_keys(value, inner)
 
 
-class Recipe(Section):
-    """All settings of a training run."""
+class RunRecipe(Section):
+    """What the recipes of all tasks share; each task adds its data and its model."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
-    data: DataConfig
-    model: Annotated[Seq2SeqConfig, BeforeValidator(expand_model)] = Field(
-        default_factory=lambda: Seq2SeqConfig.from_dict(expand_model({}))
-    )
+    task: str = ""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
-    decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     _given: frozenset[Place] = PrivateAttr(default=frozenset())
 
     @property
@@ -274,11 +270,13 @@ class Recipe(Section):
 
     def __eq__(self, other: object) -> bool:
         """Compares the values; which of them were given and which are defaults does not matter."""
-        return isinstance(other, Recipe) and all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
+        return type(other) is type(self) and all(
+            getattr(self, name) == getattr(other, name) for name in type(self).model_fields
+        )
 
     @model_validator(mode="wrap")
     @classmethod
-    def _record_settings(cls, values: Any, handler: ModelWrapValidatorHandler["Recipe"]) -> "Recipe":
+    def _record_settings(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         recipe = handler(values)
         if recipe is not values:
             recipe._given = frozenset(_given_keys(values, ()))
@@ -291,6 +289,32 @@ class Recipe(Section):
             raise ValueError("a name must not begin with a dot")
         return name
 
+    def without_effect(self) -> list[Ineffective]:
+        """Returns all values that change nothing, given or not."""
+        return []
+
+    def resolved(self) -> dict[str, Any]:
+        """Returns every value that has an effect, including defaults and presets; loading it gives the same recipe."""
+        values = self.model_dump(mode="json", by_alias=True)
+        for one in self.without_effect():
+            *sections, key = one.place
+            here: Any = values
+            for section in sections:
+                here = here.get(section, {})
+            here.pop(key, None)
+        return {key: values.pop(key) for key in ("name", "task", "data", "model") if key in values} | values
+
+
+class Recipe(RunRecipe):
+    """All settings of a run that trains a translation model."""
+
+    task: Literal["translation"] = "translation"
+    data: DataConfig
+    model: Annotated[Seq2SeqConfig, BeforeValidator(expand_model)] = Field(
+        default_factory=lambda: Seq2SeqConfig.from_dict(expand_model({}))
+    )
+    decoding: DecodingConfig = Field(default_factory=DecodingConfig)
+
     @model_validator(mode="after")
     def _density_can_be_reached(self) -> Self:
         goal = self.training.density_target
@@ -299,18 +323,14 @@ class Recipe(Section):
             raise ValueError(f"training.density_target names {fixed[0]}, which learns no alpha; remove it there")
         return self
 
+    def without_effect(self) -> list[Ineffective]:
+        return without_effect(self)
+
     def model_for(self, vocab_size: int) -> Seq2SeqConfig:
         """Returns the model configuration for a vocabulary size."""
         return dataclasses.replace(self.model, vocab_size=vocab_size)
 
     def resolved(self) -> dict[str, Any]:
-        """Returns every value that has an effect, including defaults and presets; loading it gives the same recipe."""
-        values = self.model_dump(mode="json", by_alias=True)
+        values = super().resolved()
         del values["model"]["vocab_size"]
-        for one in without_effect(self):
-            *sections, key = one.place
-            here: Any = values
-            for section in sections:
-                here = here.get(section, {})
-            here.pop(key, None)
         return values

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,12 +19,17 @@ from entformer.data.prep_folder import stored
 from entformer.data.texts import find_texts, is_pair, refuse_swapped
 from entformer.errors import ArgumentError, EntformerError
 from entformer.training.effects import KINDS, Place, ineffective
-from entformer.training.recipe import Recipe, as_written
+from entformer.training.recipe import Recipe, RunRecipe, as_written
 
+AnyRecipe = TypeVar("AnyRecipe", bound=RunRecipe)
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
 _PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
+
+
+RECIPES: dict[str, type[RunRecipe]] = {"translation": Recipe}
+"""The key `task` of a recipe -> its class; translation if there is none."""
 
 
 class RecipeError(ArgumentError):
@@ -55,7 +60,7 @@ def builtin_titles() -> dict[str, str]:
     }
 
 
-def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts: bool = False) -> Recipe:
+def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts: bool = False) -> RunRecipe:
     """Reads a recipe and applies `--set` options such as "training.lr=1e-3".
 
     Args:
@@ -87,7 +92,7 @@ def load_recipe(recipe: str | Path, settings: Sequence[str] = (), *, check_texts
         _apply(values, places, setting)
     shown = str(recipe)
     loaded = build(values, places, shown, written_out=written_out)
-    if check_texts and (missing := _missing_texts(loaded, places, shown)):
+    if check_texts and isinstance(loaded, Recipe) and (missing := _missing_texts(loaded, places, shown)):
         raise RecipeError(missing)
     return loaded
 
@@ -112,15 +117,22 @@ def _merge(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def saved_recipe(path: Path) -> Recipe | None:
-    """Returns the recipe of a run directory; None if it is missing, damaged or of another version."""
+def recipe_class(values: Any) -> type[RunRecipe]:
+    """Returns the class for the values of a recipe, by its task."""
+    task = values.get("task", "translation") if isinstance(values, dict) else ""
+    return RECIPES.get(task, Recipe) if isinstance(task, str) else Recipe
+
+
+def saved_recipe(path: Path, kind: type[AnyRecipe] | None = None) -> AnyRecipe | RunRecipe | None:
+    """Returns the recipe of a run directory; None if it is missing, damaged, of another version or not of this `kind`."""
     try:
-        return Recipe.model_validate(as_written(yaml.safe_load(path.read_text(encoding="utf-8"))))
+        values = as_written(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return (recipe_class(values) if kind is None else kind).model_validate(values)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError):
         return None
 
 
-def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, written_out: bool = False) -> Recipe:
+def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, written_out: bool = False) -> RunRecipe:
     """Validates the values of a recipe.
 
     Args:
@@ -133,7 +145,7 @@ def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, writt
         RecipeError: The recipe has errors; the message lists all of them.
     """
     try:
-        recipe = Recipe.model_validate(values)
+        recipe = recipe_class(values).model_validate(values)
     except ValidationError as err:
         raise RecipeError(_messages(err, values, places, shown)) from err
     if found := _without_effect(recipe, places, shown, written_out):
@@ -141,7 +153,7 @@ def build(values: dict[str, Any], places: dict[Place, str], shown: str, *, writt
     return recipe
 
 
-def refuse_ineffective(recipe: Recipe) -> None:
+def refuse_ineffective(recipe: RunRecipe) -> None:
     """Raises RecipeError if a recipe made in Python sets a value that has no effect."""
     if found := ineffective(recipe):
         raise RecipeError([f"recipe: {one}" for one in found])
@@ -170,16 +182,17 @@ def _missing_texts(recipe: Recipe, places: dict[Place, str], shown: str) -> list
 def _messages(err: ValidationError, values: dict[str, Any], places: dict[Place, str], shown: str) -> list[str]:
     """Returns all error messages. Pydantic reports some errors only when others are fixed, so wrong values are removed."""
     found: list[str] = []
+    kind = recipe_class(values)
     errors = err.errors(include_url=False)
     # An unknown key explains most other errors, so it comes first.
     for error in sorted(errors, key=lambda error: error["type"] not in UNKNOWN_KEY):
         place = _as_written(error["loc"], places)
-        text = f"{_where(place, places, shown)}: {_sentence(error, place)}"
+        text = f"{_where(place, places, shown)}: {_sentence(error, place, kind)}"
         if text not in found:
             found.append(text)
     if all(_remove(values, _as_written(error["loc"], places)) for error in errors):
         try:
-            found += _without_effect(Recipe.model_validate(values), places, shown, written_out=False)
+            found += _without_effect(kind.model_validate(values), places, shown, written_out=False)
         except ValidationError as more:
             before, after = ({error["loc"] for error in one.errors()} for one in (err, more))
             if len(after) < len(before) or after.isdisjoint(before):
@@ -204,7 +217,7 @@ def _remove(values: dict[str, Any], place: Place) -> bool:
     return True
 
 
-def _without_effect(recipe: Recipe, places: dict[Place, str], shown: str, written_out: bool) -> list[str]:
+def _without_effect(recipe: RunRecipe, places: dict[Place, str], shown: str, written_out: bool) -> list[str]:
     """Returns a message for every setting without effect, except those of a file that a `--set` disables."""
     found = []
     for one in ineffective(recipe):
@@ -294,11 +307,11 @@ def _where(place: Place, places: dict[Place, str], shown: str) -> str:
     return places.get(place, shown)
 
 
-def _sentence(error: Any, place: Place) -> str:
+def _sentence(error: Any, place: Place, kind: type[RunRecipe]) -> str:
     section = ".".join(str(part) for part in place[:-1]) or "the recipe"
     key = str(place[-1]) if place else "the recipe"
     if error["type"] in UNKNOWN_KEY:
-        return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1])}"
+        return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1], kind)}"
     if error["type"] == "missing":
         return f"the key {key!r} is missing in {section}."
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -308,15 +321,15 @@ def _sentence(error: Any, place: Place) -> str:
     return f"{full}: {message}{given}."
 
 
-def _suggestion(key: str, section: Place) -> str:
-    known = get_keys(section)
+def _suggestion(key: str, section: Place, kind: type[RunRecipe]) -> str:
+    known = get_keys(section, kind)
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     # "drop_out" and "dropOut" always suggest "dropout", whatever their distance.
     same = [name for name in known if _letters(name) == _letters(key)]
     if same or close:
         return f"; did you mean {(same or close)[0]!r}?"
     for other in (("data",), ("model",), ("training",), ("decoding",)):
-        if other != section and key in get_keys(other):
+        if other != section and key in get_keys(other, kind):
             return f"; {key!r} belongs in {other[0]}."
     return f"; valid keys: {', '.join(known)}."
 
@@ -325,12 +338,12 @@ def _letters(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def get_keys(section: Place) -> list[str]:
+def get_keys(section: Place, recipe: type[RunRecipe] = Recipe) -> list[str]:
     """Returns the keys of a section."""
-    kind: Any = Recipe
+    kind: Any = recipe
     for part in section:
-        name = KINDS[0] if part == "attention" else str(part)
-        kind = _fields(kind).get(name)
+        own = _fields(kind)
+        kind = own.get(str(part)) or own.get(KINDS[0])  # `attention` of a translation model has the keys of each type
     names = list(_fields(kind))
     return [name for name in names if section != ("model",) or name != "vocab_size"] + list(_ALSO.get(section, ()))
 
@@ -344,7 +357,7 @@ def _fields(section: Any) -> dict[str, Any]:
     return {}
 
 
-def to_yaml(recipe: Recipe) -> str:
+def to_yaml(recipe: RunRecipe) -> str:
     """Returns the resolved recipe as YAML."""
     return yaml.safe_dump(recipe.resolved(), sort_keys=False, allow_unicode=True, width=120)
 

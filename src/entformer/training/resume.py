@@ -5,16 +5,18 @@ no recipe would describe the run.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from entformer.checkpoint.folder import RunFolder
-from entformer.checkpoint.load import read_model_info
-from entformer.data.prepared import Prepared
 from entformer.errors import ArgumentError, DataError
-from entformer.training.recipe import Recipe
+from entformer.files import read_json
+from entformer.training.recipe import Recipe, RunRecipe
 from entformer.training.recipe_file import differences, saved_recipe
+from entformer.training.task import Task
+
+AnyRecipe = TypeVar("AnyRecipe", bound=RunRecipe)
 
 ALLOWED_ON_RESUME = {
     "name",
@@ -38,23 +40,27 @@ ALLOWED_ON_RESUME = {
             "device",
         )
     ),
+    "length.eval_lengths",
+    "length.sequences",
     "decoding.beam",
     "decoding.length_penalty",
     "decoding.length_penalty_alpha",
 }
 
 
-def as_begun(folder: RunFolder, recipe: Recipe) -> Recipe:
+def as_begun(folder: RunFolder, recipe: AnyRecipe) -> AnyRecipe:
     """Returns the recipe, with the sigmoid form of alpha if the run began when there was no other: a run keeps its form."""
-    saved = saved_recipe(folder.recipe)
-    if saved is None or "alpha_parametrization" in folder.recipe.read_text(encoding="utf-8"):
+    saved = saved_recipe(folder.recipe, type(recipe))
+    if not isinstance(recipe, Recipe) or saved is None:
+        return recipe
+    if "alpha_parametrization" in folder.recipe.read_text(encoding="utf-8"):
         return recipe
     kinds = recipe.model.kinds.items()
     forms: dict[str, Any] = {kind: dataclasses.replace(own, alpha_parametrization="sigmoid") for kind, own in kinds}
     return recipe.model_copy(update={"model": dataclasses.replace(recipe.model, **forms)})
 
 
-def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
+def changes(folder: RunFolder, recipe: RunRecipe) -> list[str]:
     """Returns the allowed changes since the run began, as text; raises ArgumentError for others."""
     if not folder.recipe.is_file():
         return []
@@ -66,7 +72,7 @@ def changes(folder: RunFolder, recipe: Recipe) -> list[str]:
         ) from problem
     if not isinstance(before, dict):
         raise DataError(f"{folder.recipe} is damaged; give another --out.")
-    saved = saved_recipe(folder.recipe)  # in today's form, whichever version wrote it
+    saved = saved_recipe(folder.recipe, type(recipe))  # in today's form, whichever version wrote it
     changed = differences(before if saved is None else saved.resolved(), recipe.resolved())
     bad = [key for key in changed if key not in ALLOWED_ON_RESUME]
     if "training.steps" in changed and recipe.training.schedule in ("linear", "cosine"):
@@ -87,27 +93,20 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def same_data(folder: RunFolder, prepared: Prepared, *, allow_new: bool) -> bool:
+def same_data(folder: RunFolder, task: Task[Any], *, allow_new: bool) -> bool:
     """Returns whether the data are those the run began with.
 
     Raises:
-        DataError: The data differ and `allow_new` is False, or the subwords differ.
+        DataError: The data differ and `allow_new` is False.
     """
     if not folder.model.is_file() or folder.latest() is None:
         return True
-    info, _ = read_model_info(folder.model)
-    size, fingerprint = info.subwords.size, info.subwords.fingerprint
-    if prepared.subwords.fingerprint != fingerprint:
-        raise DataError(
-            f"the model in {folder.path} has {size} types of subwords (fingerprint {fingerprint}), the prepared data have "
-            f"{prepared.subwords.size} (fingerprint {prepared.subwords.fingerprint}); prepare the data with "
-            f"{folder.subwords}, or start a new run."
-        )
-    if prepared.fingerprint == info.data_fingerprint:
+    before = read_json(folder.model).get("data_fingerprint")
+    if task.fingerprint == before:
         return True
     if not allow_new:
         raise DataError(
-            f"the data changed since the run in {folder.path} began (fingerprint {info.data_fingerprint} then, "
-            f"{prepared.fingerprint} now); add --resume-with-new-data to resume with the new data from the start of an epoch."
+            f"the data changed since the run in {folder.path} began (fingerprint {before} then, "
+            f"{task.fingerprint} now); add --resume-with-new-data to resume with the new data from the start of an epoch."
         )
     return False

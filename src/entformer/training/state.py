@@ -17,7 +17,7 @@ from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.load import first_problem
 from entformer.checkpoint.weights import load_weights, read_tensors, save_tensors, save_weights
 from entformer.errors import DataError
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.training.optim import load_optimizer_tensors, optimizer_tensors
 from entformer.training.ranks import Ranks
 
@@ -68,7 +68,7 @@ def save_progress(
     folder: RunFolder,
     progress: Progress,
     *,
-    model: Seq2Seq,
+    model: AttentionModel,
     optimizer: torch.optim.Optimizer,
     random_states: dict[str, Tensor],
     ranks: Ranks,
@@ -97,7 +97,7 @@ def save_progress(
 
 
 def load_progress(
-    checkpoint: Checkpoint, *, model: Seq2Seq, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
+    checkpoint: Checkpoint, *, model: AttentionModel, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
 ) -> tuple[Progress, list[str]]:
     """Loads model, optimizer and random states; returns the progress, and remarks on what is not as it was."""
     state = _read_state(checkpoint)

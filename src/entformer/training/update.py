@@ -1,19 +1,20 @@
 """One optimizer step on a list of batches.
 
-The gradient is that of the mean loss per target token over all batches of all processes. A batch that does not fit into memory
+The gradient is that of the mean loss per label over all batches of all processes. A batch that does not fit into memory
 is split in two, repeatedly. A loss or gradient that is not finite stops the run before the weights change.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from entformer.data.batch import Batch
 from entformer.errors import RunFailed
-from entformer.models.seq2seq import Seq2Seq
+from entformer.models.attention_settings import AttentionModel
+from entformer.models.fused_loss import LossSums
 from entformer.nn.alpha import project_alphas
 from entformer.training.alpha_gradients import AlphaGradients
 from entformer.training.density_target import DensityTarget
@@ -21,15 +22,25 @@ from entformer.training.optim import clip, set_rate
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
+from entformer.training.task import Batch
 
+Loss = Callable[[AttentionModel, Any], LossSums]
 _NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
+
+
+class Diverged(RunFailed):
+    """The loss or the gradient of a step is not finite."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 @dataclass(frozen=True)
 class Updated:
     """Results of one step."""
 
-    sums: Tensor  # (4,) float64: loss, nll, correct, target tokens, over all processes
+    sums: Tensor  # (4,) float64: loss, nll, correct, labels, over all processes
     grad_norm: float  # before clipping
 
 
@@ -38,13 +49,15 @@ class Updater:
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: AttentionModel,
+        loss: Loss,
         optimizer: torch.optim.Optimizer,
         config: TrainingConfig,
         ranks: Ranks,
         say: Callable[[str], None],
         density: DensityTarget | None = None,
     ) -> None:
+        self.loss = loss
         self.model, self.optimizer, self.config, self.ranks, self.say = model, optimizer, config, ranks, say
         self.narrow = precision_here(config.precision, ranks.device) == "bfloat16"
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -53,7 +66,7 @@ class Updater:
         self._told_split = False
 
     def update(self, batches: Sequence[Batch], *, tokens: float, step: int, rate: float) -> Updated:
-        """Train on `batches`; `tokens` is the number of their target tokens over all processes."""
+        """Train on `batches`; `tokens` is the number of their labels over all processes."""
         sums = self._gradients(list(batches), tokens)
         self.ranks.sum_gradients(self.parameters, sums)
         self.alpha_gradients.add()
@@ -63,10 +76,11 @@ class Updater:
         if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
             examples = [example for batch in batches for example in batch.examples]
             shown = ", ".join(map(str, examples[:8])) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
-            raise RunFailed(
+            raise Diverged(
                 f"training diverged at step {step}: the loss is {loss_sum / tokens:.4g} and the gradient norm {grad_norm:.4g} "
                 f"(learning rate {rate:.3g}; training examples {shown}). The last checkpoint is intact; lower training.lr, "
-                "lengthen training.warmup or set training.clip."
+                "lengthen training.warmup or set training.clip.",
+                step,
             )
         if self.density is not None:  # after clipping, so that it does not shorten the step of the weights
             self.density.update(step)
@@ -90,9 +104,8 @@ class Updater:
                         raise
                     if len(piece.examples) == 1:
                         raise RunFailed(
-                            f"training example {piece.examples[0]} alone ({piece.source.shape[1]} source and "
-                            f"{piece.target.shape[1]} target tokens) does not fit into memory; leave out longer ones with "
-                            "data.max_length, or use a smaller model."
+                            f"training example {piece.examples[0]} alone ({piece.describe()}) does not fit into memory; leave "
+                            "out longer ones, or use a smaller model."
                         ) from problem
                     too_large = i
                     break
@@ -100,7 +113,7 @@ class Updater:
                 return sums
             # Outside of the except block: the exception's frames hold the tensors that have to go.
             self._tell_split(pieces[too_large])
-            pieces[too_large : too_large + 1] = halves(pieces[too_large])
+            pieces[too_large : too_large + 1] = pieces[too_large].split()
             if self.ranks.device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -109,7 +122,7 @@ class Updater:
         if device.type != "cpu":
             batch = batch.to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.narrow):
-            found = self.model.loss(batch)
+            found = self.loss(self.model, batch)
         (found.loss / tokens).backward()
         counts = (found.loss.detach(), found.nll, found.correct)
         return torch.stack([*(count.to(device, torch.float64) for count in counts), _scalar(found.tokens, device)])
@@ -118,27 +131,9 @@ class Updater:
         if not self._told_split:
             self._told_split = True
             self.say(
-                f"a batch of {len(batch.examples)} pairs did not fit into memory and is trained in two halves, as will others; "
-                "lower training.tokens and raise training.accumulate to avoid this."
+                f"a batch of {len(batch.examples)} examples did not fit into memory and is trained in two halves, as will "
+                "others; lower training.tokens and raise training.accumulate to avoid this."
             )
-
-
-def halves(batch: Batch) -> list[Batch]:
-    """The batch as two, each without padding it no longer needs."""
-    middle = len(batch.examples) // 2
-    out = []
-    for part in (slice(None, middle), slice(middle, None)):
-        source_lengths, target_lengths = batch.source_lengths[part], batch.target_lengths[part]
-        out.append(
-            Batch(
-                source=batch.source[part, : int(source_lengths.max())],
-                target=batch.target[part, : int(target_lengths.max()) + 1],  # BOS besides the labels
-                source_lengths=source_lengths,
-                target_lengths=target_lengths,
-                examples=batch.examples[part],
-            )
-        )
-    return out
 
 
 def is_out_of_memory(problem: RuntimeError) -> bool:

@@ -1,11 +1,11 @@
 """`entformer report --hf` writes a report on a saved Hugging Face model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 import torch
 import transformers as t
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,15 +20,10 @@ TEXT = "the cat sat on the mat and the dog sat on the cat " * 4
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tiny_llama: Callable[..., tuple[Any, Any]], tmp_path: Path) -> Path:
     """A converted Llama with a tokenizer of words."""
-    torch.manual_seed(0)
-    words = {word: number for number, word in enumerate(["<unk>", *sorted(set(TEXT.split()))])}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    t.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(tmp_path / "model")
-    model = t.LlamaForCausalLM(t.LlamaConfig(vocab_size=len(words), num_key_value_heads=2, **SIZES))
-    ef.hf.sparsify(model, alpha=1.5).save_pretrained(tmp_path / "model")
+    for saved in tiny_llama():
+        saved.save_pretrained(tmp_path / "model")
     return tmp_path
 
 

@@ -48,7 +48,7 @@ def test_a_batch_is_what_it_says() -> None:
     assert batch.target.tolist() == [rows[i][1] for i in order]
     assert batch.source_lengths.tolist() == [{0: 4, 1: 1}[i] for i in order]
     assert batch.target_lengths.tolist() == [{0: 2, 1: 3}[i] for i in order]
-    assert batch.target_tokens == 5
+    assert batch.num_labels == 5
     assert torch.equal(batch.source_mask, batch.source != PAD)
     assert batch.source.dtype == batch.target.dtype == batch.target_lengths.dtype == torch.int64
 

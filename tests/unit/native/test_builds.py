@@ -245,6 +245,6 @@ def test_without_home_and_user_entry_there_is_still_a_cache(home: Path, monkeypa
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", nobody)
     assert cache_module.cache_root() == home.parent / "temporary" / f"entformer-{os.getuid()}"
-    from entformer.training.corpora import cache_folder
+    from entformer.tasks.corpora import cache_folder
 
     assert cache_folder() == cache_module.cache_root() / "corpora"

@@ -17,7 +17,8 @@ from entformer.models.config import Seq2SeqConfig
 from entformer.models.override import overridden_alphas
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.density_price import LEAST, MOST, Multiplier, add_to_gradient
-from entformer.training.density_target import MEASURE_EVERY, DensityTarget, measure, reference_loss, sample_of
+from entformer.tasks.translation import sample_of
+from entformer.training.density_target import MEASURE_EVERY, DensityTarget, measure, reference_loss
 from entformer.training.recipe import Recipe
 
 HEADS = 2
@@ -39,7 +40,7 @@ def model_of(parametrization: str = "projected", **other: Any) -> Seq2Seq:
 def sample() -> Batch:
     rng = np.random.default_rng(1)
     sides = [[rng.integers(4, 12, rng.integers(1, 9)).tolist() for _ in range(30)] for _ in range(2)]
-    return sample_of(TokenStore.from_examples(list(zip(*sides, strict=True))), torch.device("cpu"))
+    return sample_of(TokenStore.from_examples(list(zip(*sides, strict=True))))
 
 
 def test_densities_are_those_of_the_report(sample: Batch) -> None:

@@ -8,12 +8,13 @@ from entformer.data.batching import collate
 from entformer.data.store import TokenStore
 from entformer.errors import RunFailed
 from entformer.models.config import Seq2SeqConfig
-from entformer.models.seq2seq import LossSums, Seq2Seq
+from entformer.models.fused_loss import LossSums
+from entformer.models.seq2seq import Seq2Seq
 from entformer.training.optim import make_optimizer, optimizer_tensors
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
-from entformer.training.update import Updater, halves
+from entformer.training.update import Updater
 
 EXAMPLES = [([5, 6, 7], [8, 9]), ([6], [7, 7, 7, 7]), ([9, 8, 7, 6, 5], [5]), ([5], [6])]
 
@@ -32,7 +33,11 @@ def make(
     made = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, "dropout": dropout, **(model or {})})).train()
     config = TrainingConfig.model_validate(training)
     said: list[str] = []
-    return made, Updater(made, make_optimizer(made, config), config, Ranks("cpu"), said.append), said
+    return (
+        made,
+        Updater(made, lambda model, batch: model.loss(batch), make_optimizer(made, config), config, Ranks("cpu"), said.append),
+        said,
+    )
 
 
 def gradients(model: Seq2Seq) -> dict[str, torch.Tensor]:
@@ -43,7 +48,7 @@ def test_gradient_does_not_depend_on_how_the_batch_is_cut() -> None:
     results = []
     for cut in ([batch_of(0, 1, 2, 3)], [batch_of(0, 2), batch_of(1, 3)], [batch_of(i) for i in range(4)]):
         model, updater, _ = make()
-        tokens = sum(batch.target_tokens for batch in cut)
+        tokens = sum(batch.num_labels for batch in cut)
         sums = updater._gradients(cut, tokens)
         results.append((gradients(model), sums))
     for found, sums in results[1:]:
@@ -53,7 +58,7 @@ def test_gradient_does_not_depend_on_how_the_batch_is_cut() -> None:
 
 
 def test_halves_hold_the_same_pairs_without_needless_padding() -> None:
-    first, second = halves(batch_of(0, 3, 1, 2))
+    first, second = batch_of(0, 3, 1, 2).split()
     assert (first.examples, second.examples) == ((0, 3), (1, 2))
     assert (tuple(first.source.shape), tuple(first.target.shape)) == ((2, 4), (2, 4))
     assert (tuple(second.source.shape), tuple(second.target.shape)) == ((2, 6), (2, 6))
@@ -62,7 +67,7 @@ def test_halves_hold_the_same_pairs_without_needless_padding() -> None:
 
 def test_a_batch_that_does_not_fit_into_memory_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     reference, reference_updater, _ = make()
-    tokens = batch_of(0, 1, 2, 3).target_tokens
+    tokens = batch_of(0, 1, 2, 3).num_labels
     reference_updater._gradients([batch_of(0, 1, 2, 3)], tokens)
     model, updater, said = make()
     asked: list[int] = []

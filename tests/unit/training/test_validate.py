@@ -9,8 +9,8 @@ import torch
 
 from entformer.data.store import TokenStore
 from entformer.decoding.records import Hypothesis
-from entformer.training.recipe import DecodingConfig
-from entformer.training.validate import usual_lengths, validate
+from entformer.tasks.translation import Translation, usual_lengths
+from entformer.training.recipe import Recipe
 
 LINES = 40
 
@@ -32,6 +32,7 @@ def prepared() -> Any:
         subwords=SimpleNamespace(decode=lambda _: "a b c d"),
         tokenized=False,
         lowercase=False,
+        fingerprint="",
     )
 
 
@@ -43,20 +44,14 @@ def test_validation_bounds_the_length_of_translations_and_cuts_loops(monkeypatch
         cuts.append(cut_loops)
         return [[Hypothesis((5,), -1.0, -1.0, finished=False)] for _ in source]
 
-    monkeypatch.setattr("entformer.training.validate.beam_search", beam_search)
-    found = validate(
-        Model(),  # type: ignore[arg-type]
-        prepared(),
-        beam=1,
-        decoding=DecodingConfig(),
-        tokens=40,
-        translations=tmp_path / "out.txt",
-    )
+    monkeypatch.setattr("entformer.tasks.translation.beam_search", beam_search)
+    recipe = Recipe.model_validate({"data": {"corpus": "builtin"}, "training": {"tokens": 40}})
+    found = Translation(recipe, prepared()).evaluate(Model(), tmp_path / "out", {"beam": 1})  # type: ignore[arg-type]
     assert found is not None
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").count("\n") == LINES
     assert set(limits) == {12}  # the training pairs have 3 tokens for 2; a factor of 1 at least, and 10 more
     assert all(cuts)
-    assert found.value("bleu") == found.bleu == pytest.approx(100)
+    assert found["bleu"] == pytest.approx(100)
 
 
 def test_the_limit_admits_nearly_all_training_pairs() -> None:
