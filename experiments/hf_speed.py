@@ -1,4 +1,4 @@
-"""Speed of converted models relative to their own `sdpa` attention: training a Llama, reading and generating with a saved model.
+"""Speed of converted models relative to their own `sdpa` attention: training a Llama, reading and generating with any model.
 
     python experiments/hf_speed.py training
     python experiments/hf_speed.py inference --model sparse --lengths 1024 4096
