@@ -26,7 +26,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     print("| model | attention modules | result |\n|---|---|---|")
-    for name in (*families.MODELS, *families.REFUSED):
+    for name in (*families.MODELS, *families.OTHERS, *families.REFUSED):
         model = families.tiny(name)
         try:
             hf.sparsify(model)

@@ -48,8 +48,8 @@ def own_configs(model: nn.Module) -> None:
                 setattr(module, name, copy.deepcopy(value, copies))
 
 
-def switch(model: nn.Module) -> None:
-    """Makes the model call our function. `restore` undoes it."""
+def switch(model: nn.Module, implementation: str = IMPLEMENTATION) -> None:
+    """Makes the model call our function, or another registered one. `restore` undoes it."""
     register()
     for module in model.modules():
         config = vars(module).get("config")
@@ -59,7 +59,7 @@ def switch(model: nn.Module) -> None:
         config = vars(module).get("config")
         if isinstance(config, PretrainedConfig):
             for _, part in _parts(config):
-                part._attn_implementation_internal = IMPLEMENTATION
+                part._attn_implementation_internal = implementation
 
 
 def restore(model: nn.Module) -> None:
@@ -73,12 +73,12 @@ def restore(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def switched(model: nn.Module) -> Iterator[None]:
-    """Makes the model call our function in this context; one that does already stays as it is."""
+def switched(model: nn.Module, implementation: str = IMPLEMENTATION) -> Iterator[None]:
+    """Makes the model call our function, or another, in this context; one that was switched before stays as it is."""
     if any(PREVIOUS in vars(module) for module in model.modules()):
         yield
         return
-    switch(model)
+    switch(model, implementation)
     try:
         yield
     finally:

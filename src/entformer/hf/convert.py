@@ -1,5 +1,6 @@
 """Converts models: `sparsify` gives every attention module alphas and scales, `densify` undoes it exactly."""
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
-from entformer.hf.configs import own_configs, restore, switch
+from entformer.hf.configs import own_configs, restore, switch, switched
 from entformer.hf.coverage import AttentionModule, UnsupportedModel, find_attention
 from entformer.hf.heads import SparseHeads, sparse_heads
 from entformer.hf.inputs import example_inputs as made_inputs
@@ -76,8 +77,10 @@ def sparsify(
     if not wanted:
         found = sorted({f"{module.kind} {module.layer}" for module in coverage.modules})
         raise ArgumentError(f"kinds={kinds} and layers={layers} select none of the attention modules: {', '.join(found)}.")
-    before = _outputs(model, inputs)
     own_configs(model)
+    # Its soft-capping is in a model's eager attention; sdpa of older versions of transformers leaves it out.
+    with switched(model, "eager") if any(module.capped for module in coverage.modules) else contextlib.nullcontext():
+        before = _outputs(model, inputs)
     _attach(coverage.modules, wanted, 1.0, learned)
     switch(model)
     if (difference := _difference(before, _outputs(model, inputs))) > TOLERANCE:

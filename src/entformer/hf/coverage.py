@@ -44,6 +44,7 @@ class AttentionModule:
     kind: str  # "encoder", "decoder" (causal self-attention) or "cross"
     layer: int  # counts the modules of a kind in the order of their calls
     num_heads: int
+    capped: bool  # whether its scores are soft-capped
     calls: int = 1
 
 
@@ -101,7 +102,9 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
             coverage.errors.append(f"{type(module).__name__} is not a submodule of the model")
             return
         kind = _kind(name, module, call, keywords["is_causal"])
-        seen[id(module)] = AttentionModule(name, module, kind, counts.get(kind, 0), call.query.shape[1])
+        seen[id(module)] = AttentionModule(
+            name, module, kind, counts.get(kind, 0), call.query.shape[1], call.softcap is not None
+        )
         counts[kind] = counts.get(kind, 0) + 1
 
     def enter(module: nn.Module, _: Any) -> None:

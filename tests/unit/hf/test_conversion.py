@@ -9,8 +9,9 @@ import transformers as t
 from transformers.trainer_pt_utils import get_parameter_names
 
 from entformer import hf
+from entformer.hf.inputs import example_inputs
 
-from .tiny_models import DECODER, tiny
+from .tiny_models import DECODER, OTHERS, tiny
 
 
 def kinds_of(model: t.PreTrainedModel) -> list[tuple[str, int]]:
@@ -25,6 +26,24 @@ def test_kinds_and_layers_select_modules() -> None:
     assert kinds_of(hf.sparsify(tiny("marian"), kinds=("encoder", "decoder"), layers=[1])) == [("encoder", 1), ("decoder", 1)]
     towers = {entry["kind"] for name, entry in hf.sparsify(tiny("clip")).config.entformer["modules"].items() if "text" in name}
     assert towers == {"decoder"}  # causal; the other tower is an encoder
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_further_families_are_converted_and_restored(name: str) -> None:
+    model = tiny(name)
+    inputs = example_inputs(model)
+    with torch.no_grad():
+        expected = next(iter(model(**inputs).values()))
+    hf.sparsify(model, init=1.4)
+    next(iter(model(**inputs).values())).square().mean().backward()
+    for key, parameter in model.named_parameters():
+        if "entmax_norm" in key:
+            assert parameter.grad is not None, key
+            assert torch.isfinite(parameter.grad).all(), key
+            assert (parameter.grad != 0).any(), key
+    hf.densify(model)
+    with torch.no_grad():
+        assert torch.equal(next(iter(model(**inputs).values())), expected)
 
 
 def test_modules_left_out_keep_softmax_through_saving(tmp_path: Path) -> None:

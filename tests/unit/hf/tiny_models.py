@@ -15,6 +15,7 @@ ENCODER = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_
 ENCODER |= {"max_position_embeddings": 64, "pad_token_id": PAD}
 IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": PAD}
 DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 8, **IDS}
+EAGER = {"attn_implementation": "eager"}  # in transformers 5.15 sdpa leaves out soft-capping
 BART = {
     "vocab_size": VOCAB,
     "d_model": 32,
@@ -53,7 +54,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER)),
     "mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**DECODER, sliding_window=4)),
     "gemma2": lambda: t.Gemma2ForCausalLM(
-        t.Gemma2Config(**DECODER, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=5.0)
+        t.Gemma2Config(**DECODER, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=5.0, **EAGER)
     ),
     "gptoss": lambda: t.GptOssForCausalLM(
         t.GptOssConfig(**{**DECODER, "intermediate_size": 32}, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
@@ -77,6 +78,49 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 """Models that are converted."""
 
+NO_HEAD_SIZE = {key: value for key, value in DECODER.items() if key != "head_dim"}
+EXPERTS = {**DECODER, "intermediate_size": 32, "num_experts_per_tok": 1}
+SPEECH = {"vocab_size": 32, "conv_dim": (16, 16), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_conv_pos_embeddings": 4}
+SPEECH |= {key: VISION[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
+LATENT = {"kv_lora_rank": 8, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+LATENT |= {
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**NO_HEAD_SIZE)),
+    "phi": lambda: t.PhiForCausalLM(t.PhiConfig(**NO_HEAD_SIZE)),
+    "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**NO_HEAD_SIZE)),
+    "olmo2": lambda: t.Olmo2ForCausalLM(t.Olmo2Config(**DECODER)),
+    "cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**DECODER)),
+    "stablelm": lambda: t.StableLmForCausalLM(t.StableLmConfig(**DECODER)),
+    "smollm3": lambda: t.SmolLM3ForCausalLM(t.SmolLM3Config(**DECODER)),
+    "granite": lambda: t.GraniteForCausalLM(t.GraniteConfig(**DECODER)),
+    "gemma3": lambda: t.Gemma3ForCausalLM(t.Gemma3TextConfig(**DECODER, sliding_window=4, query_pre_attn_scalar=8)),
+    "mixtral": lambda: t.MixtralForCausalLM(t.MixtralConfig(**EXPERTS, num_local_experts=2)),
+    "llama4": lambda: t.Llama4ForCausalLM(
+        t.Llama4TextConfig(**EXPERTS, intermediate_size_mlp=32, num_local_experts=2, attention_chunk_size=4)
+    ),
+    "deepseek_v3": lambda: t.DeepseekV3ForCausalLM(t.DeepseekV3Config(**{**NO_HEAD_SIZE, "num_key_value_heads": 4}, **LATENT)),
+    "gpt_neox": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**{**ENCODER, **IDS})),
+    "electra": lambda: t.ElectraForMaskedLM(t.ElectraConfig(**ENCODER, embedding_size=16)),
+    "esm": lambda: t.EsmForMaskedLM(t.EsmConfig(**ENCODER, mask_token_id=4, position_embedding_type="rotary")),
+    "mbart": lambda: t.MBartForConditionalGeneration(t.MBartConfig(**BART)),
+    "pegasus": lambda: t.PegasusForConditionalGeneration(t.PegasusConfig(**BART)),
+    "blenderbot": lambda: t.BlenderbotForConditionalGeneration(t.BlenderbotConfig(**BART)),
+    "m2m100": lambda: t.M2M100ForConditionalGeneration(t.M2M100Config(**BART)),
+    "umt5": lambda: t.UMT5ForConditionalGeneration(t.UMT5Config(**T5)),
+    "deit": lambda: t.DeiTForImageClassification(t.DeiTConfig(**VISION)),
+    "dinov2": lambda: t.Dinov2Model(t.Dinov2Config(**VISION)),
+    "wav2vec2": lambda: t.Wav2Vec2Model(t.Wav2Vec2Config(**SPEECH, num_conv_pos_embedding_groups=2)),
+}
+"""Further models that are converted; the tests run them once."""
+
 REFUSED: dict[str, Callable[[], nn.Module]] = {
     "bloom": lambda: t.BloomForCausalLM(t.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4, **IDS)),
     "falcon": lambda: t.FalconForCausalLM(
@@ -99,7 +143,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
 def tiny(name: str) -> Any:
     """Returns a model in evaluation mode; the same weights at every call."""
     torch.manual_seed(0)
-    model = (MODELS | REFUSED)[name]().eval()
+    model = (MODELS | OTHERS | REFUSED)[name]().eval()
     for parameter in model.parameters():
         if (
             parameter.dim() > 1 and parameter.requires_grad and name != "t5"
