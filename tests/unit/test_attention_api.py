@@ -14,9 +14,7 @@ from entformer.errors import ArgumentError, ImplUnavailable
 from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.registry import Impl
 
-
-def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+from .tensors import normal
 
 
 def good() -> dict[str, Any]:

@@ -14,12 +14,10 @@ from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 from entformer.nn.positions import alibi_slopes
 
+from .tensors import random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}
 EMBED, HEADS, BATCH, LENGTH = 16, 4, 2, 9
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def layer(**options: Any) -> MultiheadAttention:

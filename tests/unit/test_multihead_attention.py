@@ -13,12 +13,10 @@ from entformer.nn.masks import convert_masks
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
+from .tensors import RecordTensors, random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the promised agreement with torch; values are of order one, float32
 EMBED, HEADS, BATCH, QUERIES, KEYS = 12, 3, 2, 5, 7
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def boolean(*shape: int, seed: int = 1) -> Tensor:
@@ -270,21 +268,12 @@ def test_nothing_of_size_lq_times_lk_is_made_without_weights() -> None:
     length = 512
     module = MultiheadAttention(8, 1, normalizer="asentmax")
     x = random(length, 1, 8).requires_grad_()
-    sizes: list[int] = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            sizes.extend(t.nbytes for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, Tensor))
-            return result
-
-    with Watch():  # type: ignore[no-untyped-call]
+    with RecordTensors() as without:
         module(x, x, x, need_weights=False, is_causal=True)[0].sum().backward()
-    assert max(sizes) < 4 * length * length // 2
-    sizes.clear()
-    with Watch():  # type: ignore[no-untyped-call]
+    assert max(t.nbytes for t in without.made) < 4 * length * length // 2
+    with RecordTensors() as recorded:
         module(x, x, x, need_weights=True, is_causal=True)
-    assert max(sizes) >= length * length  # and the watch can see one
+    assert max(t.nbytes for t in recorded.made) >= length * length  # and one is seen where it is made
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [

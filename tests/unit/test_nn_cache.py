@@ -11,12 +11,10 @@ from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
+from .tensors import random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the same float32 sums in another order
 EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 37  # longer than the cache's first buffer twice over
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 # ---- the cache alone -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from entformer.nn import positions as encodings
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Rotary, Sinusoidal, alibi_slopes, get_slopes, nape_slopes
 
+from .tensors import random
+
 EMBED, HEADS = 16, 8
 POSITIONS = ["rotary", "alibi", "nape"]
 THREADS, ROUNDS = 8, 250
@@ -25,10 +27,6 @@ THREADS, ROUNDS = 8, 250
 def no_tables() -> None:
     """Each test begins as a new process does."""
     encodings._tables.clear()
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def layer(positions: str) -> MultiheadAttention:

@@ -10,18 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import entformer as ef
 from entformer.kernels import registry as choice
 from entformer.kernels.attention import api, ops
 
+from .tensors import RecordTensors, normal
+
 sdpa = F.scaled_dot_product_attention
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}  # sums of a few products of size 1 to 4 in float32
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def softmax(*args: Any, **how: Any) -> Tensor:
@@ -172,27 +169,13 @@ def test_the_dense_path_warns_once_with_the_reason(kernels: None, monkeypatch: p
         entmax(q, q[:, :, :0], q[:, :, :0])  # nothing to hold in memory
 
 
-class Dtypes(TorchDispatchMode):
-    """Collects the dtypes of what is computed, small tensors apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        found = out if isinstance(out, tuple) else (out,)
-        self.seen |= {t.dtype for t in found if isinstance(t, Tensor) and t.numel() >= 1000}
-        return out
-
-
 def test_other_devices_compute_in_float32() -> None:
     """GPUs have float64 at a small part of their speed; a meta tensor stands for one."""
-    with Dtypes() as dtypes:
+    with RecordTensors() as recorded:
         ef.entmax(torch.empty(10, 100, device="meta"), 1.3)
         q = torch.empty(1, 1, 100, 8, device="meta")
         ef.attention(q, q, q, alpha=1.3)
-    assert torch.float64 not in dtypes.seen
+    assert torch.float64 not in {t.dtype for t in recorded.made if t.numel() >= 1000}
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
 
+from .tensors import random
+
 WIDTH, HEADS, BATCH, LENGTH = 16, 4, 3, 7
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
 pytestmark = [
@@ -19,10 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.jit"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def padding() -> Tensor:

@@ -13,9 +13,7 @@ from entformer.nn.layers import EncoderLayer
 from entformer.nn.normalizer_functions import TopK
 from entformer.nn.positions import Rotary
 
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+from .tensors import normal
 
 
 # ---- torch.func -------------------------------------------------------------------------------------------------------------
