@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
