@@ -80,6 +80,12 @@ def test_from_text_to_a_generated_paragraph(tmp_path: Path, entformer: Entformer
     assert run("generate", out, "--prompt", "the cat", "--tokens", 5, "--temperature", 0).startswith("the cat")
     texts = [json.loads(line) for line in run("generate", out, "--prompt", "a", "--samples", 2, "--json").splitlines()]
     assert len(texts) == 2
+    lengths = tmp_path / "lengths"
+    options = ("--text", tmp_path / "a.txt", "--longest", 4, "--windows", 2, "--out", lengths, "--json")
+    (found,) = json.loads(run("longctx", "lm", out, *options))
+    assert list(found["perplexity"]) == list(found["needle"]) == ["16", "32", "64"]
+    assert all(0.0 < value < 1000.0 for value in found["perplexity"].values())
+    assert {path.name for path in lengths.iterdir()} == {"results.json", "table.md", "curves.png"}
     assert run("average", out, "--last", 2)
     assert is_language_model(out)
     assert load_language_model(out, "averaged").context == 16

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -9,6 +10,11 @@ from rich.console import Console
 from entformer.cli.output import progress_bar
 from entformer.cli.translate import describe_weights
 from entformer.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from entformer.checkpoint.language_model import LoadedLM
 
 
 def score_language_model(
@@ -25,35 +31,17 @@ def score_language_model(
 ) -> None:
     """Prints how well a run predicts the test text of its data, or a file."""
     from entformer import __version__
-    from entformer.checkpoint.folder import RunFolder
     from entformer.checkpoint.language_model import load_language_model
-    from entformer.data.text import PreparedText
     from entformer.tasks.language_modeling import score_text
-    from entformer.text.lines import open_file
-    from entformer.text.tokenizer import BOS
-    from entformer.training.lm_recipe import LMRecipe
-    from entformer.training.recipe_file import saved_recipe
 
     loaded = load_language_model(run, checkpoint, device=device)
     context = loaded.context if context is None else context
     stride = max(1, context // 2) if stride is None else stride
     if stride > context:
         raise ArgumentError(f"--stride {stride} is larger than the context of {context}: tokens would be skipped.")
-    if test is not None:
-        if test_set is not None or data is not None:
-            raise ArgumentError("--test names a file; remove --test-set and --data.")
-        with open_file(Path(test)) as file:
-            tokens = [BOS, *loaded.tokenizer.encode(file.read().decode("utf-8-sig", "replace"))]
-        name, ids, size = test, np.array(tokens), len(loaded.tokenizer.decode(tokens).encode())
-    else:
-        recipe = saved_recipe(RunFolder(run).recipe, LMRecipe)
-        own = None if recipe is None else recipe.data.prepared
-        text = PreparedText.open(data or own or RunFolder(run).prepared)
-        if text.tokenizer.fingerprint != loaded.tokenizer.fingerprint:
-            raise DataError(f"{text.folder} has another tokenizer than {run}; score the file itself with --test FILE.")
-        split = test_set or ("test" if "test" in text.splits else "valid")
-        ids = text.ids(split)
-        name, size = f"{split} text of {text.folder}", text.splits[split]["bytes"]
+    if test is not None and (test_set is not None or data is not None):
+        raise ArgumentError("--test names a file; remove --test-set and --data.")
+    name, ids, size = text_to_score(run, loaded, data=data, split=test_set, file=None if test is None else Path(test))
     with progress_bar(Console(stderr=True, highlight=False, soft_wrap=True)) as show:
         found = score_text(loaded.model, ids, context, stride, progress=lambda done, total: show("scoring", done, total))
     if found is None:
@@ -80,3 +68,27 @@ def score_language_model(
     print(f"{run}, {describe_weights(run, checkpoint, loaded.step)}, on {name}: {found.tokens:,} tokens, {size:,} bytes")
     print(f"perplexity {found.perplexity:.2f}  bits per byte {bits:.4f}  accuracy {100 * found.accuracy:.1f}%")
     print(f"  {signature}")
+
+
+def text_to_score(
+    run: Path, loaded: "LoadedLM", *, data: Path | None, split: str | None, file: Path | None
+) -> "tuple[str, NDArray[Any], int]":
+    """Returns the name, the ids and the bytes of a file, or of a split of prepared text: of `data`, or of the run's own."""
+    from entformer.checkpoint.folder import RunFolder
+    from entformer.data.text import PreparedText
+    from entformer.text.lines import open_file
+    from entformer.text.tokenizer import BOS
+    from entformer.training.lm_recipe import LMRecipe
+    from entformer.training.recipe_file import saved_recipe
+
+    if file is not None:
+        with open_file(file) as stream:
+            tokens = [BOS, *loaded.tokenizer.encode(stream.read().decode("utf-8-sig", "replace"))]
+        return str(file), np.array(tokens), len(loaded.tokenizer.decode(tokens).encode())
+    recipe = saved_recipe(RunFolder(run).recipe, LMRecipe)
+    own = None if recipe is None else recipe.data.prepared
+    text = PreparedText.open(data or own or RunFolder(run).prepared)
+    if text.tokenizer.fingerprint != loaded.tokenizer.fingerprint:
+        raise DataError(f"{text.folder} has another tokenizer than {run}; give the file itself.")
+    split = split or ("test" if "test" in text.splits else "valid")
+    return f"{split} text of {text.folder}", text.ids(split), text.splits[split]["bytes"]
