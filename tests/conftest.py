@@ -1,8 +1,11 @@
-"""Fixtures for all tests: implementations, instruction sets, poisoned memory, a small run. Needs torch and numpy only."""
+"""Fixtures for all tests: implementations, instruction sets, poisoned memory, runs, a demo. Needs torch and numpy only."""
 
 import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,16 +14,21 @@ import torch
 from entformer.kernels import native
 
 if TYPE_CHECKING:
-    from entformer.checkpoint import LoadedRun
+    from entformer.checkpoint import LoadedRun, RunFolder
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
+WORDS = ("<unk>", "the", "cat", "dog", "sat", "on", "mat", "and")  # of a tiny Hugging Face model
 FILL_WITH_NANS = 0x100  # glibc writes the complement of the low byte: 0xff..., which is NaN in every floating-point type
 
 
 @pytest.fixture(scope="session", autouse=True)
 def fresh_compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Uses an empty cache: torch.compile would reuse programs across processes and versions of our operators."""
+    """Uses an empty cache: torch.compile would reuse programs across processes and versions of our operators.
+
+    It compiles in this process, without trying out instruction sets: a pool of processes costs more than it gains here.
+    """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+    os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 
 def _need_kernels() -> None:
@@ -98,6 +106,30 @@ def threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A quick demo, run once for all test workers: its directory, whose name is not a plain word, and what it printed."""
+    import fcntl
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    directory, printed = shared / "demo" / "a: directory", shared / "demo.txt"
+    with open(shared / "demo.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not printed.exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "entformer.cli.main", "demo", "--quick", "--out", str(directory)],
+                env={**os.environ, "PYTHONPATH": str(Path(native.__file__).parents[2]), "COLUMNS": "100"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            printed.write_text(done.stdout, encoding="utf-8")
+    return directory, printed.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
 def make_run() -> "Callable[..., LoadedRun]":
     """Makes runs of untrained models with large projections, so that another alpha soon gives another translation."""
     from entformer.checkpoint import LoadedRun
@@ -124,5 +156,47 @@ def make_run() -> "Callable[..., LoadedRun]":
             info={"tokenized": False, "lowercase": False, **(info or {})},
             step=7,
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def save_run() -> "Callable[[LoadedRun, Path], RunFolder]":
+    """Writes a run directory as training does: all that `load_run` reads, with one checkpoint, the best."""
+    from entformer.checkpoint import RunFolder, model_info, save_weights
+    from entformer.files import write_json
+
+    def save(run: "LoadedRun", path: Path) -> RunFolder:
+        folder = RunFolder(path)
+        folder.create()
+        facts: Any = {"source_language": "en", "target_language": "de", **run.info, "data_fingerprint": "0"}
+        write_json(folder.model, model_info(run.model.config, run.subwords, **facts))
+        run.subwords.save(folder.subwords)
+
+        def write(where: Path) -> None:
+            save_weights(where / "model.safetensors", run.model)
+            save_weights(where / "state.safetensors", torch.nn.Linear(1, 1))
+
+        folder.set_pointer("best", folder.save(run.step, write, {"step": run.step}))
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> Callable[..., tuple[Any, Any]]:
+    """Makes a converted Hugging Face decoder over eight words, and its tokenizer."""
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    from entformer import hf
+
+    def make(layers: int = 2) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        words = {word: number for number, word in enumerate(WORDS)}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": layers, "num_attention_heads": 4}
+        config = transformers.LlamaConfig(vocab_size=len(words), num_key_value_heads=2, eos_token_id=None, **sizes)
+        model = hf.sparsify(transformers.LlamaForCausalLM(config), alpha=1.5)
+        return model, transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>")
 
     return make

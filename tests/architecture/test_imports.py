@@ -27,23 +27,6 @@ def test_first_use_is_light() -> None:
     assert loaded & HEAVY == set()
 
 
-HELP = """
-from entformer.cli.main import main
-for arguments in (["--help"], ["--version"], ["demo", "--help"], ["doctor", "--help"], ["bench", "rows", "-h"]):
-    sys.argv = ["entformer", *arguments]
-    try:
-        main()
-    except SystemExit:
-        pass
-"""
-
-
-def test_help_does_not_import_torch() -> None:
-    loaded = modules_after(HELP)
-    assert "typer" in loaded
-    assert loaded & {"torch", "numpy", "matplotlib"} == set()
-
-
 def test_hugging_face_names_the_extra_to_install() -> None:
     code = """
 import sys

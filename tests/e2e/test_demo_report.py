@@ -1,8 +1,6 @@
 """The report that `entformer demo` ends with, made by the demo itself and opened in a real browser."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,8 @@ QUERY = 3
 
 
 @pytest.mark.slow
-def test_the_report_of_the_demo(browser: Browser, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "entformer.cli.main", "demo", "--quick", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    path = tmp_path / "out" / "report.html"
-    assert path.as_uri() in done.stdout  # ready to be clicked
+def test_the_report_of_the_demo(browser: Browser, demo: tuple[Path, str]) -> None:
+    path = demo[0] / "report.html"
     runs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["runs"]
     learned = runs[1]
     for page in open_page(browser, path):

@@ -21,7 +21,7 @@ EXAMPLE = "two dogs play"
 class Server:
     """An explorer on a free port of this machine."""
 
-    def __init__(self, run: LoadedRun, **options: Any) -> None:
+    def __init__(self, run: LoadedRun | tuple[Any, Any], **options: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
         app = create_app(run, name="small <b>run</b>", max_tokens=40, timeout=900.0, **options)
@@ -263,4 +263,17 @@ def test_heads_without_an_alpha_say_so(browser: Browser, make_run: Callable[...,
         page.click('[data-all="2"]')  # changes the heads that can be
         expect(page.locator(".change")).to_have_count(2)
         wait_until_idle(page)
+    server.stop()
+
+
+def test_a_text_is_continued_and_an_alpha_changed(browser: Browser, tiny_llama: Callable[..., tuple[Any, Any]]) -> None:
+    """With a Hugging Face decoder."""
+    server = Server(tiny_llama(layers=1), examples=["the cat sat on the"])
+    for page in open_page(browser, server, text=""):
+        expect(page.locator("#go")).to_have_text("Continue")
+        expect(page.locator(".candidate").first).to_be_visible()
+        expect(page.locator(".next-token li").first).to_be_visible()
+        expect(page.locator('#grid [data-key="decoder.0.1"]')).to_be_visible()
+        page.click('.presets button[data-alpha="1"]')
+        expect(page.locator('[data-side="changed"].outcome')).to_be_visible()
     server.stop()

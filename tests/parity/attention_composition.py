@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def entmax_rows(s: Tensor, seen: Tensor, alpha: Tensor) -> Tensor:
+def entmax(s: Tensor, seen: Tensor, alpha: Tensor) -> Tensor:
     """alpha-entmax of every row over its `seen` entries: bisection, then one recorded Newton step with the right derivatives.
 
     Rows that see nothing are zero; alpha (..., 1, 1) is above 1.
@@ -96,6 +96,6 @@ def composition(q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any], alpha: Ten
             terms = torch.where(seen, (torch.where(seen, s, 0.0) - top).exp(), 0.0)
             weights = terms / terms.sum(-1, keepdim=True).clamp(min=1e-300)
         else:
-            weights = entmax_rows(s, seen, alpha[..., None, None])
+            weights = entmax(s, seen, alpha[..., None, None])
         weights = weights[..., :keys]
     return weights @ v, weights

@@ -132,6 +132,12 @@ def test_every_feature(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(problem(), how | packed | {"alpha": torch.tensor([1.25, 1.75])})
 
 
+def test_sigmoid_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 16, 32)
+    how = {name: value for name, value in FEATURES["all at once"].items() if name != "sinks"}
+    check(problem(), how | {"normalizer": "sigmoid", "sigmoid_bias": -1.0})
+
+
 @pytest.mark.parametrize("alphas", [(1.0, 1.0001), (1.25, 1.5), (1.75, 2.0), (2.5, 3.0)], ids=str)
 def test_every_alpha(alphas: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
     use_blocks(monkeypatch, 16, 32)
@@ -141,7 +147,14 @@ def test_every_alpha(alphas: tuple[float, float], monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     "how",
-    [{"alpha": 1.5}, {"alpha": 2.0}, {"normalizer": "softmax"}, {"normalizer": "rela"}, {"alpha": 1.3}],
+    [
+        {"alpha": 1.5},
+        {"alpha": 2.0},
+        {"normalizer": "softmax"},
+        {"normalizer": "rela"},
+        {"normalizer": "sigmoid"},
+        {"alpha": 1.3},
+    ],
     ids=lambda how: "-".join(map(str, how.values())),
 )
 def test_an_alpha_that_the_host_knows(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +194,9 @@ def test_per_batch_alphas_and_strided_inputs(monkeypatch: pytest.MonkeyPatch) ->
     check(tensors, {"alpha": torch.tensor([[1.2, 1.5], [1.9, 1.0]])})
 
 
-@pytest.mark.parametrize("how", [{"alpha": 1.5}, {"alpha": torch.tensor([1.2, 1.8])}, {"normalizer": "rela"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{"alpha": 1.5}, {"alpha": torch.tensor([1.2, 1.8])}, {"normalizer": "rela"}, {"normalizer": "sigmoid"}], ids=str
+)
 def test_statistics_and_support(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     use_blocks(monkeypatch, 32, 16)
     tensors = problem((9, 33))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from entformer.bench import gpu_cost
-from entformer.bench.compile_gpu import HOT, TARGETS, Resources, manifest, occupancy, table
+from entformer.bench.compile_gpu import TARGETS, Resources, manifest, occupancy, table
+from entformer.bench.gpu_variants import HOT
 from entformer.errors import ImplUnavailable
 from entformer.kernels import triton_host
 

@@ -298,8 +298,7 @@ def test_starting_values() -> None:
     assert 0.7 < scores.std().item() < 1.4  # so the first loss is near ln V
 
 
-@pytest.mark.parametrize("name", ["softmax", "entmax", "rela"])
-def test_forward_compiles(name: str, kernels: None) -> None:
-    model = model_of(AttentionConfig(normalizer=name))
+def test_forward_compiles(kernels: None) -> None:
+    model = model_of(AttentionConfig(normalizer="entmax"))
     compiled = torch.compile(model, backend="eager")
     torch.testing.assert_close(compiled(BATCH.source, BATCH.target), model(BATCH.source, BATCH.target), **CLOSE)

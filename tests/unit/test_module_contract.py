@@ -83,20 +83,17 @@ def function_case(function: Callable[[Tensor], Tensor], *names: str) -> Case:
     return Case(nn.Identity, lambda _, x: function(x), names)
 
 
-def mapping_case(name: str, **options: Any) -> Case:
-    return Case(lambda: getattr(ef, name)(**options), lambda module, x: module(x), (name,))
+def mapping_case(name: str, *functions: str) -> Case:
+    """A module that does nothing but call the functions of that name."""
+    return Case(lambda: getattr(ef, name)(), lambda module, x: module(x), (name, *functions))
 
 
-def loss_case(name: str, **options: Any) -> Case:
+def loss_case(name: str, function: str) -> Case:
     return Case(
-        lambda: getattr(ef, name)(reduction="sum", **options),
+        lambda: getattr(ef, name)(reduction="sum"),
         lambda module, x: module(x.flatten(0, 1), ids_of(x).flatten() % WIDTH),
-        (name,),
+        (name, function),
     )
-
-
-def loss_function_case(name: str) -> Case:
-    return function_case(lambda x: getattr(ef, name)(x.flatten(0, 1), ids_of(x).flatten() % WIDTH), name)
 
 
 def layer(**options: Any) -> Any:
@@ -144,33 +141,22 @@ CASES: dict[str, Case] = {
         lambda: ef.ASEntmaxScaling(WIDTH, HEADS, init="paper"), lambda module, x: module(x, lengths_of(x)), ("ASEntmaxScaling",)
     ),
     **{f.__name__: Case(f, lambda module, x: module(scores_of(x)), ()) for f in (TopK, AdaptiveTemperature, Sigmoid, ReluN)},
-    **{
-        name: mapping_case(name)
-        for name in ("Sparsemax", "Entmax15", "SparsemaxBisect", "Entmax", "EntmaxBisect", "NormmaxBisect", "BudgetBisect")
-    },
-    **{
-        name: loss_case(name)
-        for name in (
-            "EntmaxLoss",
-            "Entmax15Loss",
-            "EntmaxBisectLoss",
-            "SparsemaxLoss",
-            "SparsemaxBisectLoss",
-            "NormmaxBisectLoss",
-        )
-    },
-    **{
-        name: loss_function_case(name)
-        for name in ("entmax_loss", "entmax15_loss", "entmax_bisect_loss", "sparsemax_loss", "sparsemax_bisect_loss")
-    },
-    "normmax_bisect_loss": loss_function_case("normmax_bisect_loss"),
+    "Sparsemax": mapping_case("Sparsemax", "sparsemax"),
+    "SparsemaxBisect": mapping_case("SparsemaxBisect", "sparsemax_bisect"),
+    "Entmax": mapping_case("Entmax"),
+    "Entmax15": mapping_case("Entmax15", "entmax15", "entmax_support"),
+    "EntmaxBisect": mapping_case("EntmaxBisect", "entmax_bisect"),
+    "NormmaxBisect": mapping_case("NormmaxBisect", "normmax_bisect"),
+    "BudgetBisect": mapping_case("BudgetBisect", "budget_bisect"),
+    "EntmaxLoss": loss_case("EntmaxLoss", "entmax_loss"),
+    "Entmax15Loss": loss_case("Entmax15Loss", "entmax15_loss"),
+    "EntmaxBisectLoss": loss_case("EntmaxBisectLoss", "entmax_bisect_loss"),
+    "SparsemaxLoss": loss_case("SparsemaxLoss", "sparsemax_loss"),
+    "SparsemaxBisectLoss": loss_case("SparsemaxBisectLoss", "sparsemax_bisect_loss"),
+    "NormmaxBisectLoss": loss_case("NormmaxBisectLoss", "normmax_bisect_loss"),
     "attention": function_case(lambda x: ef.attention(heads_of(x), heads_of(x), heads_of(x), is_causal=True), "attention"),
-    "entmax": function_case(lambda x: ef.entmax(x, 1.3), "entmax", "entmax_bisect"),
-    "entmax15": function_case(lambda x: ef.entmax15(x), "entmax15", "entmax_support"),
-    "sparsemax": function_case(lambda x: ef.sparsemax(x), "sparsemax", "sparsemax_bisect"),
+    "entmax": function_case(lambda x: ef.entmax(x, 1.3), "entmax"),
     "log_entmax": function_case(lambda x: ef.log_entmax(x, 1.0), "log_entmax"),
-    "normmax_bisect": function_case(lambda x: ef.normmax_bisect(x), "normmax_bisect"),
-    "budget_bisect": function_case(lambda x: ef.budget_bisect(x, 2.0), "budget_bisect"),
 }
 NO_MODULES = {
     "__version__",

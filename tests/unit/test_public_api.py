@@ -245,15 +245,6 @@ def test_a_meta_tensor_gives_shapes_without_a_warning() -> None:
     assert torch.autograd.grad(weights.sum(), x)[0].shape == (2, 3)
 
 
-@pytest.mark.parametrize("device", ["cuda", "xpu", "cpu"])
-def test_plain_arithmetic_is_float32_unless_float64_is_meant(device: str) -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        assert choice.dense_dtype(dtype, device, exact=False) == torch.float32
-        assert choice.dense_dtype(dtype, device, exact=True) == torch.float64
-    assert choice.dense_dtype(torch.float64, device, exact=False) == torch.float64
-    assert choice.dense_dtype(torch.float64, "mps", exact=True) == torch.float32  # which has no other
-
-
 @pytest.mark.parametrize("alpha", [1.0, 1.1, 1.5, 2.0, 3.0])
 def test_the_reference_is_accurate_in_float32(alpha: float) -> None:
     """As a GPU without kernels computes it."""

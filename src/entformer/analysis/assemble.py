@@ -74,7 +74,9 @@ def _data_page(template: str, styles: Sequence[str], scripts: Sequence[str], dat
 
 
 def fill_page(template: str, parts: Mapping[str, str]) -> str:
-    """Fills in a template that begins with the head of all pages."""
-    whole = template.replace("{{ head }}", page_file("head.html").rstrip(), 1)
+    """Fills in a template that begins with the head of all pages, and may end as those with data do."""
+    whole = template
+    for name in ("head", "end"):
+        whole = whole.replace(f"{{{{ {name} }}}}", page_file(f"{name}.html").rstrip(), 1)
     # One pass: a part that contains "{{ script }}" is not filled in again.
     return encodable(re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], whole))

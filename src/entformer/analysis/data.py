@@ -89,20 +89,48 @@ def report_data(
         report, shown = _report_run(run, examples, shared.get(run.text_key, []), len(runs), progress)
         shared.setdefault(run.text_key, shown)
         reports.append(report)
+    return make_report(reports, title)
+
+
+def make_report(runs: Sequence[dict[str, Any]], title: str | None) -> dict[str, Any]:
+    """Returns ReportData with these runs."""
     found: dict[str, Any] = plain(
         {
             "version": VERSION,
-            "title": title or f"Attention heads of {', '.join(run.name for run in runs)}",
+            "title": title or f"Attention heads of {', '.join(run['name'] for run in runs)}",
             "created": datetime.date.today().isoformat(),
             "entformer": __version__,
             "measures": {
                 level: [measure.to_dict() for measure in measures]
                 for level, measures in (("heads", HEAD_MEASURES), ("layers", LAYER_MEASURES))
             },
-            "runs": reports,
+            "runs": runs,
         }
     )
     return found
+
+
+def describe_table(table: HeadTable, views: Sequence[SentenceView], data_name: str) -> dict[str, Any]:
+    """Returns the parts of a run's report that follow from its measures and the sentences shown."""
+    indices = {view.example.id: index for index, view in enumerate(views)}
+    return {
+        "normalizers": table.normalizers,
+        "data": {
+            "sentences": table.sentences,
+            "source_tokens": table.source_tokens,
+            "target_tokens": table.target_tokens,
+            "name": data_name,
+        },
+        "positional_heads": [asdict(own) for own in positional_heads(table)],
+        "heads": [_head(row, views) for row in table],
+        "layers": [layer.to_dict() for layer in table.layers],
+        "roles": [asdict(ranking) for ranking in rank_heads(table)],
+        "varied": [
+            {**asdict(pair), "sparse": indices[pair.sparse], "dense": indices[pair.dense]}
+            for pair in table.varied
+            if pair.sparse in indices and pair.dense in indices
+        ],
+    }
 
 
 def _report_run(
@@ -133,33 +161,25 @@ def _report_run(
     )
     chosen = _shown(table, run.store, shared, examples)
     views = [view_sentence(loaded.model, example, loaded.subwords, markers) for example in chosen]
-    indices = {example.id: index for index, example in enumerate(chosen)}
+    texts = [
+        {
+            "id": int(run.numbers[example.id]),
+            "source_text": loaded.subwords.decode(example.source),
+            "target_text": loaded.subwords.decode(example.target),
+        }
+        for example in chosen
+    ]
     report = {
         "name": run.name,
         "languages": list(languages),
-        "normalizers": table.normalizers,
         "settings": settings_of(run.folder),
         "scores": [*run.scores, *validation_scores(run.folder, metrics, loaded.step, run.which)],
-        "data": {
-            "sentences": table.sentences,
-            "source_tokens": table.source_tokens,
-            "target_tokens": table.target_tokens,
-            "name": run.data_name,
-        },
         "step": loaded.step,
         **learned_alphas_of(run.folder, loaded.model.config, alphas, loaded.step),
-        "positional_heads": [asdict(own) for own in positional_heads(table)],
-        "heads": [_head(row, views) for row in table],
-        "layers": [layer.to_dict() for layer in table.layers],
-        "roles": [asdict(ranking) for ranking in rank_heads(table)],
+        **describe_table(table, views, run.data_name),
         "alignment": None if scores is None else _alignment_report(scores),
         "contrast": _contrast(loaded, chosen, markers[0]),
-        "varied": [
-            {**asdict(pair), "sparse": indices[pair.sparse], "dense": indices[pair.dense]}
-            for pair in table.varied
-            if pair.sparse in indices and pair.dense in indices
-        ],
-        "sentences": _sentences(run, views, runs),
+        "sentences": store_sentences(views, texts, runs),
     }
     return report, [example.id for example in table.examples]
 
@@ -206,29 +226,32 @@ def _head(row: HeadRow, views: Sequence[SentenceView]) -> dict[str, Any]:
 
 def _best_sentences(key: str, measure: str, views: Sequence[SentenceView]) -> list[int]:
     """Returns the indices of the sentences in which a measure of the head is highest."""
-    scored = [(score, index) for index, view in enumerate(views) if (score := view.measures[key].get(measure)) is not None]
+    scored = [
+        (score, index) for index, view in enumerate(views) if (score := view.measures.get(key, {}).get(measure)) is not None
+    ]
     return [index for _, index in sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:ROLE_EXAMPLES]]
 
 
-def _sentences(run: RunToReport, views: Sequence[SentenceView], runs: int) -> list[dict[str, Any]]:
-    """Returns all sentences, within the budget of `budget.py` for a report of so many runs."""
-    subwords = run.loaded.subwords
+def store_sentences(views: Sequence[SentenceView], texts: Sequence[dict[str, Any]], runs: int = 1) -> list[dict[str, Any]]:
+    """Returns all sentences with their texts, within the budget of `budget.py` for a report of so many runs."""
     held = allocate_budget(views, budget.MOST_WEIGHTS // runs, budget.MOST_SCORES // runs)
     return [
         {
-            "id": int(run.numbers[view.example.id]),
-            "source_text": subwords.decode(view.example.source),
-            "target_text": subwords.decode(view.example.target),
+            **text,
             "source": list(view.source),
             "target": list(view.target),
             "why": view.example.why,
             "heads": {
-                key: {**packed_rows(rows), "cut": cut, "scores": packed_scores(view.scores[key]) if own.scores else None}
+                key: {
+                    **packed_rows(rows),
+                    "cut": cut,
+                    "scores": packed_scores(view.scores[key]) if own.scores and key in view.scores else None,
+                }
                 for key, (rows, cut) in own.heads.items()
             },
             "omitted": own.omitted,
         }
-        for view, own in zip(views, held, strict=True)
+        for view, text, own in zip(views, texts, held, strict=True)
     ]
 
 

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from entformer.analysis.rows import Ints, LayerRows
 from entformer.analysis.table import HeadTable
+from entformer.decoding.attention_record import rows_per_head
+from entformer.decoding.records import SparseRows
 from entformer.errors import ArgumentError
 from entformer.hf.configs import switched
 from entformer.hf.coverage import UnsupportedModel, find_attention
 from entformer.hf.function import Call, listening
 from entformer.hf.heads import sparse_heads
 from entformer.hf.texts import model_inputs
-from entformer.kernels.attention.api import Attention
+from entformer.kernels.attention.api import Attention, Support
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +34,18 @@ class LayerTrace:
     call: Call
     result: Attention
 
-    def rows(self, tokens: Sequence[int] | None = None) -> LayerRows:
-        """Returns the weights in the form that measures take; `tokens` of self-attention."""
+    @property
+    def support(self) -> Support:
+        """The nonzero weights."""
         if self.result.support is None:
             raise ArgumentError("the support was not computed.")
+        return self.result.support
+
+    def rows(self, tokens: Sequence[int] | None = None) -> LayerRows:
+        """Returns the weights in the form that measures take; `tokens` of self-attention."""
         heads, queries = self.call.query.shape[1:3]
         keys = self.call.key.shape[2]
-        crow, col, weight = (part.cpu().numpy() for part in self.result.support)
+        crow, col, weight = (part.cpu().numpy() for part in self.support)
         sizes = np.array([queries]), np.array([keys])
         fits = tokens is not None and self.attn_type != "cross" and len(tokens) == queries == keys
         ids: Ints | None = np.array([tokens], np.int64) if fits else None
@@ -47,6 +54,10 @@ class LayerTrace:
         return LayerRows.from_support(
             self.attn_type, self.layer, support, heads, queries, keys, *sizes, causal=causal, tokens=ids
         )
+
+    def rows_per_head(self) -> list[SparseRows]:
+        """Returns the sparse weights of each head."""
+        return rows_per_head(self.support, self.call.query.shape[2], self.call.key.shape[2])
 
 
 class Tracer:

@@ -67,7 +67,8 @@ def view_sentence(
     measures: dict[str, dict[str, float]] = {}
 
     def hook(attn_type: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
-        heads.update((f"{attn_type}.{layer}.{key.head}", rows) for key, rows in rows_per_head(attn_type, layer, trace))
+        own_rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
+        heads.update((f"{attn_type}.{layer}.{head}", own) for head, own in enumerate(own_rows))
         if max(sizes) <= LONGEST_WITH_SCORES:
             terms = ScoreTerms(trace.masks, module.slopes, trace.causal, trace.offset)
             for head, own in enumerate(masked_scores(trace.query, trace.key, terms)[0][0].float().cpu().numpy()):

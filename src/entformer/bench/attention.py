@@ -201,7 +201,7 @@ def implementation(name: str, inputs: Inputs) -> tuple[Callable[[], Tensor], lis
         normalize = entmax_package()["1.5"]
         scale = 1.0 / math.sqrt(inputs.q.shape[-1])
         return lambda: torch.matmul(normalize(inputs.q @ inputs.k.transpose(-1, -2) * scale, None), inputs.v), []
-    options = _options(name, inputs.q.shape[1])
+    options = _options(name, inputs.q)
     parameters = [value for key, value in options.items() if key == "alpha" and isinstance(value, Tensor)]
     return lambda: _attend(inputs, options, return_stats=False).output, parameters
 
@@ -210,18 +210,19 @@ def density(name: str, inputs: Inputs) -> float:
     """Returns the fraction of allowed weights that are not zero, counted by the kernel."""
     if name == BASELINE:
         return 1.0
-    options = _options("1.5" if name == PACKAGE else name, inputs.q.shape[1])
+    options = _options("1.5" if name == PACKAGE else name, inputs.q)
     with torch.no_grad():
         stats = _attend(inputs, options, return_stats=True).stats
     return math.nan if stats is None else float(stats.support_size.sum()) / inputs.num_allowed
 
 
-def _options(name: str, heads: int) -> dict[str, Any]:
+def _options(name: str, q: Tensor) -> dict[str, Any]:
     """Returns the arguments of `attention`; "NAME nape" adds ALiBi with NAPE's slopes to half of the heads."""
+    heads = q.shape[1]
     if name.endswith(" nape"):
-        return _options(name.removesuffix(" nape"), heads) | {"alibi_slopes": nape_slopes(heads)}
+        return _options(name.removesuffix(" nape"), q) | {"alibi_slopes": nape_slopes(heads)}
     if name == "learned":
-        return {"alpha": torch.full((heads,), 1.49, requires_grad=True)}
+        return {"alpha": torch.full((heads,), 1.49, device=q.device, requires_grad=True)}
     if name == "learned spread":
         return {"alpha": (1.0 + torch.sigmoid(torch.linspace(-1.5, 1.5, heads))).requires_grad_()}
     return {"normalizer": name} if name in ("rela", "softmax") else {"alpha": float(name)}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from entformer.bench.gpu_variants import HOT, Variant, source
 from entformer.errors import ImplUnavailable
 
 
@@ -37,19 +38,6 @@ TARGETS = {
 FEWEST_REGISTERS = 32  # a compiler that gave up leaves this many and spills the rest
 
 
-class Variant(NamedTuple):
-    """One kernel with its constants."""
-
-    kernel: str
-    mode: str
-    head_size: int
-    dtype: str
-    features: tuple[str, ...] = ("causal",)
-
-    def __str__(self) -> str:
-        return " ".join([self.kernel, self.mode, f"D={self.head_size}", self.dtype, *self.features])
-
-
 class Resources(NamedTuple):
     """What one variant occupies on one target."""
 
@@ -60,23 +48,6 @@ class Resources(NamedTuple):
     shared: int
     occupancy: float
     failure: str | None
-
-
-ATTENTION = ("scout", "solve", "output", "back_q", "back_kv")
-HOT = tuple(Variant(k, m, d, "bf16") for k in ATTENTION for m in ("entmax15", "entmax") for d in (64, 128))
-ROWS = tuple(Variant(kernel, "entmax", n, "fp32", ()) for kernel in ("weights", "gradients") for n in (128, 4096))
-FULL = (
-    *HOT,
-    *ROWS,
-    *(Variant(k, m, 64, "bf16") for k in ATTENTION for m in ("sparsemax", "softmax", "relu")),
-    *(Variant(k, "entmax", d, "fp16") for k in ATTENTION for d in (16, 32, 256)),
-    *(Variant(k, "entmax", 64, "fp32") for k in ATTENTION),
-    *(
-        Variant(k, "entmax", 64, "bf16", (f,))
-        for k in ATTENTION
-        for f in ("masks", "dropout", "window", "bias", "sinks", "packed")
-    ),
-)
 
 
 def occupancy(target: Target, warps: int, registers: int, shared: int) -> float:
@@ -114,16 +85,11 @@ def _compiled(variant: Variant, name: str) -> Resources:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from entformer.kernels.attention.triton import signatures
-
     target = TARGETS[name]
-    kernel, arguments, options = signatures.signature(
-        variant.kernel, variant.mode, variant.head_size, variant.dtype, variant.features, target.backend
-    )
-    types, constants, attributes = signatures.flattened(kernel, arguments)
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attributes)
+    kernel, types, constants, attributes, options = source(variant, target.backend)
+    tree = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attributes)
     try:
-        compiled = triton.compile(source, target=GPUTarget(target.backend, target.arch, target.lanes), options=options)
+        compiled = triton.compile(tree, target=GPUTarget(target.backend, target.arch, target.lanes), options=options)
     except RuntimeError as err:
         return Resources(variant, name, 0, 0, 0, 0.0, f"does not compile: {str(err).splitlines()[0]}")
     shared = int(compiled.metadata.shared)

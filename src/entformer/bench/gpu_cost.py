@@ -1,4 +1,4 @@
-"""The cost model of attention on GPUs: products per pass, bytes, and predicted times relative to FlashAttention.
+"""The cost model of attention on GPUs: products per pass, and predicted times relative to FlashAttention.
 
 The unit is one product over all allowed pairs: 2 L^2 d flops per head, half of it if causal. `held` is the fraction of blocks
 with support, `live` the fraction left by the scout, `steps` the passes of the solver. Counts are exact, and a test compares
@@ -21,17 +21,6 @@ def forward_products(dense: float, live: float, held: float, steps: float) -> fl
 def backward_products(held: float, size: int) -> float:
     """dQ: scores, dP, sum w k and sum dS k (wide heads: scores and dP twice, and one sum); dK and dV: four."""
     return held * (8.0 if size <= WIDE else 9.0)
-
-
-def bytes_read(length: int, size: int, block: int, dense: float, live: float, held: float, steps: float) -> float:
-    """Of keys and values in the forward pass of one head, 2 bytes an element; most of it comes from the L2 cache."""
-    per_pass = 2.0 * length * size * length / block
-    return per_pass * (dense + steps * live + live + held)
-
-
-def bytes_saved(length: int, block_queries: int, block_keys: int) -> float:
-    """For backward, per head: row_max and threshold, 12 bytes a row, and a byte per pair of blocks."""
-    return 12.0 * length + length / block_queries * (length / block_keys)
 
 
 def relative_time(held: float, *, steps: float = 2.0, live_ratio: float = LIVE, size: int = 64) -> float:

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -101,7 +101,8 @@ def compile_gpu(
 
     Exits with code 1 if a variant exceeds the limits of a target or a hot one spills. Takes minutes; Triton caches its results.
     """
-    from entformer.bench.compile_gpu import FULL, HOT, ROWS, TARGETS, manifest, table
+    from entformer.bench.compile_gpu import TARGETS, manifest, table
+    from entformer.bench.gpu_variants import FULL, HOT, ROWS
 
     chosen = targets.split(",")
     unknown = [name for name in chosen if name not in TARGETS]
@@ -114,9 +115,7 @@ def compile_gpu(
         for entry in manifest(variants, chosen):
             found.append(entry)
             progress(f"{len(found)} of {len(variants) * len(chosen)}: {entry.variant}, {entry.target}")
-    if json_file is not None:
-        text = json.dumps([entry._asdict() | {"variant": str(entry.variant)} for entry in found], indent=1)
-        print(text) if json_file == "-" else Path(json_file).write_text(text + "\n", encoding="utf-8")
+    _write_json([entry._asdict() | {"variant": str(entry.variant)} for entry in found], json_file)
     if json_file != "-":
         print("\n".join(table(found)))
     failed = [entry for entry in found if entry.failure]
@@ -148,15 +147,19 @@ def _check_outputs(json_file: str | None, png_file: Path | None) -> None:
 
 def _finish(report: "Report", json_file: str | None, png_file: Path | None = None, *, x: str = "", x_label: str = "") -> None:
     _print_report(Console(stderr=json_file == "-"), report)  # standard output is JSON only
-    text = json.dumps(report.as_dict(), indent=1)
-    if json_file == "-":
-        print(text)
-    elif json_file is not None:
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
+    _write_json(report.as_dict(), json_file)
     if png_file is not None:
         from entformer.bench.figures import plot_report
 
         plot_report(report, png_file, x=x, x_label=x_label)
+
+
+def _write_json(content: Any, json_file: str | None) -> None:
+    text = json.dumps(content, indent=1)
+    if json_file == "-":
+        print(text)
+    elif json_file is not None:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
 
 
 def _print_report(console: Console, report: "Report") -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import warnings
 from dataclasses import asdict
 from typing import Any
@@ -45,6 +44,7 @@ def examine() -> dict[str, Any]:
     from entformer.cache import cache_root
     from entformer.cli.self_test import self_test
     from entformer.kernels import native
+    from entformer.kernels.build import compiler_version
 
     why_not = native.load()
     available: dict[str, bool] = {}
@@ -71,7 +71,7 @@ def examine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "compiler": shlex.join(compiler) if compiler else None,
-        "compiler_version": _version(compiler) if compiler else None,
+        "compiler_version": (compiler_version(compiler) or None) if compiler else None,
         "cache": str(cache_root()),
         "library": str(library) if library else None,
         "triton": _triton(),
@@ -112,14 +112,6 @@ def _triton() -> str:
     if version is None:
         return f"GPU kernels do not run: {why_not}" if why_not else "installed"
     return f"{version}; GPU kernels {'run' if why_not is None else f'do not run: {why_not}'}"
-
-
-def _version(compiler: list[str]) -> str | None:
-    try:
-        done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return next(iter(done.stdout.splitlines()), None)
 
 
 def _print(report: dict[str, Any], console: Console) -> None:

@@ -21,8 +21,6 @@ from entformer.cli.options import Checkpoint, Device, Threads
 from entformer.errors import ArgumentError, EntformerError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from entformer.checkpoint import LoadedRun
 
 EXAMPLES = 4  # sentences offered on the page
@@ -66,15 +64,20 @@ def explore(
     if (run is None) == (hf is None):
         raise ArgumentError("give a run directory, or --hf with a Hugging Face model.")
     allowed = _allowed_hosts(host)
-    limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": timeout, "hosts": allowed}
     with _listen(host, port) as listener:
+        model: Any
         if run is None:
-            app, about = _hugging_face_app(str(hf), limits)
+            from entformer.hf.opening import open_model
+
+            model = open_model(str(hf))
+            about = name = Path(str(hf)).resolve().name if Path(str(hf)).is_dir() else str(hf)
+            examples = ["The cat sat on the mat. The dog sat on the"]
         else:
-            loaded = load_run(run, checkpoint, device=device)
-            examples = _example_sentences(run, loaded)
-            app = create_app(loaded, name=run.resolve().name, folder=run, examples=examples, **limits)
-            about = f"{loaded.source_language} -> {loaded.target_language}, step {loaded.step}"
+            model, name = load_run(run, checkpoint, device=device), run.resolve().name
+            about = f"{model.source_language} -> {model.target_language}, step {model.step}"
+            examples = _example_sentences(run, model)
+        limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": timeout, "hosts": allowed}
+        app = create_app(model, name=name, folder=run, examples=examples, **limits)
         shown = "127.0.0.1" if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         notes.print(f"{about}: {address} (press Ctrl-C to stop)")
@@ -94,16 +97,6 @@ def explore(
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
-
-
-def _hugging_face_app(spec: str, limits: dict[str, Any]) -> tuple["FastAPI", str]:
-    """Returns the explorer of a Hugging Face model, and its name."""
-    from entformer.explore.app import create_app
-    from entformer.hf.opening import open_model
-
-    name = Path(spec).resolve().name if Path(spec).is_dir() else spec
-    example = ["The cat sat on the mat. The dog sat on the"]
-    return create_app(open_model(spec), name=name, examples=example, **limits), name
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,49 +1,9 @@
-"""Hugging Face models on the command line: `entformer report --hf`."""
+"""Texts for Hugging Face models on the command line: `entformer report --hf --text`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from entformer.errors import DataError
-
-Progress = Callable[..., None]
-
-
-def report_data_of(
-    spec: str,
-    text: Path,
-    *,
-    length: int,
-    texts: int,
-    examples: int,
-    title: str | None,
-    threads: int | None,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Returns the data of a report on a Hugging Face model; see the options of `entformer report`."""
-    import torch
-
-    from entformer.analysis.hugging_face_report import hf_report_data
-    from entformer.hf.opening import open_model
-    from entformer.text.numbers import printable
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    progress("loading the model")
-    model, tokenizer = open_model(spec)
-    name = printable(Path(spec).resolve().name) if Path(spec).is_dir() else spec
-    return hf_report_data(
-        model,
-        read_texts(text, model, texts),
-        name=name,
-        tokenizer=tokenizer,
-        data_name=text.name,
-        length=length,
-        max_tokens=texts * length,
-        examples=examples,
-        title=title,
-        progress=progress,
-    )
 
 
 def read_texts(path: Path, model: Any, most: int) -> list[Any]:

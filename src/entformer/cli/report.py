@@ -96,15 +96,6 @@ def report(
         raise ArgumentError("--hf and --text are given together: a model and the text to analyze it on.")
     page = writable_file(out)
     figures = writable_directory(figures or page.parent / "figures")
-    if hf is not None and text is not None:
-        from entformer.cli.hugging_face import report_data_of
-
-        notes = Console(stderr=True, highlight=False, soft_wrap=True)
-        with progress_bar(notes) as show:
-            limits = {"length": length, "texts": sentences, "examples": examples}
-            content = report_data_of(hf, text, title=title, threads=threads, progress=show, **limits)
-            _finish(content, page, figures, as_json=as_json, show=show)
-        return
     runs = runs or []
     sweeps = [path for path in runs if any(path.glob("results.jsonl")) or any(path.glob("*/results.jsonl"))]
     if sweeps:
@@ -122,6 +113,28 @@ def report(
     if threads is not None:
         torch.set_num_threads(threads)
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
+    if hf is not None and text is not None:
+        from entformer.analysis.hugging_face_report import hf_report_data
+        from entformer.cli.hugging_face import read_texts
+        from entformer.hf.opening import open_model
+
+        with progress_bar(notes) as show:
+            show("loading the model")
+            model, tokenizer = open_model(hf)
+            content = hf_report_data(
+                model,
+                read_texts(text, model, sentences),
+                name=_names([Path(hf)])[0] if Path(hf).is_dir() else hf,
+                tokenizer=tokenizer,
+                data_name=text.name,
+                length=length,
+                max_tokens=sentences * length,
+                examples=examples,
+                title=title,
+                progress=show,
+            )
+            _finish(content, page, figures, as_json=as_json, show=show)
+        return
     prepared = [
         prepare_run(
             path,

@@ -63,7 +63,7 @@ inline auto with_weight(const HeadNormalizer& m, const Use& use) {
       vf q = vmax(0.5f * x, splat(-1.0f)) + 1.0f;
       return q * q;
     });
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
   if (m.weights) {
     const PowerTable table = *m.weights;
     auto base_of = [e](vf x) { return vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast)); };

@@ -29,13 +29,14 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
 
 }  // namespace
 
-#define ENTMAX_FORWARD_PATHS(X)                                                                                              \
-  X(Float64, "float64 input, alpha < 1 or alpha > 2", c.is_float64 || c.e < 0.0 || c.e > 1.0)                                \
-  X(Table, "AVX-512, n <= 1024, 13/12 <= alpha < 2, alpha is not 1.5", c.has_tables&& c.n <= kTableMaxRow && has_table(c.e)) \
-  X(NonFinite, "the row maximum is not finite, or alpha is NaN", !c.has_finite_max() || c.e != c.e)                          \
-  X(Softmax, "alpha = 1", alpha_case(c.e) == AlphaCase::Softmax)                                                             \
-  X(Entmax15, "alpha = 1.5", alpha_case(c.e) == AlphaCase::Entmax15)                                                         \
-  X(Sparsemax, "alpha = 2", alpha_case(c.e) == AlphaCase::Sparsemax)                                                         \
+#define ENTMAX_FORWARD_PATHS(X)                                                                     \
+  X(Float64, "float64 input, alpha < 1 or alpha > 2", c.is_float64 || c.e < 0.0 || c.e > 1.0)       \
+  X(Table, "AVX-512 or AVX2, n <= 1024, 13/12 <= alpha < 2, alpha is not 1.5",                      \
+    c.has_tables&& c.n <= kTableMaxRow && has_table(c.e))                                           \
+  X(NonFinite, "the row maximum is not finite, or alpha is NaN", !c.has_finite_max() || c.e != c.e) \
+  X(Softmax, "alpha = 1", alpha_case(c.e) == AlphaCase::Softmax)                                    \
+  X(Entmax15, "alpha = 1.5", alpha_case(c.e) == AlphaCase::Entmax15)                                \
+  X(Sparsemax, "alpha = 2", alpha_case(c.e) == AlphaCase::Sparsemax)                                \
   X(General, "otherwise", true)
 
 #define ENTMAX_BACKWARD_PATHS(X)                                                              \

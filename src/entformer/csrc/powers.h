@@ -1,70 +1,54 @@
-// Powers x^a of one fixed exponent 0 <= a <= 11 for 0 < x <= 1, from tables that live in registers (AVX-512 only).
+// Powers x^a of one fixed exponent 0 <= a <= 11 for 0 < x <= 1, from tables that live in registers (AVX-512 and AVX2).
 //
-// x^a to about one unit in the last place in some dozen instructions, where a logarithm and an exponential take forty. x = 2^k m with 1 <= m < 2; the first five bits of m choose a center c, and
-//   x^a = 2^(a k) c^a (1 + r)^a,   r = m/c - 1,   |r| <= 1/64 (1/32 around c = 1, which makes 1^a exact),
-// where the first two factors are looked up by a permutation of registers and the last is a cubic, or for a > 3 of the sixth degree.
-// The same r gives ln x.
+// x^a to about one unit in the last place in some dozen instructions, where a logarithm and an exponential take forty. x = 2^k m with m
+// near one of the centers c = 1, 1 + 1/kCenters, ...; rounding x to its first bits gives both, and
+//   x^a = 2^(a k) c^a (1 + r)^a,   r = m/c - 1,   |r| <= 1/(2 kCenters),
+// where the first two factors are looked up by permutations of registers and the last is a polynomial. The same r gives ln x.
 #pragma once
 
 #include "simd.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 
 namespace {
 
 constexpr bool kHasTables = true;
 
-// 1/c of the 32 centers, and log2 c: c is the reciprocal of the rounded 1/c, so r = m (1/c) - 1 has no error but its rounding.
-alignas(64) constexpr float kInverseCenter[32] = {
-    1.0f,         0.955223858f, 0.927536249f, 0.901408434f, 0.876712322f, 0.853333354f, 0.83116883f,  0.810126603f,
-    0.790123463f, 0.771084309f, 0.752941191f, 0.735632181f, 0.719101131f, 0.703296721f, 0.688172042f, 0.673684239f,
-    0.659793794f, 0.646464646f, 0.633663356f, 0.621359229f, 0.609523833f, 0.598130822f, 0.587155938f, 0.576576591f,
-    0.566371679f, 0.556521714f, 0.547008574f, 0.537815154f, 0.528925598f, 0.520325184f, 0.512000024f, 0.503937006f};
-alignas(64) constexpr double kLog2Center[32] = {0.0,
-                                                0.066089224048134321,
-                                                0.10852442990588011,
-                                                0.14974714637697151,
-                                                0.18982456962893295,
-                                                0.22881865556190534,
-                                                0.26678654203851582,
-                                                0.30378071189951296,
-                                                0.33984999213570909,
-                                                0.37503948509150415,
-                                                0.40939090792179837,
-                                                0.44294350122318615,
-                                                0.47573341618663877,
-                                                0.50779460392110631,
-                                                0.53915881245164585,
-                                                0.56985554652468401,
-                                                0.59991288652640554,
-                                                0.62935662142322408,
-                                                0.65821150559324074,
-                                                0.68650051374707384,
-                                                0.71424546257793083,
-                                                0.74146703208403931,
-                                                0.76818438658319284,
-                                                0.79441583141613043,
-                                                0.82017896778964556,
-                                                0.84549011678148526,
-                                                0.87036464837183991,
-                                                0.89481768940915012,
-                                                0.91886329773724647,
-                                                0.94251455908381927,
-                                                0.96578421613775122,
-                                                0.9886846921466237};
+constexpr int kCenterBits = VL == 16 ? 5 : 3, kCenters = 1 << kCenterBits;
+constexpr int kLaneBits = VL == 16 ? 4 : 3;  // of the index of a lane
+constexpr int kBias = VL - 1;                // is added to k, so that the scales of k = 0 are one: 1^a is exact
+// Terms of (1 + r)^a that are left: for a <= 3, for a <= 11, and of ln(1 + r).
+constexpr int kTerms = VL == 16 ? 4 : 5, kSteepTerms = VL == 16 ? 6 : 7, kLogTerms = VL == 16 ? 4 : 6;
+constexpr float kLeast = VL == 16 ? 4.65661287e-10f : 8.67361738e-19f;  // 2^-31, 2^-60: the base whose near power is zero
 
-struct SingleCenters {
-  alignas(64) float log2[32];
-  constexpr SingleCenters() : log2{} {
-    for (int i = 0; i < 32; ++i) log2[i] = (float)kLog2Center[i];
+// 1/c of the centers, times 2^kBias, and log2 c: c is the reciprocal of the rounded 1/c, so r = m (1/c) - 1 has no error but its rounding.
+struct Centers {
+  alignas(64) float inverse[kCenters], log2_single[kCenters];
+  alignas(64) double log2[kCenters];
+  constexpr Centers() : inverse{}, log2_single{}, log2{} {
+    for (int i = 0; i < kCenters; ++i) {
+      inverse[i] = (float)(1.0 / (1.0 + (double)i / kCenters));
+      const double c = 1.0 / (double)inverse[i], z = (c - 1.0) / (c + 1.0);
+      double sum = 0.0;
+      for (int k = 41; k > 0; k -= 2) sum = sum * z * z + 1.0 / k;  // atanh z = ln(c)/2
+      log2[i] = 2.0 * z * sum / 0.69314718055994531;
+      log2_single[i] = (float)log2[i];
+      inverse[i] *= (float)(1 << kBias);
+    }
   }
 };
-constexpr SingleCenters kSingle;
+constexpr Centers kCenterTable;
 
-inline vf fused(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }  // a b + c, rounded once
-inline vf pick(vf low, vf high, vi at) { return (vf)_mm512_permutex2var_ps((__m512)low, (__m512i)at, (__m512)high); }
+// Entry `at` of VL, or of 2 VL, floats; higher bits of `at` do not count.
+#if defined(__AVX512F__)
 inline vf pick(vf from, vi at) { return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)from); }
-inline vi shifted(vi bits, int by) { return (vi)((vu)bits >> by); }
+inline vf pick_center(const float* from, vi at) {
+  return (vf)_mm512_permutex2var_ps(_mm512_load_ps(from), (__m512i)at, _mm512_load_ps(from + VL));
+}
+#else
+inline vf pick(vf from, vi at) { return (vf)_mm256_permutevar8x32_ps((__m256)from, (__m256i)at); }
+inline vf pick_center(const float* from, vi at) { return pick(load(from), at); }
+#endif
 
 // 2^t for |t| < 900 in double: what is looked up should be rounded once.
 inline vf exp2_rounded(const vd& t) {
@@ -84,38 +68,55 @@ inline vf exp2_rounded(const vd& t) {
 }
 
 struct PowerTable {
-  vf center_low, center_high;  // c^a
-  vf scale_low, scale_high;    // 2^(a k), see below
-  float binomial[7];           // (1 + r)^a = sum over j of binomial[j] r^j
-  bool steep;                  // a > 3: all seven terms are needed, else four
-  float e = -1.0f;             // the deformation this was built for; none yet
+  alignas(64) float center[kCenters];  // c^a
+  vf scale_low, scale_high;            // 2^(a k), see below
+  float scale_far;                     // 2^(-64 a)
+  float binomial[kSteepTerms];         // (1 + r)^a = sum over j of binomial[j] r^j
+  bool steep;                          // a > 3: all terms are needed, else kTerms
+  float e = -1.0f;                     // the deformation this was built for; none yet
 
-  // `near`: the scales are those of k = -31..0, and that of -31 is zero. Else they are 2^(a j) for j = 0..15 and
-  // 2^(a (16 j - 127)): two factors for the low and the high half of the exponent's bits.
+  // With h = k + kBias, 2^(a k) is the product of two digits of h: 2^(a ((h mod VL) - kBias)) and 2^(a VL (h div VL)), and for wide
+  // powers with AVX2, whose two digits end at 2^-63, scale_far. `near` powers end before; with AVX-512 the next VL of their scales
+  // are one more half of the first digit. kLeast has the scale 0.
   void build(double a, bool near) {
-    vd j, low, high;
+    vd j, centers;
     for (int i = 0; i < VL; ++i) j[i] = i;
-    memcpy(&low, kLog2Center, sizeof low);
-    memcpy(&high, kLog2Center + VL, sizeof high);
-    center_low = exp2_rounded(a * low);
-    center_high = exp2_rounded(a * high);
-    scale_low = exp2_rounded(a * (near ? j - 31.0 : j));
-    scale_high = exp2_rounded(a * (near ? j - 15.0 : 16.0 * j - 127.0));
-    if (near) scale_low[0] = 0.0f;
-    double term = 1.0;
-    for (int i = 0; i < 7; term *= (a - i) / (i + 1), ++i) binomial[i] = (float)term;
+    for (int i = 0; i < kCenters; i += VL) {
+      memcpy(&centers, kCenterTable.log2 + i, sizeof centers);
+      store(center + i, exp2_rounded(a * centers));
+    }
+    vd groups = (j - (double)VL) * (double)VL;
+    groups[0] = 0.0;
+    const bool one_digit = near && VL == 16;
+    scale_low = exp2_rounded(a * (j - (double)kBias));
+    scale_high = exp2_rounded(a * (one_digit ? j - (double)(kBias + VL) : groups));
+    if (near) scale_high[one_digit ? 0 : 1] = 0.0f;
+    scale_far = exp2_rounded(vd{} - 64.0 * a)[0];
     steep = a > 3.0;
+    const int terms = steep ? kSteepTerms : kTerms;
+    double term[kSteepTerms + 1] = {1.0};
+    for (int i = 0; i < terms; ++i) term[i + 1] = term[i] * (a - i) / (i + 1);
+    // The last term that is left out is replaced by the best combination of lower ones, from Chebyshev's polynomials 5 and 7.
+    if (VL == 8) {
+      const double w2 = 1.0 / (4 * kCenters * kCenters), last = term[terms];
+      if (steep)
+        term[5] += last * w2 * 112 / 64, term[3] -= last * w2 * w2 * 56 / 64, term[1] += last * w2 * w2 * w2 * 7 / 64;
+      else
+        term[3] += last * w2 * 20 / 16, term[1] -= last * w2 * w2 * 5 / 16;
+    }
+    for (int i = 0; i < terms; ++i) binomial[i] = (float)term[i];
   }
 };
 
-// x in the two halves of a PowerTable's look-up.
+// x in the parts that look-ups need.
 struct Split {
-  vi bits, center;
+  vi biased;  // x rounded to its center, as bits, less those of 2^-kBias: k + kBias in the bits from 23 on, the center below
   vf r;
-  explicit Split(vf x) : bits(as_int(x)), center(shifted(bits, 18)) {
-    vf inverse = pick(load(kInverseCenter), load(kInverseCenter + VL), center);
-    r = fused((vf)_mm512_getmant_ps((__m512)x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero), inverse, splat(-1.0f));
+  explicit Split(vf x) : biased(as_int(x) + ((1 << (22 - kCenterBits)) - ((127 - kBias) << 23))) {
+    vf scaled = as_float(as_int(x) - (biased & (int32_t)0xff800000));  // m 2^-kBias
+    r = fused(scaled, pick_center(kCenterTable.inverse, center()), splat(-1.0f));
   }
+  vi center() const { return biased >> (23 - kCenterBits); }
 };
 
 template <int terms>
@@ -123,23 +124,33 @@ inline vf power_of(const PowerTable& of, const Split& x, vf scale) {
   vf poly = splat(of.binomial[terms - 1]);
 #pragma GCC unroll 6
   for (int i = terms - 2; i >= 0; --i) poly = fused(x.r, poly, splat(of.binomial[i]));
-  return (pick(of.center_low, of.center_high, x.center) * scale) * poly;
+  return (pick_center(of.center, x.center()) * scale) * poly;
 }
-// For 2^-31 <= x <= 1: zero below 2^-30.
+// For kLeast <= x <= 1: zero near kLeast.
 template <bool steep>
 inline vf power_near(const PowerTable& of, const Split& x) {
-  return power_of<steep ? 7 : 4>(of, x, pick(of.scale_low, of.scale_high, shifted(x.bits, 23)));
+#if defined(__AVX512F__)
+  const vf scale = (vf)_mm512_permutex2var_ps((__m512)of.scale_low, (__m512i)(x.biased >> 23), (__m512)of.scale_high);
+#else
+  const vf scale = pick(of.scale_low, x.biased >> 23) * pick(of.scale_high, x.biased >> (23 + kLaneBits));
+#endif
+  return power_of<steep ? kSteepTerms : kTerms>(of, x, scale);
 }
 // For every normal x <= 1 and a <= 3.
 inline vf power_wide(const PowerTable& of, const Split& x) {
-  return power_of<4>(of, x, pick(of.scale_low, shifted(x.bits, 23)) * pick(of.scale_high, shifted(x.bits, 27)));
+  vf scale = pick(of.scale_low, x.biased >> 23) * pick(of.scale_high, x.biased >> (23 + kLaneBits));
+  if (VL == 8) scale *= x.biased < -(7 << (23 + kLaneBits)) ? splat(of.scale_far) : splat(1.0f);
+  return power_of<kTerms>(of, x, scale);
 }
 
 // ln x to an absolute error of 1e-7, or that relative to it.
-inline vf log_of(vf x, const Split& at) {
-  vf k = (vf)_mm512_getexp_ps((__m512)x), log2_c = pick(load(kSingle.log2), load(kSingle.log2 + VL), at.center);
-  vf tail = at.r * (at.r * (at.r * -0.25f + 1.0f / 3) - 0.5f);
-  return fused(k + log2_c, splat(0.693147181f), fused(tail, at.r, at.r));
+inline vf log_of(const Split& x) {
+  vf k = __builtin_convertvector((x.biased >> 23) - kBias, vf), log2_c = pick_center(kCenterTable.log2_single, x.center());
+  vf tail = splat((kLogTerms % 2 ? 1.0f : -1.0f) / kLogTerms);
+#pragma GCC unroll 6
+  for (int i = kLogTerms - 1; i > 1; --i) tail = fused(x.r, tail, splat((i % 2 ? 1.0f : -1.0f) / (float)i));
+  tail *= x.r;
+  return fused(k + log2_c, splat(0.693147181f), fused(tail, x.r, x.r));
 }
 
 // The tables of the latest alphas. What `of` returns is good until the batch ends, for up to VL alphas in a batch.

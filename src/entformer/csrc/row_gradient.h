@@ -61,15 +61,15 @@ inline vf slopes_and_alpha(vf p, float e, bool needs_alpha_grad, vf& a) {
   return p * grown;
 }
 
-#if defined(__AVX512F__)
-// The same from a table of the power 1 - e. Where t is not small, dp/dalpha = (p (1 + t) - w)/e^2 loses little.
+#if defined(__AVX2__)
+// The same, of a p that is no NaN, from a table of the power 1 - e. Where t is not small, dp/dalpha = (p (1 + t) - w)/e^2 loses little.
 inline vf slopes_and_alpha(const PowerTable& table, vf p, bool needs_alpha_grad, vf& a) {
   vf x = vmax(splat(kSmallestNormal), p);
   const Split at(x);
   vf w = p == 0.0f ? vf{} : power_wide(table, at);
   if (needs_alpha_grad) {
     const float e = table.e, per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;
-    vf log_p = log_of(x, at), t = -e * log_p;
+    vf log_p = log_of(at), t = -e * log_p;
     vf psi = t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
     a = t < 0.5f ? -p * (log_p * log_p * psi) : (p * t + p - w) * per_e2;
   }
@@ -136,7 +136,7 @@ struct SupportGradients {
     };
     if (!needs_alpha_grad && row.alpha_case != AlphaCase::General)
       return each([&](vf p, vf&) { return slope_of(row.alpha_case, p); });
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     if (row.table) {
       const PowerTable table = *row.table;
       return each([&](vf p, vf& a) { return slopes_and_alpha(table, p, needs_alpha_grad, a); });

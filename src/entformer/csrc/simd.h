@@ -50,10 +50,11 @@ inline vf as_float(vi v) { return (vf)v; }
 // What the vector extensions have no operation for, once per instruction set:
 //   load_tail, store_tail   the last `count` < VL floats of a row; the other lanes hold `fill`
 //   reciprocal              1/a to a few parts in 10^4: for the size of a step, not for a result
-//   bits_greater            one bit per lane where a > b (false where either is NaN)
+//   bits_greater, bits_nan  one bit per lane where a > b (false where either is NaN), or where a is NaN
+//   fused                   a b + c, rounded once where there is an instruction for it
 //   blend                   lane by lane: `a` where the bit is set, else `b`
-//   hsum, hmax              over the lanes; the same tree on every run, so results do not depend on threads
-//   sum_each, max_each      lane r is the sum, or the maximum, of the lanes of v[r]: VL of them for little more than the price of one
+//   hsum, hmax              over the lanes
+//   sum_each, max_each      lane r is hsum, or hmax, of v[r], to the bit: VL of them for little more than the price of one
 //   compress                the lanes whose bit is set to dst, packed; may write up to VL floats; returns how many count
 //   expand                  the inverse: lane i is the next packed float where its bit is set, else 0; reads up to VL floats
 
@@ -69,8 +70,15 @@ inline vf vsqrt(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
 inline vf reciprocal(vf a) { return (vf)_mm512_rcp14_ps((__m512)a); }
 inline uint32_t bits_greater(vf a, vf b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ); }
 inline vf blend(uint32_t bits, vf a, vf b) { return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a); }
-inline bool any_nan(vf a) { return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q) != 0; }
-inline float hsum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
+inline uint32_t bits_nan(vf a) { return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q); }
+inline vf fused(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+inline float hsum(vf v) {  // in the order of sum_each
+  __m512 t = (__m512)v;
+  t += _mm512_shuffle_ps(t, t, 0xb1);
+  t += _mm512_shuffle_ps(t, t, 0x4e);
+  t += _mm512_shuffle_f32x4(t, t, 0xb1);
+  return (t + _mm512_shuffle_f32x4(t, t, 0x4e))[0];
+}
 inline float hmax(vf v) { return _mm512_reduce_max_ps((__m512)v); }
 inline vf expand(const float* src, uint32_t bits) { return (vf)_mm512_maskz_expand_ps((__mmask16)bits, _mm512_loadu_ps(src)); }
 inline int compress(float* dst, vf v, uint32_t bits) {
@@ -98,42 +106,22 @@ inline vf max_each(const vf* v) {
 
 #else
 
-inline vf load_tail(const float* p, int64_t count, float fill) {
-  vf v = splat(fill);
-  memcpy(&v, p, (size_t)count * sizeof(float));
-  return v;
-}
-inline void store_tail(float* p, vf v, int64_t count) { memcpy(p, &v, (size_t)count * sizeof(float)); }
 inline vf blend(uint32_t bits, vf a, vf b) {
   vi lanes;
   for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
   return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
 }
-inline float hsum(vf v) {
-  float t[VL];
-  memcpy(t, &v, sizeof t);
-  for (int w = VL / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) t[i] += t[i + w];
-  return t[0];
-}
-inline float hmax(vf v) {
-  float m = v[0];
-  for (int i = 1; i < VL; ++i) m = v[i] > m ? v[i] : m;
-  return m;
-}
-inline vf sum_each(const vf* v) {
-  vf sums;
-  for (int i = 0; i < VL; ++i) sums[i] = hsum(v[i]);
-  return sums;
-}
-inline vf expand(const float* src, uint32_t bits) {
-  vf v{};
-  for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
-  return v;
-}
 
 #if defined(__AVX2__)
 
+inline __m256i lanes_below(int64_t count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+}
+inline vf load_tail(const float* p, int64_t count, float fill) {
+  const __m256i inside = lanes_below(count);
+  return (vf)_mm256_blendv_ps((__m256)splat(fill), _mm256_maskload_ps(p, inside), (__m256)inside);
+}
+inline void store_tail(float* p, vf v, int64_t count) { _mm256_maskstore_ps(p, lanes_below(count), (__m256)v); }
 inline vf vmax(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 inline vf vmin(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 inline vf vsqrt(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
@@ -141,26 +129,74 @@ inline vf reciprocal(vf a) { return (vf)_mm256_rcp_ps((__m256)a); }
 inline uint32_t bits_greater(vf a, vf b) {
   return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
 }
-inline bool any_nan(vf a) { return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)a, _CMP_UNORD_Q)) != 0; }
+inline uint32_t bits_nan(vf a) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)a, _CMP_UNORD_Q)); }
+inline vf fused(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 
-// Row `bits`: the positions of its set bits, packed to the front.
-struct CompressTable {
-  uint8_t position[256][8];
-  constexpr CompressTable() : position{} {
+template <class Join>
+inline vf join_each(const vf* v, const Join& join) {
+  __m256 t[4], u[2];
+  for (int i = 0; i < 4; ++i) {
+    const __m256 a = (__m256)v[2 * i], b = (__m256)v[2 * i + 1];
+    t[i] = join(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const __m256 a = t[2 * i], b = t[2 * i + 1];
+    u[i] = join(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  }
+  return (vf)join(_mm256_permute2f128_ps(u[0], u[1], 0x20), _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
+inline vf sum_each(const vf* v) {
+  return join_each(v, [](__m256 a, __m256 b) { return a + b; });
+}
+inline vf max_each(const vf* v) {
+  return join_each(v, [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+}
+template <class Join>
+inline float join_lanes(vf v, const Join& join) {
+  __m256 t = (__m256)v;
+  t = join(t, _mm256_permute_ps(t, 0x4e));
+  t = join(t, _mm256_permute_ps(t, 0xb1));
+  return join(t, _mm256_permute2f128_ps(t, t, 1))[0];
+}
+inline float hsum(vf v) {
+  return join_lanes(v, [](__m256 a, __m256 b) { return a + b; });
+}
+inline float hmax(vf v) {
+  return join_lanes(v, [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+}
+
+// Row `bits` of `packed`: the positions of its set bits, packed to the front. Of `spread`: for each set bit how many are set below it,
+// for the others a negative number.
+struct Permutations {
+  int8_t packed[256][8], spread[256][8];
+  constexpr Permutations() : packed{}, spread{} {
     for (int bits = 0; bits < 256; ++bits)
-      for (int i = 0, count = 0; i < 8; ++i)
-        if (bits >> i & 1) position[bits][count++] = (uint8_t)i;
+      for (int i = 0, count = 0; i < 8; ++i) {
+        const bool is_set = bits >> i & 1;
+        spread[bits][i] = is_set ? (int8_t)count : (int8_t)-1;
+        if (is_set) packed[bits][count++] = (int8_t)i;
+      }
   }
 };
-constexpr CompressTable kCompress;
+constexpr Permutations kPermutations;
+inline __m256i permutation(const int8_t* positions) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)positions)); }
 inline int compress(float* dst, vf v, uint32_t bits) {
-  const __m256i from = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)kCompress.position[bits]));
-  _mm256_storeu_ps(dst, _mm256_permutevar8x32_ps((__m256)v, from));
+  _mm256_storeu_ps(dst, _mm256_permutevar8x32_ps((__m256)v, permutation(kPermutations.packed[bits])));
   return __builtin_popcount(bits);
+}
+inline vf expand(const float* src, uint32_t bits) {
+  const __m256i from = permutation(kPermutations.spread[bits]);
+  return (vf)_mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(src), from), _mm256_setzero_ps(), (__m256)from);
 }
 
 #else
 
+inline vf load_tail(const float* p, int64_t count, float fill) {
+  vf v = splat(fill);
+  memcpy(&v, p, (size_t)count * sizeof(float));
+  return v;
+}
+inline void store_tail(float* p, vf v, int64_t count) { memcpy(p, &v, (size_t)count * sizeof(float)); }
 inline vf vmax(vf a, vf b) { return a > b ? a : b; }
 inline vf vmin(vf a, vf b) { return a < b ? a : b; }
 inline vf vsqrt(vf a) {
@@ -169,18 +205,21 @@ inline vf vsqrt(vf a) {
   return r;
 }
 inline vf reciprocal(vf a) { return 1.0f / a; }
-inline uint32_t bits_greater(vf a, vf b) {
-  vi m = a > b;
+inline uint32_t lane_bits(vi m) {
   uint32_t bits = 0;
   for (int i = 0; i < VL; ++i) bits |= (uint32_t)(m[i] & 1) << i;
   return bits;
 }
-inline bool any_nan(vf a) {
-  vi m = a != a;
-  int32_t any = 0;
-  for (int i = 0; i < VL; ++i) any |= m[i];
-  return any != 0;
+inline uint32_t bits_greater(vf a, vf b) { return lane_bits(a > b); }
+inline uint32_t bits_nan(vf a) { return lane_bits(a != a); }
+inline vf fused(vf a, vf b, vf c) { return a * b + c; }
+inline float hsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+inline float hmax(vf v) {
+  const float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+  return a > b ? a : b;
 }
+inline vf sum_each(const vf* v) { return vf{hsum(v[0]), hsum(v[1]), hsum(v[2]), hsum(v[3])}; }
+inline vf max_each(const vf* v) { return vf{hmax(v[0]), hmax(v[1]), hmax(v[2]), hmax(v[3])}; }
 inline int compress(float* dst, vf v, uint32_t bits) {
   for (int i = 0, count = 0; i < VL; ++i) {
     dst[count] = v[i];
@@ -188,9 +227,16 @@ inline int compress(float* dst, vf v, uint32_t bits) {
   }
   return __builtin_popcount(bits);
 }
+inline vf expand(const float* src, uint32_t bits) {
+  vf v{};
+  for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
+  return v;
+}
 
 #endif
 #endif
+
+inline bool any_nan(vf a) { return bits_nan(a) != 0; }
 
 // exp(z) for z <= 88, zero below the smallest normal float; relative error 4e-9 of the polynomial plus rounding.
 inline vf vexp(vf z) {

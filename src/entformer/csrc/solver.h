@@ -98,7 +98,7 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
   return roots;
 }
 
-// ---- first guesses -------------------------------------------------------------------------------------------------------
+// ---- the first guess -----------------------------------------------------------------------------------------------------
 
 // The root of n equal scores, (1 - n^-e)/e, or a little more: no row of n candidates has a larger one.
 inline vf largest_root(vf e, vf n) {
@@ -106,24 +106,17 @@ inline vf largest_root(vf e, vf n) {
   return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
 }
 
-// A root from the logarithm of the largest weight, (1 - e lam)^(1/e).
-inline vf root_of_largest(vf e, vf log_p) { return (1.0f - vexp(e * log_p)) / e; }
-
-// A guess on either side, from S, W and the number of candidates at e = 1/2 and lam = 0: Halley's step there gives the largest weight P,
-// and ln p = (1 + kDrift (1/2 - e)) ln P is a fair guess of it at e for rows of many kinds.
-constexpr float kDrift = 1.3f;
-inline vf guess_from_halley(vf e, vf S, vf W, vf candidates, float n) {
-  vf change = step_of<AlphaCase::Entmax15>({S - 1.0f, W, candidates}, splat(0.5f), ~0u);
-  vf log_p = 2.0f * natural_log(1.0f - 0.5f * change);
-  log_p = vmax(log_p * (1.0f + kDrift * (0.5f - e)), -vlog(splat(n)));  // the largest weight is at least 1/n
-  return vmin(vmax(root_of_largest(e, log_p), vf{}), -log_p);
-}
-
-// A bound from the left: the largest weight grows with alpha, so the roots at e = 1/2 and e = 1, which cost no powers, bound it from above.
-inline vf bound_from_closed_form(vf e, vf half_root, vf one_root) {
-  vf largest = 1.0f - 0.5f * half_root;
-  largest = blend(~bits_greater(e, splat(0.5f)), largest * largest, 1.0f - one_root);
-  return root_of_largest(e, natural_log(largest)) * (1.0f - 1e-6f);
+// The first lam of rows of n scores at e, from ln P, P the largest weight, (1 - e lam)^(1/e), at an e' that costs no powers:
+//   Bound     P is that at an e' >= e. The largest weight grows with alpha, so lam lies left of the root, and Newton stays there.
+//   Estimate  P is about that at e' = 1/2. lam lies on either side, near the root for rows of many kinds.
+enum class FirstGuess { Bound, Estimate };
+constexpr float kDrift = 1.3f;  // of ln P from e' to e
+template <FirstGuess kind>
+inline vf first_guess(vf e, vf log_P, vf n) {
+  if (kind == FirstGuess::Estimate)
+    log_P = vmax(log_P * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
+  const vf root = (1.0f - vexp(e * log_P)) / e;
+  return kind == FirstGuess::Bound ? root * (1.0f - 1e-6f) : vmin(vmax(root, vf{}), -log_P);
 }
 
 // ---- packed rows ---------------------------------------------------------------------------------------------------------
@@ -287,7 +280,8 @@ void solve(Row* rows, int count) {
     Roots half{}, one{};
     if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
     if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
-    lam = bound_from_closed_form(e, half.at + half.last_step, one.at + one.last_step);
+    const vf at_half = 1.0f - 0.5f * (half.at + half.last_step), at_one = 1.0f - (one.at + one.last_step);
+    lam = first_guess<FirstGuess::Bound>(e, natural_log(blend(above_half, at_one, at_half * at_half)), vf{});
     for (int r = 0; r < count; ++r) compact_candidates(rows[r], lam[r] - rows[r].inv_e);
   }
   const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance);

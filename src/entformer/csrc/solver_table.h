@@ -1,4 +1,4 @@
-// The threshold of rows of at most kTableMaxRow scores for 13/12 <= alpha < 2, with powers from tables (AVX-512 only).
+// The threshold of rows of at most kTableMaxRow scores for 13/12 <= alpha < 2, with powers from tables (AVX-512 and AVX2).
 //
 // Every stage runs over up to VL rows before the next begins; reductions and steps are taken for all of them at once. One Halley step at
 // e = 1/2 guesses where the root is; what can have weight from a little left of there is packed, and two evaluations end most rows. A
@@ -11,12 +11,14 @@
 
 namespace {
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 
-constexpr float kLeast = 4.65661287e-10f;  // 2^-31: q below it counts as outside the support
-constexpr float kLeftOfGuess = 0.2f;       // about one root in 500 lies further left
+constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
 constexpr float kLeftOfRange =
     0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
+
+// Weights are summed in parts of this many: hundreds of equal terms round alike.
+constexpr int64_t kPartOfSum = 16 * VL;
 
 struct TableSolver {
   struct One {
@@ -81,8 +83,9 @@ struct TableSolver {
       inside[r] = (float)count;
     }
     vf S = sum_each(S_of);
-    lam = guess_from_halley(e, S, sum_each(W_of), load(inside), (float)n);
-    return ((1u << size) - 1) & ~(uint32_t)_mm512_cmp_ps_mask((__m512)S, (__m512)S, _CMP_UNORD_Q);
+    const vf root_at_half = step_of<AlphaCase::Entmax15>({S - 1.0f, sum_each(W_of), load(inside)}, splat(0.5f), ~0u);
+    lam = first_guess<FirstGuess::Estimate>(e, 2.0f * natural_log(1.0f - 0.5f * root_at_half), splat((float)n));
+    return ((1u << size) - 1) & ~bits_nan(S);
   }
 
   // Packs what can have weight when lam >= floor.
@@ -115,12 +118,16 @@ struct TableSolver {
     float* slopes = rows[r].slope;
     vf S{}, W{}, C{};
     const PowerTable table = *rows[r].table;
-    for (int64_t i = 0; i < padded; i += VL) {
-      vf q = base_of(e, load(u + i), lam), w = power_near<steep>(table, Split(q));
-      store(slopes + i, w);
-      S = fused(w, q, S);
-      W += w;
-      C = fused(w, reciprocal(q), C);
+    for (int64_t part = 0; part < padded; part += kPartOfSum) {
+      vf sum{};
+      for (int64_t i = part; i < padded && i < part + kPartOfSum; i += VL) {
+        vf q = base_of(e, load(u + i), lam), w = power_near<steep>(table, Split(q));
+        store(slopes + i, w);
+        sum = fused(w, q, sum);
+        W += w;
+        C = fused(w, reciprocal(q), C);
+      }
+      S += sum;
     }
     p[r] = S, w_sum[r] = W, w_over_q[r] = C;
   }
@@ -148,14 +155,18 @@ struct TableSolver {
     const float e = row.e, *u = row.u, half_curve = 0.5f * (1.0f - e) * last_step * last_step, lost = e * last_step;
     const int64_t padded = row.padded;
     float* slope = row.slope;
-    vf sum{};
-    for (int64_t i = 0; i < padded; i += VL) {
-      vf q = base_of(e, load(u + i), lam), moved = fused(splat(half_curve), reciprocal(q), q - last_step);
-      vf p = q > lost ? load(slope + i) * moved : vf{};
-      store(slope + i, p);
-      sum += p;
+    vf total{};
+    for (int64_t part = 0; part < padded; part += kPartOfSum) {
+      vf sum{};
+      for (int64_t i = part; i < padded && i < part + kPartOfSum; i += VL) {
+        vf q = base_of(e, load(u + i), lam), moved = fused(splat(half_curve), reciprocal(q), q - last_step);
+        vf p = q > lost ? load(slope + i) * moved : vf{};
+        store(slope + i, p);
+        sum += p;
+      }
+      total += sum;
     }
-    return sum;
+    return total;
   }
 
   ENTFORMER_NOINLINE void finish(int64_t n, uint32_t good, const float* at, const float* last_step) const {

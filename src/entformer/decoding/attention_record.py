@@ -12,6 +12,7 @@ import torch
 
 from entformer.decoding.records import AttentionRecord, HeadKey, SparseRows
 from entformer.errors import ArgumentError
+from entformer.kernels.attention.api import Support
 from entformer.models.attention_settings import AttentionModel
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
@@ -37,7 +38,8 @@ def record_attention(
     heads: dict[HeadKey, SparseRows] = {}
 
     def record(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
-        heads.update(rows_per_head(kind, layer, trace))
+        rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
+        heads.update((HeadKey(kind, layer, head), own) for head, own in enumerate(rows))
 
     training = model.training
     model.eval()  # without dropout, as in decoding
@@ -80,16 +82,14 @@ def attention_hooks(
             module.hook = previous
 
 
-def rows_per_head(kind: str, layer: int, trace: AttentionTrace) -> Iterator[tuple[HeadKey, SparseRows]]:
-    """Yields the sparse weights of each head of a batch of one, (1, H, Lq)."""
-    _, heads, queries, _ = trace.query.shape
-    crow = trace.support.crow.cpu().numpy()
-    col = trace.support.col.cpu().numpy().astype(np.int32)
-    weight = trace.support.weight.cpu().numpy().astype(np.float32)
-    for head in range(heads):
-        own = crow[head * queries : (head + 1) * queries + 1]
+def rows_per_head(support: Support, queries: int, keys: int) -> list[SparseRows]:
+    """Returns the sparse weights of each head of a batch of one, (1, H, Lq)."""
+    crow = support.crow.cpu().numpy().astype(np.int64)
+    col = support.col.cpu().numpy().astype(np.int32)
+    weight = support.weight.cpu().numpy().astype(np.float32)
+    found = []
+    for start in range(0, len(crow) - 1, queries):
+        own = crow[start : start + queries + 1]
         inside = slice(int(own[0]), int(own[-1]))
-        yield (
-            HeadKey(kind, layer, head),
-            SparseRows((own - own[0]).astype(np.int64), col[inside], weight[inside], trace.key.shape[2]),
-        )
+        found.append(SparseRows(own - own[0], col[inside], weight[inside], keys))
+    return found

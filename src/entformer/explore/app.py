@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from entformer import __version__
-from entformer.analysis.history import learned_alphas_of
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.errors import ArgumentError
 from entformer.explore.engine import Engine
@@ -100,8 +99,8 @@ def create_app(
     else:
         loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
         folder = folder if isinstance(run, LoadedRun) else run
-        learned = {} if folder is None else _learned(loaded, Path(folder))
-        engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, learned=learned)
+        known = None if folder is None else RunFolder(Path(folder))
+        engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, folder=known)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 
@@ -145,16 +144,6 @@ def create_app(
         return await answer(request, lambda deadline: engine.attention(body, deadline))
 
     return app
-
-
-def _learned(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
-    final = {
-        (attn_type, layer, head): alpha
-        for attn_type, layers in loaded.model.alphas().items()
-        for layer, heads in enumerate(layers.tolist())
-        for head, alpha in enumerate(heads)
-    }
-    return learned_alphas_of(RunFolder(folder), loaded.model.config, final, loaded.step)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -42,8 +42,8 @@ class LimitedProtocol(H11Protocol):
         self._head_timer = self.loop.call_later(self.head_seconds, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
-        self._stop_read_timer()
+        self._stop("_head_timer")
+        self._stop("_read_timer")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -51,7 +51,7 @@ class LimitedProtocol(H11Protocol):
             return
         super().data_received(data)
         if self._in_request():
-            self._stop_head_timer()
+            self._stop("_head_timer")
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
 
@@ -62,7 +62,7 @@ class LimitedProtocol(H11Protocol):
             self._read_timer = self.loop.call_later(self.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_read_timer()
+        self._stop("_read_timer")
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -74,12 +74,8 @@ class LimitedProtocol(H11Protocol):
         """Whether the head of a request is there and its answer is not complete."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _stop_read_timer(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
+    def _stop(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+            setattr(self, name, None)

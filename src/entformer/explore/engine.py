@@ -9,7 +9,7 @@ A lock admits one thread at a time, and alphas are overridden only while it is h
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,14 +19,16 @@ from torch import Tensor
 
 from entformer import __version__
 from entformer.analysis.collect import layer_rows
+from entformer.analysis.history import learned_alphas_of
 from entformer.analysis.measures import HEAD_MEASURES, measure_sentence
+from entformer.analysis.rows import LayerRows
 from entformer.analysis.sentence import packed_rows
-from entformer.checkpoint import LoadedRun
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.attention_record import attention_hooks, rows_per_head
 from entformer.decoding.beam import beam_search
 from entformer.decoding.direction import check_source_language
 from entformer.decoding.length_penalty import MaxLength
-from entformer.decoding.records import Hypothesis
+from entformer.decoding.records import Hypothesis, SparseRows
 from entformer.decoding.scoring import look_tokenized
 from entformer.decoding.translate import one_line
 from entformer.errors import ArgumentError
@@ -60,57 +62,122 @@ MOST_WEIGHTS = 1_000_000  # in one answer: some ten bytes each
 ALTERNATIVES = 5  # tokens shown for each step
 
 
-class Engine:
-    """A loaded run that handles requests from any thread."""
+class BaseEngine:
+    """What the engines of all models share.
+
+    Args:
+        model: The model, in any mode.
+        alphas: Of each head as trained, None where there is none.
+        adjustable: The heads that may have another alpha.
+        limits: Of a request, those that depend on the model.
+        facts: Of the model, those that depend on it.
+    """
 
     def __init__(
-        self, run: LoadedRun, *, name: str, max_tokens: int, seconds: float, examples: Sequence[str], learned: Mapping[str, Any]
+        self,
+        model: torch.nn.Module,
+        alphas: Mapping[str, float | None],
+        adjustable: set[str],
+        limits: Mapping[str, Any],
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._lock = threading.Lock()
+        self._alphas = dict(alphas)
+        heads = []
+        for key, alpha in alphas.items():
+            place = dict(zip(("attn_type", "layer", "head"), parse_head(key), strict=True))
+            heads.append(HeadFacts.model_validate({**place, "alpha": alpha, "adjustable": key in adjustable}))
+        self.facts = ModelFacts(
+            entformer=__version__,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            heads=heads,
+            measures=MeasureLists.model_validate({"heads": [measure.to_dict() for measure in HEAD_MEASURES]}),
+            limits=Limits(characters=CHARACTERS, beam=WIDEST_BEAM, n_best=WIDEST_BEAM, **limits),
+            **facts,
+        )
+
+    def _select_heads(self, names: Sequence[str] | None) -> set[str]:
+        for name in names or ():
+            if name not in self._alphas:
+                raise ArgumentError(f"there is no head {name}; /api/model lists them.")
+        return set(self._alphas if names is None else names)
+
+
+class HeadCollector:
+    """The weights of the selected heads, as many as an answer may hold, and the measures of all."""
+
+    def __init__(self, selected: set[str], deadline: Deadline) -> None:
+        self.heads: dict[str, HeadWeights] = {}
+        self.omitted: list[str] = []
+        self.measures: dict[str, dict[str, float]] = {}
+        self._selected = selected
+        self._deadline = deadline
+        self._left = MOST_WEIGHTS
+
+    def add(self, layer: LayerRows, heads: Iterable[SparseRows]) -> None:
+        """Adds a layer: all heads together for the measures, and each of them."""
+        self._deadline.check()
+        self.measures.update(measure_sentence(layer, None))
+        for head, rows in enumerate(heads):
+            name = f"{layer.attn_type}.{layer.layer}.{head}"
+            if name not in self._selected:
+                continue
+            if len(rows.col) > self._left and self.heads:  # one head is always returned
+                self.omitted.append(name)
+                continue
+            self._left -= len(rows.col)
+            self.heads[name] = HeadWeights(**packed_rows(rows))
+
+
+class Engine(BaseEngine):
+    """A loaded run that handles requests from any thread; its directory, if given, tells how its alphas were learned."""
+
+    def __init__(
+        self,
+        run: LoadedRun,
+        *,
+        name: str,
+        max_tokens: int,
+        seconds: float,
+        examples: Sequence[str],
+        folder: RunFolder | None = None,
     ) -> None:
         self._run = run
         self._model: Seq2Seq = run.model.eval()
-        self._lock = threading.Lock()
         self._max_length = MaxLength()
         self._max_tokens = max_tokens
-        self._alphas = {key: alpha for key, alpha, _ in self._heads()}
-        self.facts = self._describe(name, seconds, examples, learned)
+        heads = list(self._heads())
+        alphas = {key: alpha for key, alpha, _ in heads}
+        final = {parse_head(key): alpha for key, alpha in alphas.items() if alpha is not None}
+        learned = {} if folder is None else learned_alphas_of(folder, self._model.config, final, run.step)
+        super().__init__(
+            self._model,
+            alphas,
+            {key for key, _, adjustable in heads if adjustable},
+            {
+                "tokens": max_tokens,
+                "target_tokens": self._max_length(max_tokens),
+                "alpha": (LOWEST_ALPHA, HIGHEST_ALPHA),
+                "seconds": seconds,
+            },
+            {
+                "name": name,
+                "languages": (run.source_language, run.target_language),
+                "step": run.step,
+                "vocabulary": run.subwords.size,
+                "normalizers": {attn_type: module.normalizer for attn_type, _, module in self._model.attention_layers()},
+                "lowercase": bool(run.info.get("lowercase")),
+                "tokenized": bool(run.info.get("tokenized")),
+                "examples": list(examples),
+                **{key: value for key, value in learned.items() if key in ModelFacts.model_fields},
+            },
+        )
 
     def _heads(self) -> Iterator[tuple[str, float | None, bool]]:
         for attn_type, layer, attention in self._model.attention_layers():
             own = attention.alphas
             alphas = [None] * attention.num_heads if own is None else own.tolist()
             yield from ((f"{attn_type}.{layer}.{head}", alpha, takes_alpha(attention)) for head, alpha in enumerate(alphas))
-
-    def _describe(self, name: str, seconds: float, examples: Sequence[str], learned: Mapping[str, Any]) -> ModelFacts:
-        run, model = self._run, self._model
-        heads = []
-        for key, alpha, adjustable in self._heads():
-            attn_type, layer, head = _parsed(key)
-            facts = {"attn_type": attn_type, "layer": layer, "head": head, "alpha": alpha, "adjustable": adjustable}
-            heads.append(HeadFacts.model_validate(facts))
-        return ModelFacts(
-            name=name,
-            languages=(run.source_language, run.target_language),
-            step=run.step,
-            entformer=__version__,
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            vocabulary=run.subwords.size,
-            normalizers={attn_type: attention.normalizer for attn_type, _, attention in model.attention_layers()},
-            lowercase=bool(run.info.get("lowercase")),
-            tokenized=bool(run.info.get("tokenized")),
-            heads=heads,
-            measures=MeasureLists.model_validate({"heads": [measure.to_dict() for measure in HEAD_MEASURES]}),
-            limits=Limits(
-                characters=CHARACTERS,
-                tokens=self._max_tokens,
-                target_tokens=self._max_length(self._max_tokens),
-                beam=WIDEST_BEAM,
-                n_best=WIDEST_BEAM,
-                alpha=(LOWEST_ALPHA, HIGHEST_ALPHA),
-                seconds=seconds,
-            ),
-            examples=list(examples),
-            **{key: value for key, value in learned.items() if key in ModelFacts.model_fields},
-        )
 
     # ---- requests --------------------------------------------------------------------------------------------------------
 
@@ -135,7 +202,7 @@ class Engine:
                 for hypothesis in found
             ],
             notes=self._notes(request.text, found[0].finished),
-            milliseconds=_since(began),
+            milliseconds=milliseconds_since(began),
         )
 
     def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionAnswer:
@@ -148,22 +215,22 @@ class Engine:
             if given is None:
                 (best,) = self._search(source, request, 1, deadline)
                 given, finished = list(best.tokens), best.finished
-            heads, omitted, measures, log_probs = self._read(source, given, selected, deadline)
+            found = HeadCollector(selected, deadline)
+            log_probs = self._read(source, given, found)
         subwords = self._run.subwords
         target = [BOS, *given, EOS]
-        changed = dict(request.alphas)
         return AttentionAnswer(
             source=subwords.pieces([*source, EOS]),
             target=subwords.pieces(target),
             source_text=one_line(request.text),
             target_text=one_line(subwords.decode(given)),
-            heads=heads,
-            alphas={key: changed.get(key, alpha) for key, alpha in self._alphas.items()},
-            measures=measures,
-            steps=self._steps(log_probs, target[1:]),
-            omitted=omitted,
+            heads=found.heads,
+            alphas={**self._alphas, **request.alphas},
+            measures=found.measures,
+            steps=make_steps(log_probs.exp(), target[1:], subwords.pieces),
+            omitted=found.omitted,
             notes=self._notes(request.text, finished),
-            milliseconds=_since(began),
+            milliseconds=milliseconds_since(began),
         )
 
     # ---- text to ids -----------------------------------------------------------------------------------------------------
@@ -191,14 +258,6 @@ class Engine:
             raise ArgumentError(f"target_ids must be between {NUM_SPECIAL_TOKENS} and {size - 1}, without BOS and EOS.")
         return list(ids)
 
-    def _select_heads(self, names: Sequence[str] | None) -> set[str]:
-        if names is None:
-            return set(self._alphas)
-        for name in names:
-            if name not in self._alphas:
-                raise ArgumentError(f"there is no head {name}; /api/model lists them.")
-        return set(names)
-
     def _encode(self, text: str) -> list[int]:
         text = one_line(text).replace("\0", " ")  # a NUL ends a string in sentencepiece
         return self._run.subwords.encode(text.lower() if self.facts.lowercase else text)
@@ -221,7 +280,7 @@ class Engine:
     @contextmanager
     def _changed(self, alphas: dict[str, float]) -> Iterator[None]:
         """Locks the model for this thread, with these alphas."""
-        with self._lock, overridden_alphas(self._model, {_parsed(key): alpha for key, alpha in alphas.items()}):
+        with self._lock, overridden_alphas(self._model, {parse_head(key): alpha for key, alpha in alphas.items()}):
             yield
 
     def _search(self, source: Sequence[int], request: Search, n_best: int, deadline: Deadline) -> list[Hypothesis]:
@@ -240,54 +299,20 @@ class Engine:
         )
         return found
 
-    def _read(
-        self, source: Sequence[int], target: Sequence[int], selected: set[str], deadline: Deadline
-    ) -> tuple[dict[str, HeadWeights], list[str], dict[str, dict[str, float]], Tensor]:
-        """Returns the weights of the selected heads, those dropped, measures, and log-probabilities (T + 1, V)."""
-        heads: dict[str, HeadWeights] = {}
-        omitted: list[str] = []
-        measures: dict[str, dict[str, float]] = {}
-        budget = MOST_WEIGHTS
+    def _read(self, source: Sequence[int], target: Sequence[int], found: HeadCollector) -> Tensor:
+        """Reads source and target into `found`, and returns log-probabilities (T + 1, V)."""
         sizes = {"source": np.array([len(source) + 1]), "target": np.array([len(target) + 1])}
 
         def hook(attn_type: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
-            nonlocal budget
-            deadline.check()
             queries = sizes["source" if attn_type == "encoder" else "target"]
             keys = sizes["target" if attn_type == "decoder" else "source"]
-            measures.update(measure_sentence(layer_rows(attn_type, layer, trace, queries, keys), None))
-            for key, rows in rows_per_head(attn_type, layer, trace):
-                name = f"{attn_type}.{layer}.{key.head}"
-                if name not in selected:
-                    continue
-                if len(rows.col) > budget and heads:  # one head is always returned
-                    omitted.append(name)
-                    continue
-                budget -= len(rows.col)
-                heads[name] = HeadWeights(**packed_rows(rows))
+            rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
+            found.add(layer_rows(attn_type, layer, trace, queries, keys), rows)
 
         with torch.no_grad(), attention_hooks(self._model, hook):
             memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))
             hidden = self._model.decode(torch.tensor([[BOS, *target]], device=self._device), memory)
-            return heads, omitted, measures, self._model.log_probs(self._model.logits(hidden[0]))
-
-    def _steps(self, log_probs: Tensor, predicted: Sequence[int]) -> list[Step]:
-        pieces = self._run.subwords.pieces
-        probabilities = log_probs.exp()  # (T + 1, V)
-        own = probabilities.gather(1, torch.tensor(predicted, device=probabilities.device)[:, None])[:, 0].tolist()
-        values, indices = (found.tolist() for found in probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]), dim=1))
-        return [
-            Step(
-                piece=piece,
-                probability=own[at],
-                best=[
-                    Alternative(piece=other, probability=value)
-                    for other, value in zip(pieces(indices[at]), values[at], strict=True)
-                    if value > 0.0
-                ],
-            )
-            for at, piece in enumerate(pieces(predicted))
-        ]
+            return self._model.log_probs(self._model.logits(hidden[0]))
 
     @property
     def _device(self) -> torch.device:
@@ -313,14 +338,33 @@ class _Stoppable:
         return self._model.log_probs(logits)
 
 
-def _parsed(name: str) -> tuple[str, int, int]:
+def make_steps(probabilities: Tensor, predicted: Sequence[int], pieces: Callable[[Sequence[int]], Sequence[str]]) -> list[Step]:
+    """Describes how each token was predicted, from probabilities (T, V)."""
+    own = probabilities.gather(1, torch.tensor(predicted, device=probabilities.device)[:, None])[:, 0].tolist()
+    values, indices = (found.tolist() for found in probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]), dim=1))
+    return [
+        Step(
+            piece=piece,
+            probability=own[at],
+            best=[
+                Alternative(piece=other, probability=value)
+                for other, value in zip(pieces(indices[at]), values[at], strict=True)
+                if value > 0.0
+            ],
+        )
+        for at, piece in enumerate(pieces(predicted))
+    ]
+
+
+def parse_head(name: str) -> tuple[str, int, int]:
+    """Splits "cross.1.2" into attention type, layer and head."""
     attn_type, layer, head = name.split(".")
     return attn_type, int(layer), int(head)
 
 
+def milliseconds_since(began: float) -> float:
+    return round(1000 * (time.perf_counter() - began), 1)
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _since(began: float) -> float:
-    return round(1000 * (time.perf_counter() - began), 1)

@@ -5,9 +5,9 @@
     ef.hf.sparsify(model)                               # as before, with an alpha and a score scale per head
     ef.hf.calibrate(model, texts, density=0.3)          # sparse, as close to the original as possible, without training
 
-names.py, heads.py (alphas and scales) -> function.py (attention) -> configs.py, coverage.py, inputs.py (which modules) ->
-convert.py, store.py (sparsify, densify, load) -> texts.py, capture.py, calibration.py (without training), measure.py,
-callbacks.py (training), sampling.py.
+names.py, heads.py (alphas and scales), masks.py -> function.py (attention) -> configs.py, coverage.py, inputs.py (which
+modules) -> convert.py, store.py (sparsify, densify, load) -> texts.py, capture.py, calibration.py (without training),
+measure.py, annealing.py (alphas and scales alone), callbacks.py (training), sampling.py.
 """
 
 import importlib
@@ -27,6 +27,7 @@ _HOME_OF = {
     "SparsityCallback": "entformer.hf.callbacks",
     "UnsupportedModel": "entformer.hf.coverage",
     "alphas": "entformer.hf.convert",
+    "anneal": "entformer.hf.annealing",
     "calibrate": "entformer.hf.calibration",
     "densify": "entformer.hf.convert",
     "densities": "entformer.hf.measure",
@@ -64,6 +65,7 @@ def __dir__() -> list[str]:
 _check_installed()
 
 if TYPE_CHECKING:
+    from entformer.hf.annealing import anneal as anneal
     from entformer.hf.calibration import Calibration as Calibration
     from entformer.hf.calibration import calibrate as calibrate
     from entformer.hf.callbacks import AlphaSchedule as AlphaSchedule

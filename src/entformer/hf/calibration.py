@@ -145,19 +145,23 @@ def measure_candidates(captured: Captured, candidates: Sequence[tuple[float, flo
     nonzero, js, damage = torch.zeros(3, *shape, dtype=torch.float64)
     rows, pairs = 0, 0.0
     for sample in captured.samples:
-        scores, mask = sample.scores()  # (H, R, K), (R, K) or (H, R, K)
+        scores, mask = sample.scores(1.0)  # (H, R, K), (1 or H, R, K)
         dense = entmax(scores, 1.0, mask=mask)
         dense_entropy = _entropy(dense)
         rows += scores.shape[1]
-        pairs += float(mask.sum()) if mask is not None else float(scores[0].numel())
-        for index, (alpha, scale) in enumerate(candidates):
-            weights = dense if (alpha, scale) == (1.0, 1.0) else entmax(scores * scale, alpha, mask=mask)
-            nonzero[index] += (weights > 0).sum((1, 2))
-            if weights is dense:
-                continue
-            entropy = _entropy(0.5 * (weights + dense)) - 0.5 * (_entropy(weights) + dense_entropy)
-            js[index] += entropy.clamp_min(0.0).double()
-            damage[index] += captured.damage((weights - dense) @ sample.value).double()
+        pairs += float(mask.expand_as(scores)[0].sum())
+        for scale in {scale for _, scale in candidates}:
+            scaled, _ = sample.scores(scale)
+            for index, (alpha, own) in enumerate(candidates):
+                if own != scale:
+                    continue
+                weights = dense if (alpha, scale) == (1.0, 1.0) else entmax(scaled, alpha, mask=mask)
+                nonzero[index] += (weights > 0).sum((1, 2))
+                if weights is dense:
+                    continue
+                entropy = _entropy(0.5 * (weights + dense)) - 0.5 * (_entropy(weights) + dense_entropy)
+                js[index] += entropy.clamp_min(0.0).double()
+                damage[index] += captured.damage((weights - dense) @ sample.value).double()
     return Grid(nonzero / pairs, js / rows, damage / rows, pairs)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.hf.configs import switched
 from entformer.hf.function import Call, listening
+from entformer.hf.masks import Mask
 
 LABEL_SETS = 2  # sampled sets of tokens, one backward pass each
 
@@ -25,10 +26,10 @@ class Sample:
     call: Call
     value: Tensor  # (H, K, Dv); a first row of zeros if there are sinks
 
-    def scores(self) -> tuple[Tensor, Tensor | None]:
-        """Returns the scores (H, R, K), with a first column for the sinks, and which are allowed."""
-        scores, mask = self.call.scores()
-        return scores[0].float().contiguous(), None if mask is None else mask.expand(1, *mask.shape[1:])[0]
+    def scores(self, scale: float) -> tuple[Tensor, Tensor]:
+        """Returns the scores (H, R, K) with this scale, with a first column for the sinks, and which are allowed."""
+        scores, mask = replace(self.call, scale=torch.full((self.call.query.shape[1],), scale)).scores()
+        return scores[0].float().contiguous(), mask[0]
 
 
 @dataclass(eq=False)
@@ -88,7 +89,7 @@ def capture(
     model.eval()
     try:
         for number, entry in enumerate(inputs):
-            with switched(model), listening(listener), _activations_only(model, gradients):
+            with switched(model), listening(listener), activations_only(model, gradients):
                 outputs = model(**entry)
                 logits = getattr(outputs, "logits", None)
                 if gradients and isinstance(logits, Tensor) and logits.requires_grad:
@@ -108,11 +109,8 @@ def _samples(call: Call, queries: int) -> Iterator[Sample]:
     keys = call.key.shape[2]
     rows = torch.linspace(0, length - 1, min(queries, length), device=call.query.device).round().long().unique()
     for index in range(batch):
-        mask = None if call.mask is None else call.mask[index if call.mask.shape[0] > 1 else 0][None]
-        mask = None if mask is None else mask.expand(1, mask.shape[1], length, keys)[:, :, rows]
-        if call.causal:
-            triangle = (torch.arange(keys, device=rows.device) <= rows[:, None])[None, None]
-            mask = triangle if mask is None else mask & triangle
+        allowed = call.mask.dense(length, keys, rows.device)
+        allowed = allowed[index if allowed.shape[0] > 1 else 0][None, :, rows]
         bias = None if call.bias is None else call.bias.detach()[index if call.bias.shape[0] > 1 else 0][None]
         bias = None if bias is None else bias.expand(1, bias.shape[1], length, keys)[:, :, rows]
         key, value = (tensor.detach()[index][None].float() for tensor in (call.key, call.value))
@@ -121,9 +119,8 @@ def _samples(call: Call, queries: int) -> Iterator[Sample]:
             query=call.query.detach()[index, :, rows][None].float(),
             key=key,
             value=value,
-            mask=mask,
+            mask=Mask(elements=allowed),
             bias=bias,
-            causal=False,
             sinks=None if call.sinks is None else call.sinks.detach(),
             alpha=1.0,
             scale=None,
@@ -152,7 +149,7 @@ def _sampled_gradients(logits: Tensor) -> None:
 
 
 @contextmanager
-def _activations_only(model: nn.Module, gradients: bool) -> Iterator[None]:
+def activations_only(model: nn.Module, gradients: bool) -> Iterator[None]:
     """Computes gradients of activations, not of weights; without `gradients`, of nothing."""
     if not gradients:
         with torch.no_grad():

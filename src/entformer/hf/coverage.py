@@ -135,7 +135,7 @@ def _kind(name: str, module: nn.Module, call: Call, is_causal: bool) -> str:
     """Returns the attention type. `is_decoder` of a module does not tell: it is also set for cross-attention."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     named = CROSS_NAME.search(name) or getattr(module, "is_cross_attention", False)
-    if named or (queries != keys and call.mask is None and not call.causal):
+    if named or (queries != keys and call.mask.elements is None and not call.mask.causal):
         return "cross"
     return "decoder" if is_causal else "encoder"
 

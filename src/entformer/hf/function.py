@@ -1,6 +1,6 @@
 """The attention function that Hugging Face models call: one call of one attention module, in the terms of `attention`.
 
-    scores = scale_h * (softcap(scaling * <q, k>) + bias)        scale_h: the head's own, 1 without a `SparseHeads`
+    scores = softcap(scale_h * scaling * <q, k>) + scale_h * bias        scale_h: the head's own, 1 without a `SparseHeads`
     output = entmax(scores over the keys that the mask allows, alpha_h) v
 
 The interface passes whatever keywords a model has. Those that change the result are arguments here, those that do not are in
@@ -19,8 +19,10 @@ from torch.nn import functional as F
 from transformers.utils import output_capturing
 
 from entformer.errors import ArgumentError
+from entformer.hf.heads import active_heads
+from entformer.hf.masks import Mask, boundaries, recognized
 from entformer.hf.names import DENSE, HEADS, SETTINGS
-from entformer.kernels.attention.api import Attention, RowStats, Support, attention
+from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.entmax.api import entmax
 
 IGNORED = frozenset(
@@ -44,6 +46,8 @@ IGNORED = frozenset(
         "use_cache",
     )
 )
+FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NO_SEED = torch.zeros((), dtype=torch.int64)  # of dropout
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +57,8 @@ class Call:
     query: Tensor  # (B, H, Lq, D)
     key: Tensor  # (B, Hkv, Lk, D)
     value: Tensor  # (B, Hkv, Lk, Dv)
-    mask: Tensor | None  # boolean, broadcasts to (B, H, Lq, Lk), True = may attend
+    mask: Mask
     bias: Tensor | None  # added to the scores, broadcasts to (B, H, Lq, Lk)
-    causal: bool  # query i attends to keys j <= i
     scaling: float
     softcap: float | None
     sinks: Tensor | None  # (H,): a further score of each row whose weight is dropped
@@ -66,51 +69,59 @@ class Call:
     @property
     def visible(self) -> Tensor:
         """How many keys each query may attend to, broadcasts to (B, H, Lq)."""
-        queries, keys = self.query.shape[2], self.key.shape[2]
-        if self.mask is None:
-            places = torch.arange(1, queries + 1, device=self.query.device)
-            return (places.clamp_max(keys) if self.causal else torch.full_like(places, keys))[None, None]
-        allowed = self.mask.expand(*self.mask.shape[:2], queries, keys)
-        return (allowed.tril() if self.causal else allowed).sum(-1)
+        return self.mask.counts(self.query.shape[2], self.key.shape[2], self.query.device)
 
     @torch.no_grad()
-    def support_size(self, alpha: Tensor | None = None) -> Tensor:
-        """Returns how many keys have nonzero weight, (B, H, Lq), also for another alpha (H,)."""
+    def support_size(self, alpha: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+        """Returns how many keys have nonzero weight, (B, H, Lq), also for other alphas and scales (H,)."""
         narrow = self.value[..., :1]  # the output is not needed
-        one = replace(self, value=narrow, dropout=0.0, alpha=self.alpha if alpha is None else alpha)
-        found = one.traced(support=False)
+        one = replace(self, value=narrow, dropout=0.0, scale=self.scale if scale is None else scale)
+        found = (one if alpha is None else replace(one, alpha=alpha)).traced(support=False)
         if found.stats is None:
             raise ArgumentError("attention returned no statistics.")
         return found.stats.support_size
 
-    @property
-    def _caps_before_scaling(self) -> bool:
-        """Whether a head's scale multiplies capped scores, which the fused kernel does not do."""
-        return self.softcap is not None and self.scale is not None
-
     def attend(self) -> Tensor:
         """Returns the output, (B, H, Lq, Dv)."""
-        if self._caps_before_scaling:
-            return self._dense_output()
-        output: Any = self._attention()
+        output: Any = self._next_token() if self._is_next_token else self._attention()
         found: Tensor = output
         return found
 
     def traced(self, *, support: bool = True) -> Attention:
         """Returns the output with the statistics of each row and the exact support; those of a sink are not included."""
-        if self._caps_before_scaling:
-            weights = self.weights().detach()
-            return dense_trace(weights, self._dense_output())
         found: Any = self._attention(return_stats=True, return_support=support)
         traced: Attention = found
         return traced
 
+    @property
+    def _is_next_token(self) -> bool:
+        """Whether one token is generated, by plain tensors on the CPU: checks take longer than attention itself."""
+        plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and type(self.query) is Tensor
+        usual = self.bias is None and self.mask.elements is None and self.mask.packed is None and isinstance(self.alpha, Tensor)
+        fits = self.query.dtype == self.key.dtype == self.value.dtype in FAST_DTYPES and self.query.device.type == "cpu"
+        return self.query.shape[2] == 1 and plain and usual and fits and self.key.shape[2] > 0 and self.dropout == 0.0
+
+    def _next_token(self) -> Tensor:
+        """Calls the operator behind `attention` with arguments that need no check."""
+        batch, heads = self.query.shape[:2]
+        query, sinks = (self.query if self.scale is None else _times(self.query, self.scale)), self.sinks
+        if sinks is not None:
+            sinks = (sinks.float() if self.scale is None else sinks.float() * self.scale).expand(batch, heads)
+        keys = self.mask.keys if self.mask.keys is None else self.mask.keys.expand(batch, -1)
+        alpha = torch.as_tensor(self.alpha, dtype=torch.float64).expand(batch, heads)
+        tensors = (query, self.key, self.value, alpha, None, keys, None)
+        how = ("entmax", self.scaling, False, 0, 0.0, NO_SEED, False)
+        with torch._C._AutoDispatchBelowAutograd():
+            output: Tensor = torch.ops.entformer.attention.default(*tensors, *how, sinks=sinks, softcap=self.softcap)[0]
+        return output
+
     def _attention(self, **options: Any) -> Attention | Tensor:
-        query, mask, bias, sinks = self.query, self.mask, self.bias, self.sinks
+        query, bias, sinks = self.query, self.bias, self.sinks
         if self.scale is not None:
             query = _times(query, self.scale)
             bias = None if bias is None else bias * self.scale.to(bias.dtype)[:, None, None]
             sinks = None if sinks is None else sinks * self.scale.to(sinks.dtype)
+        mask = self.mask.elements
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         return attention(
@@ -119,56 +130,37 @@ class Call:
             self.value,
             mask,
             dropout_p=self.dropout,
-            is_causal=self.causal,
             scale=self.scaling,
             enable_gqa=query.shape[1] != self.key.shape[1],
             alpha=self.alpha,
             softcap=self.softcap,
             sinks=sinks,
+            **self.mask.arguments(),
             **options,
         )
 
-    def scores(self) -> tuple[Tensor, Tensor | None]:
-        """Returns the scores (B, H, Lq, Lk [+ 1 first column for the sinks]), scaled, and the mask over them."""
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """Returns the scores (B, H, Lq, Lk [+ 1 first column for the sinks]) and the boolean mask over them."""
         heads, queries = self.query.shape[1:3]
-        keys = self.key.shape[2]
         key = self.key.repeat_interleave(heads // self.key.shape[1], 1)
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        scores = self.query.to(dtype) @ key.to(dtype).mT * self.scaling
+        scale = torch.ones((), device=key.device) if self.scale is None else self.scale[:, None, None]
+        scores = self.query.to(dtype) @ key.to(dtype).mT * (scale * self.scaling)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
-            scores = scores + self.bias
-        mask = self.mask
-        if self.causal:
-            triangle = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).tril()
-            mask = triangle if mask is None else mask & triangle
+            scores = scores + scale * self.bias
+        mask = self.mask.dense(queries, key.shape[2], key.device)
         if self.sinks is not None:
-            column = self.sinks.to(scores)[:, None, None].expand(*scores.shape[:3], 1)
-            scores = torch.cat((column, scores), -1)
-            mask = None if mask is None else F.pad(mask, (1, 0), value=True)
-        return scores if self.scale is None else _times(scores, self.scale), mask
+            column = scale * self.sinks.to(scores)[:, None, None].expand(*scores.shape[:3], 1)
+            scores, mask = torch.cat((column, scores), -1), F.pad(mask, (1, 0), value=True)
+        return scores, mask
 
     def weights(self) -> Tensor:
         """Returns the weights (B, H, Lq, Lk), with gradient; without those of the sinks."""
         scores, mask = self.scores()
         weights = entmax(scores, self.alpha, mask=mask, alpha_dim=1 if isinstance(self.alpha, Tensor) else None)
         return weights if self.sinks is None else weights[..., 1:]
-
-    def _dense_output(self) -> Tensor:
-        weights = F.dropout(self.weights(), self.dropout).to(self.value.dtype)
-        return weights @ self.value.repeat_interleave(weights.shape[1] // self.value.shape[1], 1)
-
-
-def dense_trace(weights: Tensor, output: Tensor) -> Attention:
-    """Returns what `attention` returns with statistics and support, from dense weights (B, H, Lq, Lk)."""
-    flat = weights.reshape(-1, weights.shape[-1])
-    row, col = flat.nonzero(as_tuple=True)
-    size = (weights > 0).sum(-1)
-    crow = F.pad(size.flatten().cumsum(0), (1, 0))
-    entropy = torch.special.entr(weights).sum(-1)
-    support = Support(crow, col.to(torch.int32), flat[row, col])
-    return Attention(output, RowStats(size.to(torch.int32), entropy, torch.full_like(entropy, torch.nan)), support)
 
 
 def _times(tensor: Tensor, per_head: Tensor) -> Tensor:
@@ -228,15 +220,18 @@ def forward(
     queries, keys = query.shape[2], key.shape[2]
     declared = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     causal = declared and queries > 1
-    mask, bias = _mask_and_bias(module, attention_mask, keys)
-    if mask is None and bias is None:
-        mask = _packing_mask(queries, keys, causal, position_ids, cu_seq_lens_q, cu_seq_lens_k)
-    if attention_mask is not None:
-        causal = False  # it is in the mask
+    given, bias = _mask_and_bias(module, attention_mask, keys)
+    packed = _packed(queries, keys, causal, position_ids, cu_seq_lens_q, cu_seq_lens_k)
+    if given is not None:
+        mask = recognized(given, None if packed is None else packed[0])  # a causal limit is in it
+    elif packed is not None:
+        mask = Mask(causal, packed=packed) if len(query) == 1 == packed[0].dim() else _separated(causal, *packed, queries, keys)
+    else:
+        mask = Mask(causal)
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
         bias = bias[..., :keys]
-    if causal and keys > queries:  # the first call with a static cache, whose later keys are not filled yet
+    if given is None and causal and keys > queries:  # the first call with a static cache, whose later keys are not filled yet
         key, value = key[:, :, :queries], value[:, :, :queries]
         bias = None if bias is None else bias[..., :queries]
     alpha, scale = _alpha_and_scale(module)
@@ -246,7 +241,6 @@ def forward(
         value=value,
         mask=mask,
         bias=bias,
-        causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         softcap=softcap,
         sinks=s_aux,
@@ -268,9 +262,10 @@ def _attentions_requested() -> bool:
 
 
 def _alpha_and_scale(module: nn.Module) -> tuple[float | Tensor, Tensor | None]:
-    heads = module._modules.get(HEADS)
-    if heads is not None:
-        alpha, scale = heads()
+    owned = module._modules.get(HEADS)
+    if owned is not None:
+        heads = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else active_heads(owned)
+        alpha, scale = owned() if heads is None else heads.without_gradient()
         return alpha, scale
     if getattr(getattr(module, "config", None), SETTINGS, None) is not None and not hasattr(module, DENSE):
         raise ArgumentError(
@@ -291,9 +286,10 @@ def _mask_and_bias(module: nn.Module, given: Tensor | None, keys: int) -> tuple[
             f"{type(module).__name__} passes an attention mask of {given.dim()} dimensions; expected 4: (batch, 1 or heads, "
             "queries, keys)."
         )
-    given = given[..., :keys]
+    if given.shape[-1] != keys:  # else the same tensor, which is recognized again in the next layer
+        given = given[..., :keys]
     if not given.is_floating_point():
-        return given.bool(), None
+        return given if given.dtype == torch.bool else given.bool(), None
     allowed = given > torch.finfo(given.dtype).min / 2
     bias = given.masked_fill(~allowed, 0.0)
     if not torch.compiler.is_compiling() and not given.requires_grad and not bool(bias.any()):
@@ -301,23 +297,24 @@ def _mask_and_bias(module: nn.Module, given: Tensor | None, keys: int) -> tuple[
     return allowed, bias
 
 
-def _packing_mask(
+def _packed(
     queries: int, keys: int, causal: bool, position_ids: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None
-) -> Tensor | None:
-    """Returns the mask that separates sequences packed into one row, None if there is one only.
+) -> tuple[Tensor, Tensor] | None:
+    """Returns where sequences packed into one row begin, of queries and keys, None if there is one only; see `boundaries`.
 
     Models build no mask from packed position ids in some cases (`use_cache=True`), and vision towers leave lengths to the
-    attention function; without this mask, sequences would attend to each other.
+    attention function; without these boundaries, sequences would attend to each other.
     """
     if cu_q is not None and cu_k is not None:
-        places = [torch.arange(size, device=cu.device) for size, cu in ((queries, cu_q), (keys, cu_k))]
-        rows, columns = (torch.searchsorted(cu, place, right=True) for cu, place in zip((cu_q, cu_k), places, strict=True))
-        return (rows[:, None] == columns[None, :])[None, None]
-    packed = causal and queries == keys and position_ids is not None and position_ids.dim() == 2
-    if not packed or position_ids is None or position_ids.shape[1] != queries or torch.compiler.is_compiling():
-        return None
-    starts = position_ids[:, 1:] <= position_ids[:, :-1]
-    if not bool(starts.any()):
-        return None
-    sequence = F.pad(starts.cumsum(1), (1, 0))
-    return (sequence[:, :, None] == sequence[:, None, :])[:, None]
+        return cu_q, cu_k
+    starts = None if not causal or torch.compiler.is_compiling() else boundaries(position_ids, queries, keys)
+    return None if starts is None else (starts, starts)
+
+
+def _separated(causal: bool, first: Tensor, second: Tensor, queries: int, keys: int) -> Mask:
+    """Returns the mask of packed sequences as elements, for batches of several rows."""
+    if first.dim() == 1:
+        elements = Mask(packed=(first, second)).dense(queries, keys, first.device)
+    else:
+        elements = (first[:, :, None] == second[:, None, :])[:, None]
+    return Mask(causal, elements=elements)

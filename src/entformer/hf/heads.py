@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +35,23 @@ class SparseHeads(nn.Module):
         self.num_heads = num_heads
         self.alpha_minus_1 = LearnedAlpha(num_heads, init=alpha - 1.0, low=LOWEST - 1.0, high=HIGHEST - 1.0)
         self.log_scale = nn.Parameter(torch.zeros(num_heads))
+        self._kept: tuple[list[Any], float | Tensor, Tensor | None] | None = None
         self.requires_grad_(learned)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         log_scale = self.log_scale.to(torch.promote_types(self.log_scale.dtype, torch.float32))
         return 1.0 + self.alpha_minus_1(), log_scale.exp()
+
+    @torch.no_grad()
+    def without_gradient(self) -> tuple[float | Tensor, Tensor | None]:
+        """Returns alphas in float64 and scales, computed once; 1.0 and None for softmax, where every head has these."""
+        stored = self.alpha_minus_1.parameter, self.log_scale
+        key = [(id(value), value._version, value.data_ptr(), value.dtype) for value in stored]
+        if self._kept is None or self._kept[0] != key:
+            alpha, scale = self()
+            is_1 = [bool((values == 1.0).all()) for values in (alpha, scale)]
+            self._kept = key, 1.0 if is_1[0] else alpha.double(), None if is_1[1] else scale
+        return self._kept[1:]
 
     @property
     def learned(self) -> bool:

@@ -36,7 +36,7 @@ class DensityMeter:
         """Counts one call of an attention module."""
         owned = module._modules.get(HEADS)
         heads = None if owned is None else active_heads(owned)
-        if heads is None or not isinstance(call.alpha, Tensor):
+        if heads is None:
             return
         batch, count, queries, _ = call.query.shape
         pairs = call.visible.expand(batch, count, queries).sum((0, 2)).double()

@@ -131,16 +131,18 @@ def _check(cxx: Sequence[str], source: str, code: int, said: str, target: Path) 
     if os.strerror(errno.ENOSPC) in said:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines() or [f"exit code {code}"]
-    advice = " (this is clang; the kernels are developed with g++, so try CXX=g++)" if _is_clang(cxx) else ""
+    is_clang = "clang" in compiler_version(cxx).lower()
+    advice = " (this is clang; the kernels are developed with g++, so try CXX=g++)" if is_clang else ""
     raise BuildError(f"{name} could not compile {source}: {lines[0].strip()}{advice}.")
 
 
-def _is_clang(cxx: Sequence[str]) -> bool:
+def compiler_version(cxx: Sequence[str]) -> str:
+    """The first line that a compiler prints about itself; empty if it prints none."""
     try:
         done = subprocess.run([*cxx, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return False
-    return "clang" in done.stdout.lower()
+        return ""
+    return next(iter(done.stdout.splitlines()), "")
 
 
 def _cores() -> int:

@@ -56,7 +56,8 @@ class AttentionConfig(Config):
         normalizer = get_normalizer(self.normalizer)
         chosen = resolve_output_norm(self.normalizer, normalizer.needs_output_norm, self.output_norm, None)
         object.__setattr__(self, "output_norm", chosen)
-        with torch.device("meta"):  # nothing is stored, and no random number is drawn
+        # Modules of one head, to check their options. (On the meta device, torch would import its compiler to fill them.)
+        with torch.device("cpu"), torch.random.fork_rng(devices=()):
             if self.options:
                 make_normalizer_fn(normalizer, 1, self.options)
             if self.scaling_name is not None:

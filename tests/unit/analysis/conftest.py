@@ -1,17 +1,18 @@
-"""Tiny models over a real vocabulary, and a run folder with one."""
+"""Tiny models over a real vocabulary, and run directories with them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from entformer.checkpoint import RunFolder, model_info, save_weights
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.data.store import TokenStore
-from entformer.files import write_json
 from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
+
+SaveRun = Callable[[LoadedRun, Path], RunFolder]
 
 SOURCES = (
     "the red-haired man sleeps .",
@@ -60,52 +61,31 @@ def model(subwords: SubwordTokenizer) -> Seq2Seq:
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer) -> Path:
+def run_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer, save_run: SaveRun) -> Path:
     """A run with learned alphas, untrained, with a short history, and its text beside it."""
-    return make_run(tmp_path_factory.mktemp("runs") / "learned", subwords, "entmax")
+    folder = make_run(tmp_path_factory.mktemp("runs") / "learned", subwords, "entmax", save_run)
+    rows = [[[1.1, 1.2], [1.3, 1.4]], [[1.5, 1.6], [1.7, 1.8]]]
+    folder.metrics.write_text(
+        "".join(
+            f'{{"kind": "alphas", "step": {10 * i}, "encoder": {row}, "decoder": {row}, "cross": {row}}}\n'
+            for i, row in enumerate(rows)
+        )
+        + '{"kind": "valid", "step": 10, "bleu": 12.5, "signature": "nrefs:1|tok:13a", "chrf": 30.0, "perplexity": 9.0}\n'
+        + '{"kind": "train", "st'
+    )
+    return folder.path
 
 
 @pytest.fixture(scope="session")
-def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer) -> Path:
-    return make_run(tmp_path_factory.mktemp("runs") / "rela", subwords, "rela")
+def rela_folder(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenizer, save_run: SaveRun) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "rela", subwords, "rela", save_run).path
 
 
-def make_run(path: Path, subwords: SubwordTokenizer, normalizer: str) -> Path:
-    model = make_model(subwords.size, normalizer)
-    folder = RunFolder(path)
-    folder.create()
-    subwords.save(folder.subwords)
-    info = model_info(
-        model.config,
-        subwords,
-        source_language="en",
-        target_language="de",
-        tokenized=True,
-        lowercase=False,
-        data_fingerprint="none",
-    )
-    write_json(folder.model, info)
-
-    def write(into: Path) -> None:
-        save_weights(into / "model.safetensors", model)
-        (into / "state.safetensors").write_bytes(b"")
-
-    folder.save(10, write, {"step": 10})
-    (path / "last.json").write_text('{"checkpoint": "step-00000010"}')
-    if normalizer == "entmax":
-        rows = [[[1.1, 1.2], [1.3, 1.4]], [[1.5, 1.6], [1.7, 1.8]]]
-        folder.metrics.write_text(
-            "".join(
-                f'{{"kind": "alphas", "step": {10 * i}, "encoder": {row}, "decoder": {row}, "cross": {row}}}\n'
-                for i, row in enumerate(rows)
-            )
-            + '{"kind": "valid", "step": 10, "bleu": 12.5, "signature": "nrefs:1|tok:13a", "chrf": 30.0, "perplexity": 9.0}\n'
-            + '{"kind": "train", "st'
-        )
+def make_run(path: Path, subwords: SubwordTokenizer, normalizer: str, save_run: SaveRun) -> RunFolder:
+    info = {"tokenized": True, "lowercase": False}
+    languages = {"source_language": "en", "target_language": "de"}
+    run = LoadedRun(model=make_model(subwords.size, normalizer), subwords=subwords, **languages, info=info, step=10)
+    folder = save_run(run, path)
     (path / "test.en").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
     (path / "test.de").write_text("\n".join(TARGETS) + "\n", encoding="utf-8")
-    return path
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, dtype=np.int64)
+    return folder

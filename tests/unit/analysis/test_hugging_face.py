@@ -1,5 +1,7 @@
 """Heads of Hugging Face models are measured from exact sparse weights, with roles that compare tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,29 +25,15 @@ def test_repeated_tokens_by_hand() -> None:
     weights[0, 0, range(3), range(3)] = 1.0
     weights[0, 0, 3] = [0.2, 0.5, 0.1, 0.2, 0.0]  # duplicate at key 0, induction at key 1
     weights[0, 0, 4] = [0.0, 0.1, 0.7, 0.1, 0.1]  # duplicate at key 1, induction at key 2
-    rows = LayerRows.from_dense("decoder", 0, weights, causal=True)
-    rows = LayerRows(
-        **{**{name: getattr(rows, name) for name in rows.__dataclass_fields__}, "tokens": np.array([[7, 8, 9, 7, 8]])}
-    )
+    rows = replace(LayerRows.from_dense("decoder", 0, weights, causal=True), tokens=np.array([[7, 8, 9, 7, 8]]))
     assert repeated_token_weight(rows, 0) == pytest.approx((0.2 + 0.1) / 2)
     assert repeated_token_weight(rows, 1) == pytest.approx((0.5 + 0.7) / 2)
-    distinct = LayerRows(**{**{n: getattr(rows, n) for n in rows.__dataclass_fields__}, "tokens": np.array([[1, 2, 3, 4, 5]])})
+    distinct = replace(rows, tokens=np.array([[1, 2, 3, 4, 5]]))
     assert np.isnan(repeated_token_weight(distinct, 0)).all()
 
 
 def test_later_occurrences_count_without_a_causal_mask() -> None:
-    weights = np.full((1, 1, 3, 3), 1 / 3)
-    rows = LayerRows.from_support(
-        "encoder",
-        0,
-        (np.array([0, 3, 6, 9]), np.tile(np.arange(3), 3), weights.ravel()),
-        1,
-        3,
-        3,
-        np.array([3]),
-        np.array([3]),
-        tokens=np.array([[4, 5, 4]]),
-    )
+    rows = replace(LayerRows.from_dense("encoder", 0, np.full((1, 1, 3, 3), 1 / 3)), tokens=np.array([[4, 5, 4]]))
     assert repeated_token_weight(rows, 0) == pytest.approx(1 / 3)  # queries 0 and 2
     assert repeated_token_weight(rows, 1) == pytest.approx(1 / 3)  # query 2: key 1 follows key 0; nothing follows key 2
 
@@ -69,7 +57,6 @@ def test_measures_are_those_of_the_weights() -> None:
 
 
 def test_a_planted_induction_head_is_found() -> None:
-    model = ef.hf.sparsify(llama())
     text = list(range(10, 40)) * 2
 
     def collect(offset: int) -> ef.analysis.HeadRow:
@@ -77,16 +64,13 @@ def test_a_planted_induction_head_is_found() -> None:
         weights = np.zeros((1, 1, 60, 60))
         for query in range(60):
             weights[0, 0, query, max(query - 30 + offset, 0)] = 1.0
-        full = LayerRows.from_dense("decoder", 0, weights, causal=True)
-        rows = LayerRows(**{**{n: getattr(full, n) for n in full.__dataclass_fields__}, "tokens": np.array([text])})
-        collector.add(rows)
+        collector.add(replace(LayerRows.from_dense("decoder", 0, weights, causal=True), tokens=np.array([text])))
         collector.end_batch({0: ((), tuple(text))})
         return collector.table().heads[0]
 
     assert {role.role: role.score for role in collect(1).roles}["induction"] == pytest.approx(1.0)
     assert {role.role: role.score for role in collect(0).roles}["duplicate token"] == pytest.approx(1.0)
     assert "induction" not in {role.role for role in collect(0).roles}
-    assert model is not None
 
 
 def test_dense_models_and_encoder_decoders() -> None:

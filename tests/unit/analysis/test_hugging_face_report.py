@@ -1,12 +1,14 @@
 """`entformer report --hf` writes a report on a saved Hugging Face model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import tokenizers
 import torch
 import transformers as t
+from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 import entformer as ef
@@ -18,15 +20,10 @@ TEXT = "the cat sat on the mat and the dog sat on the cat " * 4
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tiny_llama: Callable[..., tuple[Any, Any]], tmp_path: Path) -> Path:
     """A converted Llama with a tokenizer of words."""
-    torch.manual_seed(0)
-    words = {word: number for number, word in enumerate(["<unk>", *sorted(set(TEXT.split()))])}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    t.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>").save_pretrained(tmp_path / "model")
-    model = t.LlamaForCausalLM(t.LlamaConfig(vocab_size=len(words), num_key_value_heads=2, **SIZES))
-    ef.hf.sparsify(model, alpha=1.5).save_pretrained(tmp_path / "model")
+    for saved in tiny_llama():
+        saved.save_pretrained(tmp_path / "model")
     return tmp_path
 
 
@@ -44,6 +41,34 @@ def test_a_report_on_a_saved_decoder(folder: Path) -> None:
     assert sentence["target"][0] in TEXT.split()
     assert len(sentence["heads"]["decoder.0.0"]["crow"]) == len(sentence["target"])
     assert "<script" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records how many elements the largest result of an operator has."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for result in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(result, torch.Tensor) and result.dtype != torch.uint8:  # reserved memory: 512 bytes per row
+                self.elements = max(self.elements, result.numel())
+        return found
+
+
+def test_a_text_of_2048_tokens_is_measured_without_matrices_of_its_square() -> None:
+    torch.manual_seed(0)
+    sizes = {**SIZES, "num_hidden_layers": 1, "max_position_embeddings": 2048}
+    model = ef.hf.sparsify(t.LlamaForCausalLM(t.LlamaConfig(vocab_size=90, **sizes)).eval(), alpha=2.0)
+    for _, heads in ef.hf.heads.sparse_heads(model):
+        heads.set(scale=2000.0)  # a random model attends almost uniformly
+    ids = torch.randint(3, 90, (1024,)).repeat(2).tolist()
+    with LargestTensor() as largest:
+        table = ef.analysis.collect(model, [ids], length=2048)
+    assert table.target_tokens == 2048
+    assert len(table) == 4
+    assert all(row.induction is not None and 1.0 <= row.support < 400.0 for row in table)
+    assert largest.elements < 2048 * 1024
 
 
 def test_encoders_and_pairs_have_their_own_sides() -> None:

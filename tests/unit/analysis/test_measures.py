@@ -76,12 +76,8 @@ def test_the_histogram_puts_exact_shares_in_their_bins_and_skips_empty_sentences
     assert {i: n for i, n in enumerate(density_histogram(shares)[0].tolist()) if n} == {0: 1, 1: 1, 3: 1, 6: 1, 19: 2}
 
 
-def test_entropy() -> None:
-    assert entropy(rows(TWO_HEADS))[0, 0] == pytest.approx([math.log(2), math.log(4), 0.0])
-
-
 def test_rows_that_do_not_sum_to_one_are_measured_by_normalized_weights() -> None:
-    assert entropy(rows(7.0 * TWO_HEADS)) == pytest.approx(entropy(rows(TWO_HEADS)))
+    assert entropy(rows(7.0 * TWO_HEADS))[0, 0] == pytest.approx([math.log(2), math.log(4), 0.0])
     for found, expected in zip(jensen_shannon(rows(7.0 * TWO_HEADS)), jensen_shannon(rows(TWO_HEADS)), strict=True):
         assert found == pytest.approx(expected)
 

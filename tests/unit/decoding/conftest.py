@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
-from entformer.files import write_json
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.text.tokenizer import EOS, SubwordTokenizer
 
 
@@ -62,18 +61,9 @@ def copying(make_run: Callable[..., LoadedRun], subwords: SubwordTokenizer) -> L
 
 
 @pytest.fixture(scope="session")
-def run_folder(make_run: Callable[..., LoadedRun], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that `load_run` reads, as training writes it."""
-    folder = RunFolder(tmp_path_factory.mktemp("decode") / "run")
-    folder.create()
-    run = make_run(seed=3)
-    facts: Any = {"source_language": "en", "target_language": "de", **run.info, "data_fingerprint": "0"}
-    write_json(folder.model, model_info(run.model.config, run.subwords, **facts))
-    run.subwords.save(folder.subwords)
-
-    def write(where: Path) -> None:
-        save_weights(where / "model.safetensors", run.model)
-        save_weights(where / "state.safetensors", nn.Linear(1, 1))
-
-    folder.set_pointer("best", folder.save(7, write, {"step": 7}))
-    return folder.path
+def run_folder(
+    make_run: Callable[..., LoadedRun],
+    save_run: Callable[[LoadedRun, Path], RunFolder],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    return save_run(make_run(seed=3), tmp_path_factory.mktemp("decode") / "run").path

@@ -7,32 +7,18 @@ from typing import Any
 
 import pytest
 import uvicorn
-from torch import nn
 
-from entformer.checkpoint import LoadedRun, RunFolder, model_info, save_weights
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.cli.explore import explore
 from entformer.errors import ArgumentError, DataError
 from entformer.explore.connections import LimitedProtocol
-from entformer.files import write_json
 
 from .conftest import Client
 
 
 @pytest.fixture
-def folder(make_run: Callable[..., LoadedRun], tmp_path: Path) -> Path:
-    """A run folder as training writes it."""
-    loaded, folder = make_run(), RunFolder(tmp_path / "my run")
-    folder.create()
-    facts = {"source_language": "en", "target_language": "de", "tokenized": False, "lowercase": False, "data_fingerprint": "0"}
-    write_json(folder.model, model_info(loaded.model.config, loaded.subwords, **facts))  # type: ignore[arg-type]
-    loaded.subwords.save(folder.subwords)
-
-    def write(where: Path) -> None:
-        save_weights(where / "model.safetensors", loaded.model)
-        save_weights(where / "state.safetensors", nn.Linear(1, 1))
-
-    folder.set_pointer("best", folder.save(7, write, {"step": 7}))
-    return folder.path
+def folder(make_run: Callable[..., LoadedRun], save_run: Callable[[LoadedRun, Path], RunFolder], tmp_path: Path) -> Path:
+    return save_run(make_run(), tmp_path / "my run").path
 
 
 @pytest.fixture

@@ -1,35 +1,25 @@
 """The explorer of a Hugging Face decoder: continuations, the next token, every head, other alphas."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tokenizers
-import torch
 import transformers as t
 from fastapi.testclient import TestClient
 
-import entformer as ef
 from entformer.errors import ArgumentError
 from entformer.explore.app import create_app
 
-WORDS = ["<unk>", "the", "cat", "dog", "sat", "on", "mat", "and"]
-SIZES = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
-
-
-def tokenizer() -> Any:
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="<unk>"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return t.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>")
+TinyLlama = Callable[..., tuple[Any, Any]]
 
 
 @pytest.fixture(scope="module")
-def client() -> TestClient:
-    torch.manual_seed(0)
-    model = t.LlamaForCausalLM(t.LlamaConfig(vocab_size=8, num_key_value_heads=2, eos_token_id=None, **SIZES))
-    for parameter in model.parameters():
-        parameter.data.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    ef.hf.sparsify(model, alpha=1.5)
-    app = create_app((model, tokenizer()), name="tiny", max_tokens=40, timeout=300.0)
+def client(tiny_llama: TinyLlama) -> TestClient:
+    model, tokenizer = tiny_llama()
+    for name, parameter in model.named_parameters():
+        if "proj" in name or "embed" in name or "lm_head" in name:
+            parameter.data.mul_(8.0)
+    app = create_app((model, tokenizer), name="tiny", max_tokens=40, timeout=300.0)
     return TestClient(app, base_url="http://localhost")
 
 
@@ -66,11 +56,13 @@ def test_an_alpha_is_changed_for_one_request(client: TestClient) -> None:
     assert after["heads"] == before["heads"] != softmax["heads"]
 
 
-def test_impossible_requests(client: TestClient) -> None:
+def test_impossible_requests(client: TestClient, tiny_llama: TinyLlama) -> None:
     assert client.post("/api/attention", json={"text": "the", "alphas": {"decoder.9.0": 1.2}}).status_code == 422
     assert client.post("/api/attention", json={"text": "the", "target_ids": [99]}).status_code == 422
     assert "tokens" in client.post("/api/translate", json={"text": "the " * 60}).json()["detail"]
+    decoder, tokenizer = tiny_llama()
     with pytest.raises(ArgumentError, match="tokenizer"):
-        create_app((t.LlamaForCausalLM(t.LlamaConfig(vocab_size=8, **SIZES)), None))
+        create_app((decoder, None))
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4}
     with pytest.raises(ArgumentError, match="decoder"):
-        create_app((t.BertModel(t.BertConfig(vocab_size=8, **SIZES)), tokenizer()))
+        create_app((t.BertModel(t.BertConfig(vocab_size=8, **sizes)), tokenizer))

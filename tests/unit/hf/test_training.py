@@ -1,6 +1,8 @@
 """Fine-tuning with transformers' Trainer: alphas move, are logged, resumed, annealed and constrained; LoRA saves them."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,45 @@ def test_schedules() -> None:
 def test_a_dense_model_is_refused() -> None:
     with pytest.raises(ArgumentError, match="sparsify"):
         hf.SparsityCallback().on_train_begin(None, t.TrainerState(), None, model=classifier())
+
+
+DISTRIBUTED = """
+import os, sys
+import torch
+import torch.distributed as dist
+import transformers as t
+from entformer import hf
+
+rank = 0 if os.fork() else 1  # before anything has threads; transformers is imported once
+torch.set_num_threads(1)
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+torch.manual_seed(0)
+sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
+model = hf.sparsify(t.LlamaForCausalLM(t.LlamaConfig(**sizes)), init=1.3, layers=[1])
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(hf.parameter_groups(model, lr=1.0, alpha_lr=1.0))
+for step in range(3):  # a parameter without a gradient would fail the second
+    ids = torch.randint(20, (1, 9), generator=torch.Generator().manual_seed(2 * step + rank))
+    optimizer.zero_grad()
+    parallel(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+mine = torch.cat([*hf.alphas(model).values(), *hf.scales(model).values()])
+both = [torch.empty_like(mine) for _ in range(2)]
+dist.all_gather(both, mine)
+assert torch.equal(*both)
+assert (mine[:2] != 1.3).all() and (mine[2:] != 1.0).all()
+dist.destroy_process_group()
+if rank == 0:
+    assert os.wait()[1] == 0
+    print("equal")
+"""
+
+
+def test_two_processes_learn_the_same_alphas(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DISTRIBUTED, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "equal\n", done.stderr
 
 
 @needs_peft

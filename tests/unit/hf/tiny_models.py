@@ -29,6 +29,8 @@ BART = {
     "decoder_start_token_id": 2,
     **IDS,
 }
+T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 1, "pad_token_id": PAD, "eos_token_id": 2}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
 VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37, **IMAGE}
 
@@ -57,32 +59,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         t.GptOssConfig(**{**DECODER, "intermediate_size": 32}, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
     ),
     "opt": lambda: t.OPTForCausalLM(
-        t.OPTConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            ffn_dim=37,
-            max_position_embeddings=64,
-            word_embed_proj_dim=32,
-            **IDS,
-        )
+        t.OPTConfig(**{**ENCODER, **IDS, "intermediate_size": None}, ffn_dim=37, word_embed_proj_dim=32)
     ),
     "marian": lambda: t.MarianMTModel(t.MarianConfig(**{**BART, "pad_token_id": 1, "decoder_start_token_id": 1})),
     "bart": lambda: t.BartForConditionalGeneration(t.BartConfig(**BART)),
-    "t5": lambda: t.T5ForConditionalGeneration(
-        t.T5Config(
-            vocab_size=VOCAB,
-            d_model=32,
-            d_kv=8,
-            d_ff=37,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=1,
-            pad_token_id=PAD,
-            eos_token_id=2,
-        )
-    ),
+    "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**T5)),
     "whisper": lambda: t.WhisperForConditionalGeneration(
         t.WhisperConfig(
             **{key: value for key, value in BART.items() if key not in ("max_position_embeddings", "forced_eos_token_id")},
@@ -106,20 +87,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
             **{**ENCODER, "pad_token_id": 0}, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8
         )
     ),
-    "longt5": lambda: t.LongT5ForConditionalGeneration(
-        t.LongT5Config(
-            vocab_size=VOCAB,
-            d_model=32,
-            d_kv=8,
-            d_ff=37,
-            num_layers=2,
-            num_heads=4,
-            local_radius=3,
-            decoder_start_token_id=1,
-            pad_token_id=PAD,
-            eos_token_id=2,
-        )
-    ),
+    "longt5": lambda: t.LongT5ForConditionalGeneration(t.LongT5Config(**T5, local_radius=3)),
     "siglip": lambda: t.SiglipVisionModel(t.SiglipVisionConfig(**VISION)),
     "gptj": lambda: t.GPTJForCausalLM(
         t.GPTJConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, **IDS)

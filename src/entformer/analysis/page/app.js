@@ -144,15 +144,7 @@
     );
   }
 
-  // The address holds the state, so that a reload or a bookmark restores it.
-  function remember() {
-    const chosen = new URLSearchParams({ run: state.run, sentence: state.sentence, head: state.key || "" });
-    try {
-      history.replaceState(null, "", `#${chosen}`);
-    } catch {
-      // A page in a frame may not change its address.
-    }
-  }
+  const remember = () => Dom.remember({ run: state.run, sentence: state.sentence, head: state.key || "" });
 
   function recall() {
     const chosen = new URLSearchParams(location.hash.slice(1));

@@ -127,10 +127,19 @@ const Dom = (() => {
       box.scrollTop = above + node.offsetHeight - box.clientHeight;
   }
 
+  // The address holds the state of a page, so that a reload or a bookmark restores it.
+  function remember(state) {
+    try {
+      history.replaceState(null, "", `#${new URLSearchParams(state)}`);
+    } catch {
+      // Browsers limit how often the address may change, and a page in a frame may not change it at all.
+    }
+  }
+
   function reveal(node) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     node.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
   }
 
-  return { el, button, svg, at, put, scroll, table, roving, onChoice, inSlices, perFrame, keepInView, reveal };
+  return { el, button, svg, at, put, scroll, table, roving, onChoice, inSlices, perFrame, keepInView, remember, reveal };
 })();

@@ -13,6 +13,17 @@ const Tokens = (() => {
     return el(properties.tag, { ...properties, tag: null, class: classes, "data-index": index }, text);
   }
 
+  // A line of a list of weights or probabilities: style of its bar, attributes of the line.
+  const line = (piece, position, value, style, properties) =>
+    el(
+      "li",
+      properties,
+      el("span.key", Data.shown(piece).text),
+      el("span.position", position),
+      el("span.bar", el("i", { style })),
+      el("span.value", Numbers.weight(value)),
+    );
+
   // onQuery(row) when a query is hovered, focused or tapped; titles: what queries and keys are called.
   function create({ onQuery, titles = { queries: "Query", keys: "Keys" } }) {
     const queryLine = el("div", { class: "tokens queries", role: "group", "aria-label": `${titles.queries}: choose a token` });
@@ -80,19 +91,10 @@ const Tokens = (() => {
       const shown = all ? found : found.slice(0, LISTED);
       const top = found.length ? found[0].weight : 1;
       list.replaceChildren(
-        ...shown.map(({ column, weight }) =>
-          el(
-            "li",
-            { "data-column": column },
-            el("span.key", Data.shown(keys[column]).text),
-            el("span.position", `at ${column}`),
-            el(
-              "span.bar",
-              el("i", { style: { width: `${(100 * weight) / Math.max(top, 1e-9)}%`, background: Colors.weight(weight) } }),
-            ),
-            el("span.value", Numbers.weight(weight)),
-          ),
-        ),
+        ...shown.map(({ column, weight }) => {
+          const style = { width: `${(100 * weight) / Math.max(top, 1e-9)}%`, background: Colors.weight(weight) };
+          return line(keys[column], `at ${column}`, weight, style, { "data-column": column });
+        }),
       );
       more.hidden = shown.length === found.length;
       more.textContent = `Show all ${found.length} keys with weight`;
@@ -119,5 +121,5 @@ const Tokens = (() => {
     return { element, show, mark };
   }
 
-  return { create };
+  return { create, line };
 })();

@@ -94,22 +94,17 @@ const Alignment = (() => {
     }
 
     function describe(step) {
-      const own = step.best.findIndex(({ piece }) => piece === step.piece);
-      const all = own < 0 ? [...step.best, { piece: step.piece, probability: step.probability }] : step.best;
+      const listed = step.best.some(({ piece }) => piece === step.piece);
+      const all = listed ? step.best : [...step.best, { piece: step.piece, probability: step.probability }];
       next.replaceChildren(
         el("h4", "The next token", el("small", "probability, most likely first")),
         el(
           "ol.support.next",
-          all.map(({ piece, probability }) =>
-            el(
-              "li",
-              { class: piece === step.piece ? "predicted" : "" },
-              el("span.key", Data.shown(piece).text),
-              el("span.position", piece === step.piece ? "this" : ""),
-              el("span.bar", el("i", { style: { width: `${100 * probability}%` } })),
-              el("span.value", Numbers.weight(probability)),
-            ),
-          ),
+          all.map(({ piece, probability }) => {
+            const own = piece === step.piece;
+            const style = { width: `${100 * probability}%` };
+            return Tokens.line(piece, own ? "this" : "", probability, style, { class: own ? "predicted" : "" });
+          }),
         ),
       );
     }

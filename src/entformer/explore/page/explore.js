@@ -284,16 +284,11 @@
     inspector.repaint();
   }
 
-  // ---- the address holds all of it, so a reload or a bookmark comes back to it -----------------------------------------
+  // ---- the address -----------------------------------------------------------------------------------------------------
 
   function remember() {
-    const chosen = new URLSearchParams({ text: state.text, head: state.key || "", beam: state.beam, n: state.nBest });
-    if (alphas.size) chosen.set("alphas", [...alphas].map(([key, alpha]) => `${key}:${alpha}`).join(","));
-    try {
-      history.replaceState(null, "", `#${chosen}`);
-    } catch {
-      // Browsers limit how often the address may change; the next change will succeed.
-    }
+    const changes = alphas.size ? { alphas: [...alphas].map(([key, alpha]) => `${key}:${alpha}`).join(",") } : {};
+    Dom.remember({ text: state.text, head: state.key || "", beam: state.beam, n: state.nBest, ...changes });
   }
 
   function recall() {

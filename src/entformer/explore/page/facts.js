@@ -15,24 +15,18 @@ const Facts = (() => {
 
   // onExample(text): an example sentence was chosen; onHead(key): a head was.
   function show(model, onExample, onHead) {
-    if (model.task === "generation") return showGeneration(model, onExample);
-    const [from, to] = model.languages.map(languageName);
-    const normalizers = new Set(Object.values(model.normalizers));
-    at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
-    at("text").lang = model.languages[0];
+    const normalizers = [...new Set(Object.values(model.normalizers))].join(", ");
+    const parts = [`${model.heads.length} heads (${normalizers})`, `${Numbers.count(model.parameters)} parameters`];
+    if (model.task === "generation") nameContinuations();
+    else {
+      const [from, to] = model.languages.map(languageName);
+      at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
+      at("text").lang = model.languages[0];
+      parts.unshift(`${from} to ${to}`);
+      parts.push(`step ${Numbers.count(model.step)}`);
+    }
+    at("facts").textContent = [...parts, `entformer ${model.entformer}`].join(", ");
     at("text").maxLength = model.limits.characters;
-    at("facts").textContent =
-      `${from} to ${to}, ${model.heads.length} heads (${[...normalizers].join(", ")}), ` +
-      `${Numbers.count(model.parameters)} parameters, step ${Numbers.count(model.step)}, entformer ${model.entformer}`;
-    showExamples(model, onExample);
-    const small = AlphaPaths.small(model, onHead);
-    at("alpha-sentence").textContent = model.alpha_sentence || "";
-    put("small-paths", small);
-    at("learned").hidden = !small && !model.alpha_sentence;
-    showChoices(model);
-  }
-
-  function showExamples(model, onExample) {
     put(
       "examples",
       el("span.note", "Examples"),
@@ -40,29 +34,23 @@ const Facts = (() => {
         button(text, () => onExample(text), { class: "quiet example", lang: model.languages[0] }),
       ),
     );
-  }
-
-  function showChoices(model) {
+    const small = AlphaPaths.small(model, onHead);
+    at("alpha-sentence").textContent = model.alpha_sentence || "";
+    put("small-paths", small);
+    at("learned").hidden = !small && !model.alpha_sentence;
     const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
     put("beam", ...numbers(model.limits.beam));
     put("n-best", ...numbers(model.limits.n_best));
   }
 
   // A model that continues text: the same page in other words.
-  function showGeneration(model, onExample) {
+  function nameContinuations() {
     at("from").textContent = "Text";
     at("go").textContent = "Continue";
     at("n-best").parentElement.firstChild.textContent = "Continuations ";
-    at("text").maxLength = model.limits.characters;
-    at("facts").textContent =
-      `${model.heads.length} heads (${[...new Set(Object.values(model.normalizers))].join(", ")}), ` +
-      `${Numbers.count(model.parameters)} parameters, entformer ${model.entformer}`;
     at("alignment-title").textContent = "What each token attends to, and what comes next";
     at("alignment").querySelector(".lead").textContent =
       "Attention of one head, a layer, or all of them, to earlier tokens, and the distribution of the next token.";
-    at("learned").hidden = true;
-    showExamples(model, onExample);
-    showChoices(model);
   }
 
   function showCommand(body) {

@@ -24,7 +24,8 @@ from torch import Tensor
 from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import cpu, reference_ops, triton
 from entformer.kernels.attention.arguments import Features
-from entformer.kernels.entmax.ops import plain_operator_suffices, until_kernels_load
+from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
+from entformer.kernels.entmax.ops import until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
 _STATE = "Tensor row_max, Tensor threshold"
@@ -182,7 +183,10 @@ class AttentionFunction(torch.autograd.Function):
         needs_grad = _padded(ctx.needs_input_grad, _FORWARD_INPUTS, False)
         needs = (needs_grad[3], needs_grad[14], needs_grad[15], needs_grad[6])  # alpha, bias, sinks, slopes
         inputs = (grad_output, *tensors, *ctx.how, dropout_seed, needs[0], *features, *needs[1:])
-        grads = AttentionBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+        if records_no_graph(*inputs):
+            grads = without_graph(attention_backward, *inputs)
+        else:
+            grads = AttentionBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
         of_alpha, of_bias, of_sinks, of_slopes = (g if n else None for g, n in zip(grads[3:], needs, strict=True))
         every = (*grads[:3], of_alpha, None, None, of_slopes, *(None,) * 7, of_bias, of_sinks, *(None,) * 6)
         return every[: len(ctx.needs_input_grad)]
@@ -301,19 +305,21 @@ for _name, _rule in (
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
+_EagerAttention = eager_form(attention, AttentionFunction)
+_EagerSupport = eager_form(attention_support, SupportFunction)
+
+
 def attention_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
-    """Calls the autograd Function, which torch.func needs, or the operator where nothing is differentiated."""
+    """The operator `attention` with its gradient."""
     if torch.compiler.is_compiling():
         # The tracer records requires_grad when a tensor is made; torch.func.grad marks its inputs afterwards. Views are made.
         inputs = tuple(value.view_as(value) if isinstance(value, Tensor) else value for value in inputs)
-    plain = plain_operator_suffices(*(value for value in inputs if isinstance(value, Tensor)))
-    return tuple(attention(*inputs) if plain else AttentionFunction.apply(*inputs))  # type: ignore[no-untyped-call]
+    return tuple(call_with_gradient(attention, AttentionFunction, _EagerAttention, inputs))
 
 
 def support_with_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """The same for attention_support."""
-    plain = plain_operator_suffices(*(value for value in inputs if isinstance(value, Tensor)))
-    col_indices, values = attention_support(*inputs) if plain else SupportFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+    """The operator `attention_support` with its gradient."""
+    col_indices, values = call_with_gradient(attention_support, SupportFunction, _EagerSupport, inputs)
     return col_indices, values
 
 

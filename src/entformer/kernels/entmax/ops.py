@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from entformer.kernels.checks import transform_active
+from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
 from entformer.kernels.entmax import reference, triton
 from entformer.kernels.registry import resolve
 
@@ -86,7 +86,11 @@ class EntmaxFunction(torch.autograd.Function):
         if grad_output is None:
             return None, None
         needs_alpha_grad = ctx.needs_input_grad[1]
-        grad_scores, grad_alpha = EntmaxBackwardFunction.apply(grad_output, *ctx.saved_tensors, needs_alpha_grad)  # type: ignore[no-untyped-call]
+        inputs = (grad_output, *ctx.saved_tensors, needs_alpha_grad)
+        if records_no_graph(*inputs):
+            grad_scores, grad_alpha = without_graph(entmax_backward, *inputs)
+        else:
+            grad_scores, grad_alpha = EntmaxBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
         return grad_scores, grad_alpha if needs_alpha_grad else None
 
 
@@ -118,21 +122,13 @@ for _name, _rule in (("entmax", EntmaxFunction), ("entmax_backward", EntmaxBackw
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
+_EagerFunction = eager_form(entmax, EntmaxFunction)
+
+
 def entmax_with_gradient(scores: Tensor, alpha: Tensor) -> Tensor:
-    """Calls the autograd Function, which torch.func needs, or the operator where nothing is differentiated.
-
-    The operator can be saved by torch.jit; a Python Function cannot.
-    """
-    apply = entmax if plain_operator_suffices(scores, alpha) else EntmaxFunction.apply
-    weights: Tensor = apply(scores, alpha)  # type: ignore[no-untyped-call]
+    """The operator `entmax` with its gradient."""
+    weights: Tensor = call_with_gradient(entmax, EntmaxFunction, _EagerFunction, (scores, alpha))
     return weights
-
-
-def plain_operator_suffices(*tensors: Tensor) -> bool:
-    """Whether no gradient is recorded and no transform of torch.func is active."""
-    if torch.compiler.is_compiling() or transform_active():
-        return False
-    return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
 
 # ---- vmap: a batch is only more rows -----------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ _library = torch.library.Library("entformer", "FRAGMENT")
 def unsupported(call: Call) -> str | None:
     """Returns what these arguments have that the kernels do not support, or None."""
     lacking = {
-        "normalizer='sigmoid'": call.normalizer == "sigmoid",
         "float64": call.query.dtype == torch.float64,
         f"a head size over {MOST_HEAD_SIZE}": max(call.query.shape[3], call.value.shape[3]) > MOST_HEAD_SIZE,
         "rows without keys": call.key.shape[2] == 0,

@@ -1,12 +1,15 @@
-"""Sizes of blocks, numbers of warps and pipeline stages, by head size and dtype.
+"""Sizes of blocks, numbers of warps and pipeline stages, and limits of registers: a fixed table instead of tuning at run time.
 
-Chosen from the compile manifest (`entformer bench compile-gpu`): the largest blocks without spilled registers. All passes use
-the blocks of one entry, since the maps of blocks that forward saves are read by backward.
+Chosen from the compile manifest (`entformer bench compile-gpu`) and the cost model (docs/gpu.md): the largest blocks without
+spilled registers, and among limits of registers the one with the best occupancy that spills nothing. All passes use the blocks
+of one entry, since the maps of blocks that forward saves are read by backward.
 """
 
 from typing import NamedTuple
 
 import torch
+
+MOST_REGISTERS = 255
 
 
 class Config(NamedTuple):
@@ -23,9 +26,13 @@ def parts(mode: int, dtype: torch.dtype) -> int:
     return 2 if mode == 0 and dtype != torch.float32 else 1
 
 
-def solver_options(mode: int, backend: str) -> dict[str, int]:
-    """Without powers, NVIDIA's compiler would hold the solver to 128 registers and spill some."""
-    return {"maxnreg": 168} if mode != 0 and backend == "cuda" else {}
+def options(config: Config, kernel: str, mode: int, backend: str) -> dict[str, int]:
+    """How the compiler is called for a kernel; `backend` is "cuda" or "hip".
+
+    NVIDIA's compiler aims at more blocks per multiprocessor than fit without spilling: it is told what it may use.
+    """
+    found = {"num_warps": config.warps, "num_stages": config.stages}
+    return found | ({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {})
 
 
 def padded(size: int) -> int:

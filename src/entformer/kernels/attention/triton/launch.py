@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from entformer.kernels.attention.arguments import Call
@@ -27,6 +28,7 @@ from entformer.kernels.attention.triton.scout import scout
 from entformer.kernels.attention.triton.solve import solve
 from entformer.kernels.attention.triton.support import support
 from entformer.kernels.entmax.triton import maths
+from entformer.kernels.entmax.triton.launches import launch
 
 INTERPRETED = not isinstance(scout, triton.runtime.JITFunction)
 MODES = {
@@ -35,6 +37,7 @@ MODES = {
     "sparsemax": maths.SPARSEMAX.value,
     "softmax": maths.SOFTMAX.value,
     "relu": maths.RELU.value,
+    "sigmoid": maths.SIGMOID.value,
 }
 
 _counts: list[Tensor] | None = None
@@ -103,35 +106,40 @@ class Plan:
             left=more.window_left,
             right=right,
             softcap=more.softcap,
+            sigmoid_bias=more.sigmoid_bias,
             seeds=seeds,
             rows_per_seed=max(1, rows // (1 if seeds is None else seeds.numel())),
             drop=float(call.dropout_p),
+            query_blocks=self.query_blocks,
+            key_blocks=self.key_blocks,
+            MODE=tl.constexpr(self.mode),
+            BM=tl.constexpr(self.config.queries),
+            BN=tl.constexpr(self.config.keys),
+            D=tl.constexpr(self.size),
+            DP=tl.constexpr(configs.padded(self.size)),
+            E=tl.constexpr(self.value_size),
+            EP=tl.constexpr(configs.padded(self.value_size)),
+            UP=tl.constexpr(INTERPRETED and query.dtype == torch.bfloat16),
         )
 
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """The constants of every kernel."""
-        return {
-            "MODE": self.mode,
-            "BM": self.config.queries,
-            "BN": self.config.keys,
-            "D": self.size,
-            "DP": configs.padded(self.size),
-            "UP": INTERPRETED and self.problem.query.ptr.dtype == torch.bfloat16,
-            "num_warps": self.config.warps,
-            "num_stages": self.config.stages,
-        }
+    def run(self, kernel: Any, *arguments: Any) -> None:
+        """Launches a kernel with one program per block of queries and head."""
+        launch(kernel, self.query_blocks * self.batch * self.heads, self.problem, *arguments, options=self.options(kernel))
 
-    @property
-    def both(self) -> dict[str, Any]:
-        """The constants of kernels that read values too."""
-        return self.fixed | {"E": self.value_size, "EP": configs.padded(self.value_size)}
-
-    def backward(self, *, by_key: bool) -> dict[str, Any]:
-        """The constants of a backward pass."""
+    def run_backward(self, kernel: Any, *arguments: Any, by_key: bool) -> None:
+        """Launches a kernel with one program per block of queries and head, or of keys and their head; blocks in parts."""
         parts = configs.parts(self.mode, self.call.query.dtype)
-        tile = {"BM": self.config.queries // parts} if by_key else {"BN": self.config.keys // parts}
-        return self.both | tile | {"PARTS": parts}
+        queries, keys = self.config.queries, self.config.keys
+        size = {"BM": tl.constexpr(queries // parts)} if by_key else {"BN": tl.constexpr(keys // parts)}
+        lines = self.batch * (self.key_blocks * self.key_heads if by_key else self.query_blocks * self.heads)
+        launch(kernel, lines, self.problem._replace(**size), *arguments, options=self.options(kernel), PARTS=parts)
+
+    def options(self, kernel: Any) -> dict[str, int]:
+        """How the compiler is called; nothing of that in the interpreter."""
+        if INTERPRETED:
+            return {}
+        backend = "hip" if torch.version.hip else "cuda"
+        return configs.options(self.config, kernel.__name__, self.mode, backend)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """An uninitialized tensor (B, H, *shape)."""
@@ -150,8 +158,11 @@ class Plan:
             rows, columns, strides = columns, rows, (1, columns)
         found = self.empty(rows, columns, dtype=torch.int16 if columns < 2**15 else torch.int32)
         counts = self.empty(rows, dtype=torch.int32)
-        chunk = min(1024, triton.next_power_of_2(columns))
-        list_blocks[(rows, self.batch * self.heads)](blocks, found, counts, rows, columns, *strides, CHUNK=chunk, num_warps=1)
+        chunk = min(1024, triton.next_power_of_2(max(columns, 1)))
+        sizes = (rows, columns, *strides)
+        launch(
+            list_blocks, rows * self.batch * self.heads, blocks, found, counts, *sizes, CHUNK=chunk, options={"num_warps": 1}
+        )
         return found, counts
 
 
@@ -169,15 +180,13 @@ def forward(plan: Plan, return_entropy: bool) -> tuple[Tensor, ...]:
     if _counts is not None:
         counters = torch.zeros((*live.shape[:3], 4), dtype=torch.int32, device=plan.device)
         _counts.append(counters)
-    grid = (plan.query_blocks, plan.batch * plan.heads)
     with torch.cuda.device_of(out):
-        scout[grid](plan.problem, row_max, lower, live, counters, plan.key_blocks, **plan.fixed)
+        plan.run(scout, row_max, lower, live, counters)
         lists, counts = plan.lists(live)
-        if plan.mode not in (MODES["softmax"], MODES["relu"]):
-            more = {} if INTERPRETED else configs.solver_options(plan.mode, "hip" if torch.version.hip else "cuda")
-            solve[grid](plan.problem, row_max, lower, lists, counts, counters, plan.key_blocks, **plan.fixed, **more)
+        if plan.mode < MODES["softmax"]:
+            plan.run(solve, row_max, lower, lists, counts, counters)
         written = (rows_of(out), threshold, size, entropy if return_entropy else None, held)
-        output[grid](plan.problem, row_max, lower, lists, counts, *written, counters, plan.key_blocks, **plan.both)
+        plan.run(output, row_max, lower, lists, counts, *written, counters)
     return out, row_max, threshold, size, entropy, held
 
 
@@ -193,14 +202,14 @@ def backward(
     needs_slopes_grad: bool = False,
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key and value; of alpha (B, H), bias, sinks (B, H) and slopes (B, H), or (0,)."""
-    p, dtype = plan.problem, plan.call.query.dtype
+    dtype = plan.call.query.dtype
     grad_query = plan.empty(plan.queries, plan.size, dtype=dtype)
     grad_key, grad_value = (
         torch.empty((plan.batch, plan.key_heads, plan.keys, size), dtype=dtype, device=plan.device)
         for size in (plan.size, plan.value_size)
     )
     delta = plan.empty(plan.queries)
-    of_none = needs_alpha_grad and plan.mode == MODES["relu"]  # which has no alpha
+    of_none = needs_alpha_grad and plan.mode >= MODES["relu"]  # which have no alpha
     needed = (needs_alpha_grad and not of_none, needs_sinks_grad, needs_slopes_grad)
     parts = [plan.empty(plan.query_blocks) if wanted else None for wanted in needed]
     pairs = (plan.batch, plan.heads, plan.queries, plan.keys)
@@ -209,15 +218,11 @@ def backward(
     with torch.cuda.device_of(grad_output):
         if delta.numel() > 0:
             found = (rows_of(grad_query), delta, *parts, None if of_pairs is None else _pairs(of_pairs))
-            grid = (plan.query_blocks, plan.batch * plan.heads)
-            back_q[grid](
-                p, rows, row_max, threshold, *plan.lists(reserve), *found, plan.key_blocks, **plan.backward(by_key=False)
-            )
+            plan.run_backward(back_q, rows, row_max, threshold, *plan.lists(reserve), *found, by_key=False)
         if grad_key.numel() > 0 or grad_value.numel() > 0:
+            found = (rows_of(grad_key), rows_of(grad_value))
             lists = plan.lists(reserve, by_key=True)
-            written = (rows_of(grad_key), rows_of(grad_value))
-            grid = (plan.key_blocks, plan.batch * plan.key_heads)
-            back_kv[grid](p, rows, row_max, threshold, delta, *lists, *written, plan.query_blocks, **plan.backward(by_key=True))
+            plan.run_backward(back_kv, rows, row_max, threshold, delta, *lists, *found, by_key=True)
     nothing = delta.new_empty(0)
     of_alpha, of_sinks, of_slopes = (nothing if sums is None else sums.double().sum(-1) for sums in parts)
     bias = plan.call.features.bias
@@ -234,8 +239,7 @@ def attention_support(plan: Plan, row_max: Tensor, threshold: Tensor, begins: Te
     values = torch.zeros(count, dtype=torch.float32, device=plan.device)
     if count > 0:
         with torch.cuda.device_of(row_max):
-            grid = (plan.query_blocks, plan.batch * plan.heads)
-            support[grid](plan.problem, row_max, threshold, begins, indices, values, **plan.fixed)
+            plan.run(support, row_max, threshold, begins, indices, values)
     return indices, values
 
 

@@ -7,10 +7,8 @@ import triton.language as tl
 @triton.jit
 def list_blocks(blocks, lists, counts, rows, columns, row_stride, column_stride, CHUNK: tl.constexpr):
     """Writes the indices of the nonzero bytes of one row of a map (heads, rows, columns), and their number."""
-    row = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
-    line = head * rows + row
-    base = blocks + head * rows * columns + row * row_stride
+    line = tl.program_id(0).to(tl.int64)
+    base = blocks + line // rows * rows * columns + line % rows * row_stride
     found = 0
     for start in range(0, columns, CHUNK):
         index = start + tl.arange(0, CHUNK)

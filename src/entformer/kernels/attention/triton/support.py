@@ -5,58 +5,33 @@ import triton.language as tl
 
 from entformer.kernels.attention.triton.scores import (
     block_range,
-    block_scores,
     deformation,
     in_broken_rows,
     is_hazard,
+    key_block,
     key_range,
-    load_rows,
-    usable_keys,
+    load_queries,
+    own_rows,
+    row_state,
 )
-from entformer.kernels.entmax.triton.maths import INF, RELU, weight_and_slope
+from entformer.kernels.entmax.triton.maths import weight_and_slope
 
 
 @triton.jit
-def support(
-    p,
-    row_max,
-    threshold,
-    begins,
-    indices,
-    values,
-    MODE: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    D: tl.constexpr,
-    DP: tl.constexpr,
-    UP: tl.constexpr,
-):
+def support(p, row_max, threshold, begins, indices, values):
     """Writes the keys and weights of row r from begins[r] up to begins[r + 1], (rows + 1,) int64."""
-    line = tl.program_id(1).to(tl.int64)
-    b, h = line // p.heads, line % p.heads
-    start = tl.program_id(0) * BM
-    rows = start + tl.arange(0, BM)
-    there = rows < p.queries
+    b, h, line, _, start, rows, there = own_rows(p)
     hazard = is_hazard(p)
-    e, inverse = deformation(p, b, h, MODE)
+    e, inverse = deformation(p, b, h)
     low, high, at = key_range(p, rows)
-    first, end = block_range(low, high, BN)
-    q = load_rows(p.query, b, h, start, there, BM, D, DP, UP)
-    top = tl.load(row_max + line * p.queries + rows, mask=there, other=-INF)
-    lam = tl.load(threshold + line * p.queries + rows, mask=there, other=0.0).to(tl.float32)
-    if MODE == RELU:
-        top = tl.where(top != top, top, 0.0)
-        lam = tl.zeros([BM], tl.float32)
-    top = tl.where(top == -INF, 0.0, top)
+    first, end = block_range(p, low, high)
+    q = load_queries(p, b, h, start, there)
+    top, lam = row_state(p, row_max, threshold, line, rows, there)
     position = tl.load(begins + line * p.queries + rows, mask=there, other=0)
     limit = tl.load(begins + line * p.queries + rows + 1, mask=there, other=0)
     for n in range(0, end - first):
-        j = first + n
-        columns = j * BN + tl.arange(0, BN)
-        usable = usable_keys(p, b, columns, low, high)
-        k = load_rows(p.key, b, h // p.group, j * BN, usable, BN, D, DP, UP)
-        s, _ = block_scores(p, q, k, b, h, rows, columns, usable, low, high, at, hazard)
-        weights, _ = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, MODE)
+        s, _, _, columns, _ = key_block(p, q, first + n, b, h, rows, low, high, at, hazard)
+        weights, _ = weight_and_slope(s - top[:, None] - lam[:, None], e, inverse, p.MODE)
         weights = in_broken_rows(weights, top, s)
         inside = tl.where(weights != 0.0, 1, 0)
         place = position[:, None] + tl.cumsum(inside, 1) - inside

