@@ -36,6 +36,7 @@ LOSSES: list[tuple[str, dict[str, Any]]] = [
     ("sparsemax_bisect_loss", {}),
     ("entmax_bisect_loss", {"alpha": 1.2}),
     ("normmax_bisect_loss", {"alpha": 1.3}),
+    ("normmax_bisect_loss", {"alpha": 5.0}),
     ("normmax_bisect_loss", {}),
 ]
 TIGHT = 1e-10  # theirs: 50 halvings in float64, then a division
@@ -140,9 +141,7 @@ def test_loss_stays_finite_late_in_training(dtype: torch.dtype, pre_alpha: float
     loss = ef.entmax_bisect_loss(x, labels(50, 6), alpha=alpha().squeeze()).mean()
     loss.backward()
     assert loss.isfinite()
-    assert x.grad is not None
     assert x.grad.isfinite().all()
-    assert alpha.pre_alpha.grad is not None
     assert alpha.pre_alpha.grad.isfinite()
 
 
@@ -166,6 +165,9 @@ def test_arguments_that_tune_the_package_have_no_effect() -> None:
         torch.testing.assert_close(ef.SparsemaxBisect(n_iter=n_iter)(x), ef.sparsemax(x))
         torch.testing.assert_close(ef.EntmaxBisect(1.5, n_iter=n_iter)(x), ef.entmax15(x))
         torch.testing.assert_close(ef.entmax_bisect(x, 1.5, -1, n_iter, ensure_sum_one=False), ef.entmax15(x))
+        scores, target = x[0], torch.tensor([0, 3, -100, 1, 2])
+        torch.testing.assert_close(ef.sparsemax_bisect_loss(scores, target, n_iter), ef.sparsemax_loss(scores, target))
+        torch.testing.assert_close(ef.entmax_bisect_loss(scores, target, 1.5, n_iter), ef.entmax15_loss(scores, target, k=2))
 
 
 # ---- submodules and autograd functions -----------------------------------------------------------------------------------
