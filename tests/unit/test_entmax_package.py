@@ -180,9 +180,14 @@ def definitions(module: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", SUBMODULES)
 def test_every_name_of_every_submodule(name: str) -> None:
-    wanted = definitions(importlib.import_module(f"entmax.{name}"))
-    assert len(wanted) > 3
-    assert wanted - set(dir(getattr(ef.compat, name))) == set()
+    """The signature of `apply` begins as theirs of `forward`."""
+    theirs, ours = importlib.import_module(f"entmax.{name}"), importlib.import_module(f"entformer.compat.{name}")
+    assert len(definitions(theirs)) > 3
+    assert definitions(theirs) - set(dir(ours)) == set()
+    for function in (found for found in definitions(theirs) if found.endswith("Function")):
+        wanted = list(inspect.signature(getattr(theirs, function).forward).parameters.values())[1:]  # without ctx
+        given = list(inspect.signature(getattr(ours, function).apply).parameters.values())[: len(wanted)]
+        assert [(p.name, p.default) for p in given] == [(p.name, p.default) for p in wanted], function
 
 
 FUNCTIONS: list[tuple[str, str, tuple[Any, ...]]] = [
@@ -209,15 +214,3 @@ def test_apply_of_the_function_classes(module: str, name: str, arguments: tuple[
     homes = (importlib.import_module(f"{home}.{module}") for home in ("entformer.compat", "entmax"))
     ours, theirs = (value_and_gradient(getattr(home, name).apply, rows(4, 6), *target, *arguments) for home in homes)
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8)
-
-
-def test_signatures_of_apply_begin_as_those_of_forward() -> None:
-    for module in SUBMODULES:
-        theirs = importlib.import_module(f"entmax.{module}")
-        ours = importlib.import_module(f"entformer.compat.{module}")
-        for name in definitions(theirs):
-            if name.endswith("Function"):
-                wanted = list(inspect.signature(getattr(theirs, name).forward).parameters.values())[1:]  # without ctx
-                given = list(inspect.signature(getattr(ours, name).apply).parameters.values())
-                shared = [(p.name, p.default) for p in given[: len(wanted)]]
-                assert shared == [(p.name, p.default) for p in wanted], name
