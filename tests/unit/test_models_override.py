@@ -23,8 +23,7 @@ def heads_of(model: Seq2Seq) -> list[tuple[str, int, int]]:
 
 def scores(model: Seq2Seq) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(SOURCE, TARGET)
-    return found
+        return model(SOURCE, TARGET)
 
 
 def with_normalizer(make_run: MakeRun, name: str, **more: object) -> Seq2Seq:

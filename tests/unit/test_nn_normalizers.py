@@ -1,6 +1,7 @@
 """Every normalizer inside MultiheadAttention: gradients, padding, alphas, ReLA's norm and null rows, low precision."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -48,11 +49,12 @@ def test_forward_and_backward_of_every_normalizer(name: str, causal: bool) -> No
 @pytest.mark.parametrize("name", NORMALIZERS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_changes_nothing(name: str, causal: bool) -> None:
-    """A padded sequence gives what it gives alone; the length-aware ones must count visible keys for this."""
+    """A padded sequence gives what it gives alone, whatever the padding holds; length-aware ones count visible keys."""
     module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
     x = random(BATCH, KEYS, EMBED)
     lengths = (KEYS, 4)
     padding = torch.arange(KEYS) >= torch.tensor(lengths)[:, None]
+    x[1, 4:] = torch.tensor([math.nan, math.inf, -math.inf])[:, None]
     together, _ = module(x, x, x, key_padding_mask=padding, is_causal=causal, need_weights=False)
     for row, length in enumerate(lengths):
         alone, _ = module(*[x[row : row + 1, :length]] * 3, is_causal=causal, need_weights=False)

@@ -64,8 +64,7 @@ def test_attention_leaves_its_cache(wrong: str, windowed: bool) -> None:
 
     def feed(piece: Tensor, **options: Any) -> Tensor:
         inputs = dict.fromkeys(("query", "key", "value"), piece)
-        out: Tensor = module(**inputs | options, need_weights=False, is_causal=True, cache=cache)[0]
-        return out
+        return module(**inputs | options, need_weights=False, is_causal=True, cache=cache)[0]
 
     feed(x[:, :HELD])
     before = cache.length, cache.bytes
