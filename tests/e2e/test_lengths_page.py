@@ -30,7 +30,7 @@ def records(task: str) -> Iterator[dict[str, Any]]:
     ):
         right = max(99 - 2 * seed - times * (20 - 4 * number) * (1.5 if place == "rope" else 1.0), 0.0) / 100
         keys = length if method in ("softmax", "ssmax") else 3 + times
-        heads = {"entropy": [0.5, 0.5, 0.7, 0.7], "support": [keys] * 4, "top": [0.4, 0.4, 0.2, 0.2]}
+        heads = {"entropy": [0.1 * number] * 2 + [0.1 * number + 0.2] * 2, "support": [keys] * 4, "top": [0.4, 0.4, 0.2, 0.2]}
         if method in ("ssmax", "asentmax"):
             heads |= {"beta": [0.0, 0.1, 0.2, 0.3], "gamma": [-0.5] * 4, "scale": [1.0, 2.0, 3.0, 4.0]}
         yield {

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import pytest
@@ -149,12 +150,14 @@ def test_normmax_satisfies_its_optimality_conditions(alpha: float, n: int) -> No
     torch.testing.assert_close(p.sum(-1), torch.ones(6, dtype=torch.float64), rtol=0.0, atol=TIGHT)
 
 
-@pytest.mark.parametrize("alpha", [1.2, 2.0, 3.5])
-def test_normmax_gradients(alpha: float) -> None:
-    x = rows(4, 5, scale=0.5).requires_grad_()
-    one = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(normmax_bisect, (x, one), check_forward_ad=True)
-    assert gradgradcheck(normmax_bisect, (x, one))
+@pytest.mark.parametrize(
+    ("function", "parameter", "scale"),
+    [*((normmax_bisect, alpha, 0.5) for alpha in (1.2, 2.0, 3.5)), (budget_bisect, [[1.4], [2.0], [3.3], [0.6]], 2.0)],
+)
+def test_gradients_of_the_solvers(function: Function, parameter: Any, scale: float) -> None:
+    inputs = rows(4, 6, scale=scale).requires_grad_(), torch.tensor(parameter, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(function, inputs, check_forward_ad=True)
+    assert gradgradcheck(function, inputs)
 
 
 def test_normmax_at_the_ends_of_alpha() -> None:
@@ -186,6 +189,11 @@ def test_budget_satisfies_its_optimality_conditions(budget: float, n: int, scale
     assert (lower <= upper + tolerance).all()
 
 
+def test_a_negative_budget_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="budget=-1"):
+        budget_bisect(rows(4, 6), -1)
+
+
 def test_budget_larger_than_the_row_or_its_infinite_entries() -> None:
     torch.testing.assert_close(budget_bisect(torch.tensor([INF, 0.2, 0.0, -5.0]), 2), torch.tensor([1.0, 0.6, 0.4, 0.0]))
     x = torch.tensor([[0.5, -INF, -7.0, 3.0], [1.0, 2.0, 3.0, 4.0]], requires_grad=True)
@@ -193,15 +201,6 @@ def test_budget_larger_than_the_row_or_its_infinite_entries() -> None:
     torch.testing.assert_close(weights, torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.5, 1.0, 1.0, 1.0]]))
     (grad,) = torch.autograd.grad(weights[0].square().sum(), x)
     assert (grad == 0.0).all()
-
-
-def test_budget_gradients() -> None:
-    x = rows(4, 6).requires_grad_()
-    budget = torch.tensor([[1.4], [2.0], [3.3], [0.6]], dtype=torch.float64, requires_grad=True)
-    assert gradcheck(budget_bisect, (x, budget), check_forward_ad=True)
-    assert gradgradcheck(budget_bisect, (x, budget))
-    with pytest.raises(ArgumentError, match="budget=-1"):
-        budget_bisect(x, -1)
 
 
 # ---- transforms ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from entformer.errors import ArgumentError
-from entformer.functional import entmax, normmax_bisect
+from entformer.functional import entmax
 from entformer.kernels.entmax import ops
 from entformer.losses import (
     Entmax15Loss,
@@ -22,10 +22,8 @@ from entformer.losses import (
     SparsemaxBisectLoss,
     SparsemaxLoss,
     entmax15_loss,
-    entmax_bisect_loss,
     entmax_loss,
     normmax_bisect_loss,
-    sparsemax_bisect_loss,
     sparsemax_loss,
 )
 
@@ -58,14 +56,6 @@ def test_entmax_loss_by_its_definition(alpha: float) -> None:
     entropy = (1.0 - p.pow(alpha).sum(-1)) / (alpha * (alpha - 1.0))
     expected = (p * x).sum(-1) + entropy - x.gather(-1, target[:, None]).squeeze(-1)
     torch.testing.assert_close(entmax_loss(x, target, alpha, reduction="none"), expected, rtol=0.0, atol=TIGHT)
-
-
-@pytest.mark.parametrize("alpha", [1.2, 2.0, 5.0])
-def test_normmax_loss_by_its_definition(alpha: float) -> None:
-    x, target = scores(9, 6, scale=0.5), classes(6, 9)
-    p = normmax_bisect(x, alpha)
-    expected = ((p - F.one_hot(target, 6)) * x).sum(-1) + 1.0 - p.pow(alpha).sum(-1).pow(1.0 / alpha)
-    torch.testing.assert_close(normmax_bisect_loss(x, target, alpha), expected, rtol=0.0, atol=TIGHT)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -152,7 +142,6 @@ def test_reductions_and_the_empty_mean() -> None:
     torch.testing.assert_close(entmax_loss(x, target, reduction="sum"), losses.sum())
     torch.testing.assert_close(entmax_loss(x, target, reduction="elementwise_mean"), losses.sum() / 3)
     assert entmax_loss(x, torch.full((4,), -100)).isnan()
-    assert F.cross_entropy(x, torch.full((4,), -100)).isnan()
     assert entmax_loss(x, torch.full((4,), -100), reduction="sum") == 0.0
     assert entmax_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), reduction="none").shape == (0,)
 
@@ -256,12 +245,8 @@ def test_compiles_without_graph_breaks(learned: bool) -> None:
 # ---- functions, modules, mistakes ----------------------------------------------------------------------------------------
 
 
-def test_functions_give_one_loss_per_sample() -> None:
+def test_support_sizes_beside_the_loss() -> None:
     x, target = scores(5, 4), torch.tensor([0, 3, -100, 1, 2])
-    torch.testing.assert_close(sparsemax_loss(x, target), entmax_loss(x, target, 2.0, reduction="none"))
-    torch.testing.assert_close(entmax15_loss(x, target, k=2), entmax_loss(x, target, 1.5, reduction="none"))
-    torch.testing.assert_close(sparsemax_bisect_loss(x, target, 3), sparsemax_loss(x, target))
-    torch.testing.assert_close(entmax_bisect_loss(x, target, 1.5, 3), entmax15_loss(x, target))
     losses, sizes = sparsemax_loss(x, target, return_support_size=True)
     mean, same_sizes = SparsemaxLoss(return_support_size=True)(x, target)
     assert torch.equal(losses, sparsemax_loss(x, target))
@@ -322,12 +307,10 @@ def test_invalid_arguments_raise() -> None:
         entmax_loss(x, target, torch.tensor([1.5, 1.6]))
 
 
-def test_ignore_index_with_probabilities_is_refused_as_by_torch() -> None:
+def test_ignore_index_with_probabilities_is_refused() -> None:
     x, target = torch.randn(3, 5), torch.rand(3, 5).softmax(1)
-    with pytest.raises(RuntimeError, match="ignore_index"):
-        F.cross_entropy(x, target, ignore_index=2)
     with pytest.raises(ArgumentError, match="ignore_index=2 names a class index, but the target has class probabilities"):
         entmax_loss(x, target, ignore_index=2)
     with pytest.raises(ArgumentError, match="ignore_index=2"):
         NormmaxBisectLoss(ignore_index=2)(x, target)
-    assert entmax_loss(x, target, ignore_index=-1).isfinite()  # as there
+    assert entmax_loss(x, target, ignore_index=-1).isfinite()  # as in torch

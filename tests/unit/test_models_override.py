@@ -23,8 +23,7 @@ def heads_of(model: Seq2Seq) -> list[tuple[str, int, int]]:
 
 def scores(model: Seq2Seq) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(SOURCE, TARGET)
-    return found
+        return model(SOURCE, TARGET)
 
 
 def with_normalizer(make_run: MakeRun, name: str, **more: object) -> Seq2Seq:
@@ -71,26 +70,29 @@ def test_an_inner_override_adds_to_the_outer_one(make_run: MakeRun) -> None:
         assert model.alphas()["decoder"][0].tolist() == [1.0, own]
 
 
+@pytest.mark.parametrize(
+    ("head", "alpha", "message"),
+    [
+        *((head, 1.5, "there is no head .* heads 0 to 1") for head in (("cross", 2, 0), ("cross", 0, 2), ("cross", 0, -1))),
+        (("other", 0, 0), 1.5, "there is no head .* heads 0 to 1"),
+        *((("cross", 0, 1), alpha, "at least 1") for alpha in (0.99, float("nan"), float("inf"))),
+    ],
+)
+def test_a_wrong_override_is_refused_before_anything_changes(
+    make_run: MakeRun, head: tuple[str, int, int], alpha: float, message: str
+) -> None:
+    model = make_run().model
+    with pytest.raises(ArgumentError, match=message):
+        overridden_alphas(model, {("cross", 0, 0): 1.5, head: alpha}).__enter__()
+    assert all(module.alpha_override is None for _, _, module in model.attention_layers())
+
+
 @pytest.mark.parametrize("name", ["rela", "topk", "sigmoid"])
 def test_what_has_no_alpha_is_refused(make_run: MakeRun, name: str) -> None:
     model = make_run(cross={"normalizer": name}).model
     with pytest.raises(ArgumentError, match=f"has no alpha to change: its weights are {name}"):
         overridden_alphas(model, {("cross", 0, 0): 1.5}).__enter__()
     assert [takes_alpha(module) for kind, _, module in model.attention_layers() if kind == "cross"] == [False, False]
-
-
-@pytest.mark.parametrize("head", [("cross", 2, 0), ("cross", 0, 2), ("cross", 0, -1), ("other", 0, 0)])
-def test_a_head_that_is_not_there_is_named(make_run: MakeRun, head: tuple[str, int, int]) -> None:
-    with pytest.raises(ArgumentError, match=r"there is no head .* heads 0 to 1"):
-        overridden_alphas(make_run().model, {head: 1.5}).__enter__()
-
-
-@pytest.mark.parametrize("alpha", [0.99, float("nan"), float("inf")])
-def test_an_impossible_alpha_is_refused_before_anything_changes(make_run: MakeRun, alpha: float) -> None:
-    model = make_run().model
-    with pytest.raises(ArgumentError, match="at least 1"):
-        overridden_alphas(model, {("cross", 0, 0): 1.5, ("cross", 0, 1): alpha}).__enter__()
-    assert all(module.alpha_override is None for _, _, module in model.attention_layers())
 
 
 def test_a_cache_that_forgets_by_alpha_refuses_an_override() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from entformer.errors import ArgumentError
 from entformer.kernels.entmax.api import entmax
@@ -19,28 +19,6 @@ EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 7
 
 
 # ---- counting keys -------------------------------------------------------------------------------------------------------
-
-LEFT = torch.tensor([[True] * 6, [False, False, True, True, True, True]])  # (2, 6), True = may attend
-SOME = torch.tensor([[True, False, True, True, False, True]] * 4).logical_and(torch.tensor([[True], [True], [False], [True]]))
-
-
-@pytest.mark.parametrize("causal_offset", [None, 0, 2, 5, -2])
-@pytest.mark.parametrize("key_mask", [None, LEFT], ids=["", "padding"])
-@pytest.mark.parametrize("mask", [None, SOME[None, None], SOME.expand(2, 3, 4, 6), SOME[None, None, :1]])
-def test_row_length_is_the_keys_seen_and_one_more_in_causal_rows(
-    causal_offset: int | None, key_mask: Tensor | None, mask: Tensor | None
-) -> None:
-    length = row_length(4, 6, causal_offset=causal_offset, key_mask=key_mask, mask=mask).expand(2, 3, 4)
-    for b in range(2):
-        for h in range(3):
-            for i in range(4):
-                seen = 0
-                for j in range(6):
-                    allowed = causal_offset is None or j <= i + causal_offset
-                    allowed &= key_mask is None or bool(key_mask[b, j])
-                    allowed &= mask is None or bool(mask.expand(2, 3, 4, 6)[b, h, i, j])
-                    seen += allowed
-                assert length[b, h, i] == seen + (causal_offset is not None)
 
 
 def test_a_mask_that_hides_all_later_keys_is_causal() -> None:
@@ -64,10 +42,8 @@ def test_ssmax_by_hand() -> None:
     with torch.no_grad():
         module.s.copy_(torch.tensor([0.5, 1.0, -2.0]))
     length = torch.tensor([[2, 3, 10], [5, 5, 1000]])
-    factor = module(torch.zeros(BATCH, 3, EMBED), length)
-    assert factor.shape == (BATCH, HEADS, 3)
-    for b, h, i in ((0, 0, 0), (0, 2, 1), (1, 1, 2), (1, 2, 0)):
-        assert factor[b, h, i].item() == pytest.approx(module.s[h].item() * math.log(length[b, i].item()), rel=1e-6)
+    expected = module.s[:, None] * length[:, None].log()  # (B, H, L)
+    torch.testing.assert_close(module(torch.zeros(BATCH, 3, EMBED), length), expected, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize(("delta", "rho"), [(1.0, 2.0), (0.0, 1.0), (0.5, 3.0)])
@@ -180,15 +156,21 @@ def test_temperature_divides_the_products() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("name", "alpha"), [("ssmax", 1.0), ("asentmax", 1.5)])
-def test_weights_of_attention_by_hand(name: str, alpha: float, causal: bool) -> None:
+def test_weights_of_attention_by_hand(name: str, alpha: float, masked: bool, causal: bool) -> None:
+    """n is the number of keys that a query sees, and one more in causal attention."""
     torch.manual_seed(1)
     scaling = make_scaling(name, EMBED, HEADS, init="paper")
     module = MultiheadAttention(EMBED, HEADS, batch_first=True, normalizer=name, scaling=scaling)
     x = 3.0 * random(BATCH, LENGTH, EMBED)
     q, k, _ = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (x @ module.state_dict()["in_proj_weight"].T).chunk(3, -1))
-    length = torch.arange(2, 2 + LENGTH) if causal else torch.full((LENGTH,), LENGTH)  # query i sees i + 1 keys; n = i + 2
-    scores = scaling(x, length[None])[..., None] * (q @ k.transpose(-1, -2)) / (EMBED / HEADS) ** 0.5
-    expected = entmax(scores, alpha, mask=torch.ones(LENGTH, LENGTH).tril().bool() if causal else None)
-    _, weights = module(x, x, x, is_causal=causal, average_attn_weights=False)
-    torch.testing.assert_close(weights, expected, **CLOSE)
+    allowed = torch.ones(BATCH, HEADS, LENGTH, LENGTH).tril(0 if causal else LENGTH).bool()
+    allowed &= random(BATCH, HEADS, LENGTH, LENGTH) > (-0.5 if masked else -math.inf)
+    padding = torch.arange(LENGTH) < torch.tensor([[0], [2 if masked else 0]])
+    seen = allowed & ~padding[:, None, None]
+    scores = scaling(x, seen.sum(-1) + causal)[..., None] * (q @ k.transpose(-1, -2)) / (EMBED / HEADS) ** 0.5
+    masks: dict[str, Any] = {"attn_mask": ~allowed.flatten(0, 1), "key_padding_mask": padding} if masked else {}
+    masks["is_causal"] = causal and not masked  # which would say that attn_mask is no more than that
+    _, weights = module(x, x, x, average_attn_weights=False, **masks)
+    torch.testing.assert_close(weights, entmax(scores, alpha, mask=seen), **CLOSE)

@@ -51,13 +51,22 @@ def test_a_cut_cache_gives_the_same_output(options: dict[str, Any]) -> None:
         nn.init.normal_(module.in_proj_bias, 0.0, 0.3)
     shift = 0.2 * random(WIDTH, seed=9) if options.get("bias") else None
     x = normed(2, 1722, GAIN, shift)
+    ignored = torch.arange(1722) < torch.tensor([[0], [37]])
     full, cut = KeyValueCache(), WindowedCache(alibi_windows(module, GAIN, shift))
-    for piece in x.split([1600, 1, 1, 40, *[1] * 80], 1):  # a long prompt, tokens, a short prompt, tokens
-        whole, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=full)
-        short, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=cut)
+
+    def compare(piece: Tensor, padding: Tensor | None = None) -> None:
+        options: dict[str, Any] = {"key_padding_mask": padding, "need_weights": False, "is_causal": True}
+        whole, short = (module(piece, piece, piece, cache=cache, **options)[0] for cache in (full, cut))
         torch.testing.assert_close(short, whole, **CLOSE)
+
+    for piece in x.split([1600, 1, 1, 40, *[1] * 80], 1):  # a long prompt, tokens, a short prompt, tokens
+        compare(piece, ignored[:, : full.length + piece.shape[1]])
     assert cut.length == full.length == 1722
     assert cut.bytes < full.bytes
+    order = torch.tensor([1, 0, 1])
+    full.reorder(order)
+    cut.reorder(order)
+    compare(x[order, :1])
 
 
 @torch.no_grad()
@@ -72,7 +81,6 @@ def test_the_window_is_proven_for_the_worst_inputs() -> None:
         u, _, v = torch.linalg.svd((w_q[rows] * GAIN).T @ (w_k[rows] * GAIN))
         best, worst = WIDTH**0.5 * v[0], -(WIDTH**0.5) * v[0]
         window = windows[head]
-        assert window is not None
         length = window + 20
         x = worst.repeat(length, 1)
         x[-1] = -(WIDTH**0.5) * u[:, 0]  # the query; its own key is as it falls
@@ -106,28 +114,6 @@ def test_memory_of_windowed_heads_stops_growing() -> None:
     assert sizes[-1] < 12000 * WIDTH * 2 * 4 / 4
 
 
-@torch.no_grad()
-def test_left_padding_and_reordering() -> None:
-    module = layer(normalizer="asentmax")
-    x = normed(2, 300, GAIN)
-    ignored = torch.zeros(2, 300, dtype=torch.bool)
-    ignored[1, :37] = True
-    full, cut = KeyValueCache(), WindowedCache(alibi_windows(module, GAIN))
-    for start, end in ((0, 250), (250, 251), (251, 300)):
-        piece = x[:, start:end]
-        options: dict[str, Any] = {"need_weights": False, "is_causal": True, "key_padding_mask": ignored[:, :end]}
-        whole, _ = module(piece, piece, piece, cache=full, **options)
-        short, _ = module(piece, piece, piece, cache=cut, **options)
-        torch.testing.assert_close(short, whole, **CLOSE)
-    order = torch.tensor([1, 0, 1])
-    full.reorder(order)
-    cut.reorder(order)
-    piece = x[order, :1]
-    whole, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=full)
-    short, _ = module(piece, piece, piece, need_weights=False, is_causal=True, cache=cut)
-    torch.testing.assert_close(short, whole, **CLOSE)
-
-
 def test_unsupported_calls_raise() -> None:
     module, x = layer(normalizer="entmax15"), normed(1, 4, GAIN)
     cache = WindowedCache(alibi_windows(module, GAIN))
@@ -149,7 +135,6 @@ def test_bounds_are_computed_once_until_weights_change(monkeypatch: pytest.Monke
     other = alibi_windows(module, GAIN * 2)
     assert len(calls) == 2
     assert other != first
-    assert module.in_proj_weight is not None
     module.in_proj_weight.data.mul_(2.0)  # no version counter sees this
     assert alibi_windows(module, GAIN) == other  # q and k twice as large: scores as with twice the gain
     assert len(calls) == 3

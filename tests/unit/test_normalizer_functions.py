@@ -241,8 +241,6 @@ def test_former_names_of_the_norm() -> None:
         assert old.state_dict().keys() == new.state_dict().keys()
         x = random(2, 6, 8).float()
         assert torch.equal(old(x, x, x)[0], new(x, x, x)[0])
-    default = MultiheadAttention(8, 2, normalizer="rela")
-    assert set(default.state_dict()) >= {"norm.gain", "norm.gate"}
 
 
 def test_blocks_of_rows_give_what_all_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,19 +57,6 @@ def test_sinusoidal_has_no_longest_sequence(width: int) -> None:
     assert list(module.state_dict()) == []
 
 
-def test_rotary_scores_depend_on_the_distance_alone() -> None:
-    rotary, generator = Rotary(8), torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 2, 1, 8, generator=generator) for _ in range(2))
-
-    def score(i: int, j: int) -> Tensor:
-        return (rotary(q, i) * rotary(k, j)).sum(-1)
-
-    torch.testing.assert_close(score(7, 3), score(104, 100), rtol=0.0, atol=1e-5)
-    assert not torch.allclose(score(7, 3), score(7, 4))
-    torch.testing.assert_close(rotary(q, 50).norm(), q.norm())
-    assert torch.equal(rotary(q, 0), q)
-
-
 def test_alibi_slopes_are_those_of_the_paper() -> None:
     torch.testing.assert_close(alibi_slopes(8), 2.0 ** -torch.arange(1.0, 9.0))
     expected = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
@@ -87,10 +74,12 @@ def test_nape_biases_the_first_half_or_another_share() -> None:
     torch.testing.assert_close(get_slopes(Positions("nape", share=0.25), 8), nape_slopes(8, share=0.25))
 
 
-def test_a_raised_base_turns_more_slowly() -> None:
+def test_rotary_turns_and_a_raised_base_turns_more_slowly() -> None:
     t = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
     usual, raised = Rotary(8), Rotary(8, 5e5)
     assert (raised(t, 100) - t).norm() < (usual(t, 100) - t).norm()
+    torch.testing.assert_close(usual(t, 50).norm(), t.norm())
+    assert torch.equal(usual(t, 0), t)
     slowest = 100 / 5e5 ** (6 / 8)
     expected = t[..., 3] * math.cos(slowest) - t[..., 7] * math.sin(slowest)
     torch.testing.assert_close(raised(t, 100)[..., 3], expected)

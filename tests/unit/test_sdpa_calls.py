@@ -14,8 +14,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import entformer as ef
 from entformer.kernels import registry as choice
-from entformer.kernels.attention import api, ops
-from entformer.kernels.attention import sdpa as torch_kernel
+from entformer.kernels.attention import api
 
 from .tensors import RecordTensors, normal, random
 
@@ -24,32 +23,27 @@ softmax = partial(ef.attention, normalizer="softmax")
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}  # sums of a few products of size 1 to 4 in float32
 
 
-@pytest.fixture
-def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
-    """Counts the calls of the fused kernel."""
-    calls: list[int] = []
-    forward = ops.attention_with_gradient
+def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a function from now on."""
+    calls: list[tuple[Any, ...]] = []
+    original = getattr(module, name)
 
-    def counted(*inputs: Any) -> tuple[Tensor, ...]:
-        calls.append(1)
-        return forward(*inputs)
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return original(*given)
 
-    monkeypatch.setattr(api.ops, "attention_with_gradient", counted)
+    monkeypatch.setattr(module, name, counted)
     return calls
 
 
 @pytest.fixture
-def torch_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
-    """How many queries each call of torch's kernel had."""
-    seen: list[int] = []
-    original = torch_kernel.softmax_attention
+def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[tuple[Any, ...]]:
+    return count_calls(monkeypatch, api.ops, "attention_with_gradient")
 
-    def counted(call: Any) -> Tensor:
-        seen.append(call.query.shape[2])
-        return original(call)
 
-    monkeypatch.setattr(api.sdpa, "softmax_attention", counted)
-    return seen
+@pytest.fixture
+def torch_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[tuple[Any, ...]]:
+    return count_calls(monkeypatch, api.sdpa, "softmax_attention")
 
 
 # ---- the default device ---------------------------------------------------------------------------------------------------
@@ -136,7 +130,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
-def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[int]) -> None:
+def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[Any]) -> None:
     dtype, value = HIDDEN[hidden]
     inputs = normal(2, 3, 9, 8), normal(2, 3, 13, 8), normal(2, 3, 13, 8)
     q, k, v = (t.half() if hidden == "lowest float16 in float32" else t for t in inputs)
@@ -153,7 +147,7 @@ def test_float_masks_of_zeros_are_boolean_masks(hidden: str, fused_calls: list[i
 
 
 @pytest.mark.parametrize("other", [1e-3, -65504.0, -1e9, math.nan])
-def test_other_float_masks_are_added(other: float, fused_calls: list[int]) -> None:
+def test_other_float_masks_are_added(other: float, fused_calls: list[Any]) -> None:
     q = normal(1, 2, 4, 8)
     mask = torch.zeros(4, 4)
     mask[0, 1], mask[0, 2] = other, -math.inf
@@ -206,8 +200,7 @@ def test_key_padding_mask_is_the_old_name_of_key_mask() -> None:
 
 
 def test_everything_may_be_dropped() -> None:
-    q, k, v = (normal(2, 3, n, 8).requires_grad_() for n in (5, 6, 7))
-    k, v = k, v[:, :, :6]
+    q, k, v = (normal(2, 3, n, 8).requires_grad_() for n in (5, 6, 6))
     torch.manual_seed(0)
     assert torch.equal(entmax(q, k, v, dropout_p=1.0), sdpa(q, k, v, dropout_p=1.0))
     for grad in torch.autograd.grad(entmax(q, k, v, dropout_p=1.0).sum(), (q, k, v)):
@@ -275,14 +268,14 @@ def test_the_output_lies_in_memory_as_the_query_does(impl: Any) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_output_and_gradients_agree(causal: bool, torch_calls: list[int]) -> None:
+def test_output_and_gradients_agree(causal: bool, torch_calls: list[Any]) -> None:
     *inputs, grad = random(4, 2, 2, 70, 16)
     found = []
     for impl in ("auto", "cpu"):
         leaves = [t.clone().requires_grad_() for t in inputs]
         out = entmax(*leaves, alpha=1.0, is_causal=causal, scale=0.3, impl=impl)
         found.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
-    assert torch_calls == [70]
+    assert len(torch_calls) == 1
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
@@ -305,7 +298,7 @@ def test_output_and_gradients_agree(causal: bool, torch_calls: list[int]) -> Non
         {"impl": "cpu"},
     ],
 )
-def test_what_torch_does_not_compute_the_same_way(how: dict[str, Any], torch_calls: list[int]) -> None:
+def test_what_torch_does_not_compute_the_same_way(how: dict[str, Any], torch_calls: list[Any]) -> None:
     q, k, v, _ = random(4, 2, 2, 70, 16)
     entmax(q, k, v, **{"alpha": 1.0, **how})
     assert torch_calls == []
@@ -314,18 +307,18 @@ def test_what_torch_does_not_compute_the_same_way(how: dict[str, Any], torch_cal
 @pytest.mark.parametrize(
     ("length", "causal", "used"), [(3, False, 0), (4, False, 1), (127, True, 1), (128, True, 0), (128, False, 1)]
 )
-def test_lengths_at_which_ours_is_faster(length: int, causal: bool, used: int, torch_calls: list[int]) -> None:
+def test_lengths_at_which_ours_is_faster(length: int, causal: bool, used: int, torch_calls: list[Any]) -> None:
     q, k, v, _ = random(4, 2, 2, length, 16)
     softmax(q, k, v, is_causal=causal)
     assert len(torch_calls) == used
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_later_keys_hold_does_not_reach_earlier_queries(value: float, torch_calls: list[int]) -> None:
+def test_what_later_keys_hold_does_not_reach_earlier_queries(value: float, torch_calls: list[Any]) -> None:
     q, k, v, _ = random(4, 2, 2, 20, 16)
     clean = entmax(q, k, v, alpha=1.0, is_causal=True)
     k[:, :, 15], v[:, :, 15] = value, value
     out = entmax(q, k, v, alpha=1.0, is_causal=True)
     torch.testing.assert_close(out[:, :, :15], clean[:, :, :15], rtol=1e-4, atol=1e-5)
     assert out[:, :, 15:].isnan().all()
-    assert torch_calls == [20]  # the clean call alone
+    assert len(torch_calls) == 1  # the clean call alone

@@ -27,20 +27,13 @@ def padding() -> Tensor:
     return torch.arange(LENGTH) >= torch.tensor([[LENGTH], [4], [1]])
 
 
-def encoder(**options: Any) -> nn.TransformerEncoder:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True, **options)
-    return nn.TransformerEncoder(layer, 2)  # enable_nested_tensor as torch has it
-
-
 def no_fast_path(model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
     """What a model computes layer by layer, without the fast path and nested tensors."""
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        out: Tensor = model(*args, **kwargs)
+        return model(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
-    return out
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", "entmax"])
@@ -49,7 +42,9 @@ def no_fast_path(model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
 @pytest.mark.parametrize("masked", ["nothing", "padding", "causal", "both"])
 def test_encoder(normalizer: str, training: bool, grad: bool, masked: str) -> None:
     """Softmax gives what torch gives; others give in every mode what they give layer by layer."""
-    theirs = encoder().train(training)
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2).train(training)  # enable_nested_tensor as torch has it
     ours = MultiheadAttention.convert(copy.deepcopy(theirs), normalizer=normalizer)
     assert ours.training is training
     options: dict[str, Any] = {}
@@ -102,14 +97,6 @@ def test_full_transformer(training: bool, grad: bool, batch_first: bool, norm_fi
         assert all(parameter.grad is not None for parameter in sparse.parameters())
 
 
-def test_a_layer_with_ours_inside_builds_an_encoder_without_a_warning() -> None:
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
-    layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nn.TransformerEncoder(layer, 2)
-
-
 def test_it_is_a_torch_module_and_says_so() -> None:
     ours = MultiheadAttention(WIDTH, HEADS)
     assert isinstance(ours, nn.MultiheadAttention)
@@ -126,6 +113,9 @@ def test_torch_cannot_compute_softmax_behind_its_back(copied: bool) -> None:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True).eval()
     layer.self_attn = MultiheadAttention.from_torch(layer.self_attn, normalizer="sparsemax")
     layer = copy.deepcopy(layer) if copied else layer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nn.TransformerEncoder(layer, 2)  # without a warning of torch
     x = random(BATCH, LENGTH, WIDTH)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), no_fast_path(layer, x), rtol=0.0, atol=0.0)
