@@ -22,7 +22,7 @@ from .conftest import make_model
 
 
 def rows_of(weights: list[list[float]]) -> SparseRows:
-    crow, col, weight = to_csr(torch.tensor(weights))
+    crow, col, weight = (part.numpy() for part in to_csr(torch.tensor(weights)))
     return SparseRows.from_lists({"crow": crow, "col": col, "weight": weight}, len(weights[0]))
 
 
