@@ -45,7 +45,7 @@ def test_rows(alpha: float, n: int, mass: float, isa: str) -> None:
 
 @pytest.mark.parametrize("n", [512, 1000, 4000])
 def test_equal_weights_added_to_a_large_one(n: int, isa: str) -> None:
-    """Each of them is rounded alike when it is added to the same large sum; parts of the sum must be added up for themselves."""
+    """Each is rounded alike when it is added to the same large sum, so parts of the sum must be added up for themselves."""
     x = torch.cat([torch.zeros(1), torch.full((n,), -1.9493589997291565)])
     right = entmax(x.double(), 1.4999, impl="reference")
     torch.testing.assert_close(entmax(x, 1.4999, impl="cpu").double(), right, rtol=0.0, atol=2e-6)
