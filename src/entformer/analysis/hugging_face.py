@@ -23,6 +23,7 @@ from entformer.hf.function import Call, listening
 from entformer.hf.heads import sparse_heads
 from entformer.hf.texts import model_inputs
 from entformer.kernels.attention.api import Attention, Support
+from entformer.models.lm import CausalLM
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,15 @@ class Tracer:
             self.model.train(training)
 
 
+def make_tracer(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Returns a `Tracer`, or for a model of `entformer train` an `LMTracer`, which has the same interface."""
+    if isinstance(model, CausalLM):
+        from entformer.analysis.language_model import LMTracer
+
+        return LMTracer(model)
+    return Tracer(model, inputs)
+
+
 def sides(inputs: Mapping[str, Any]) -> dict[str, list[int] | None]:
     """Returns the ids that each attention type attends from: "encoder" and "decoder"; None where there are no ids."""
     ids, target = inputs.get("input_ids"), inputs.get("decoder_input_ids")
@@ -114,7 +124,7 @@ def collect_hf(
 ) -> HeadTable:
     """Measures every head of a Hugging Face model on texts with a `Collector`; see `collect`."""
     inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length)
-    tracer = Tracer(model, inputs[0])
+    tracer = make_tracer(model, inputs[0])
     for number, entry in enumerate(inputs):
         ids = sides(entry)
 
