@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from entformer.checkpoint.language_model import is_language_model, load_language_model
+from entformer.cli.text_score import language_report
 from entformer.data.text import PreparedText
 from entformer.errors import ArgumentError, DataError
 from entformer.tasks import train
@@ -91,7 +92,7 @@ def test_from_text_to_a_generated_paragraph(tmp_path: Path, entformer: Entformer
     assert load_language_model(out, "averaged").context == 16
 
 
-def test_score_counts_every_document_from_its_own_beginning(recipe: LMRecipe, tmp_path: Path) -> None:
+def test_scores_and_heads_of_a_run_whose_documents_are_shorter_than_rows(recipe: LMRecipe, tmp_path: Path) -> None:
     train(recipe, tmp_path / "run", threads=1, quiet=True)
     loaded = load_language_model(tmp_path / "run")
     text = PreparedText.open(tmp_path / "run" / "prepared")
@@ -102,6 +103,15 @@ def test_score_counts_every_document_from_its_own_beginning(recipe: LMRecipe, tm
     assert whole is not None
     assert whole.tokens == len(ids)
     assert whole.nll == pytest.approx(sum(one.nll for one in alone if one is not None), rel=1e-5)
+    settings = {"checkpoint": "best", "title": None, "length": 32, "texts": 6, "examples": 2}
+    content = language_report({tmp_path / "run": "tiny"}, data=None, split="valid", progress=lambda *_: None, **settings)
+    (own,) = content["runs"]
+    assert [(head["attn_type"], head["layer"], head["head"]) for head in own["heads"]] == [("decoder", 0, 0), ("decoder", 0, 1)]
+    assert own["alpha_steps"][-1] == own["step"] == loaded.step
+    assert {score["name"] for score in own["scores"]} == {"validation perplexity", "validation bits per byte"}
+    assert {"first token", "previous token"} <= {role["role"] for role in own["roles"]}
+    shown = own["sentences"][0]["heads"]["decoder.0.0"]
+    assert shown["scores"] is not None
     task = LanguageModeling(recipe, text)
     batch = next(iter(task.train_batches(rank=0, world_size=1).epoch(0)))
     assert batch.cu_seqlens is not None  # paragraphs are shorter than rows

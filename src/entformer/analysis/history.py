@@ -19,6 +19,7 @@ from entformer.checkpoint import RunFolder
 from entformer.checkpoint.average import AVERAGED
 from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
+from entformer.models.lm_config import LMConfig
 from entformer.training.metrics import metrics_of as metrics_of
 
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
@@ -37,7 +38,9 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value)]
 
 
-def learned_alphas_of(folder: RunFolder, config: Seq2SeqConfig, final: Mapping[HeadId, float], step: int) -> dict[str, Any]:
+def learned_alphas_of(
+    folder: RunFolder, config: Seq2SeqConfig | LMConfig, final: Mapping[HeadId, float], step: int
+) -> dict[str, Any]:
     """Returns how the alphas of a run were learned, for `report` and `explore`.
 
     Args:
@@ -76,7 +79,8 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
         which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, as recorded in best.json.
 
     Returns:
-        {"name", "value", "signature", "about"} of BLEU, chrF and perplexity; empty if these weights were never validated.
+        {"name", "value", "signature", "about"} of BLEU, chrF, perplexity and bits per byte, of those that there are; empty
+        if these weights were never validated.
     """
     averaged = which == AVERAGED or (which == "best" and _read(folder.path / "best.json").get("checkpoint") == AVERAGED)
     event = "averaged" if averaged else "valid"
@@ -91,7 +95,7 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
             "signature": entry.get("signature") if key == "bleu" else None,
             "about": about,
         }
-        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"))
+        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"), ("bits per byte", "bits_per_byte"))
         if isinstance(value := entry.get(key), int | float)
     ]
 

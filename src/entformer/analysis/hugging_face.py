@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from entformer.analysis.rows import Ints, LayerRows
 from entformer.analysis.table import HeadTable
-from entformer.decoding.attention_record import rows_per_head
+from entformer.decoding.attention_record import attention_hooks, rows_per_head
 from entformer.decoding.records import SparseRows
 from entformer.errors import ArgumentError
 from entformer.hf.configs import switched
@@ -23,6 +23,11 @@ from entformer.hf.function import Call, listening
 from entformer.hf.heads import sparse_heads
 from entformer.hf.texts import model_inputs
 from entformer.kernels.attention.api import Attention, Support
+from entformer.models.lm import CausalLM
+from entformer.nn.dense import masked_scores
+from entformer.nn.hooks import AttentionTrace
+from entformer.nn.masks import ScoreTerms
+from entformer.nn.multihead_attention import MultiheadAttention
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +101,58 @@ class Tracer:
             self.model.train(training)
 
 
+@dataclass(frozen=True, eq=False)
+class LMCall:
+    """One call of attention, as `LayerTrace` reads it."""
+
+    query: Tensor
+    key: Tensor
+    terms: ScoreTerms
+    sinks: None = None
+
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """Returns the scores (1, H, Lq, Lk), and which are allowed."""
+        scores, _ = masked_scores(self.query, self.key, self.terms)
+        return scores, scores > -torch.inf
+
+
+class LMTracer:
+    """Runs a `CausalLM` and passes on every attention call."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = model
+        self.alphas = {
+            (kind, layer): own[layer].double().cpu().numpy()
+            for kind, own in model.alphas().items()
+            for layer in range(len(own))
+        }
+        self.normalizers = {kind: module.normalizer for kind, _, module in model.attention_layers()}
+
+    @torch.no_grad()
+    def run(self, inputs: Mapping[str, Any], hook: Callable[[LayerTrace], None]) -> Tensor:
+        """Runs the model on one text, calls `hook` for every attention call, and returns the scores of the next tokens."""
+
+        def pass_on(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
+            call: Any = LMCall(trace.query, trace.key, ScoreTerms(trace.masks, module.slopes, trace.causal, trace.offset))
+            hook(LayerTrace(kind, layer, call, Attention(trace.query, trace.stats, trace.support)))
+
+        training = self.model.training
+        self.model.eval()
+        try:
+            with attention_hooks(self.model, pass_on):
+                found: Tensor = self.model(inputs["input_ids"])
+                return found
+        finally:
+            self.model.train(training)
+
+
+def make_tracer(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Returns a `Tracer`, or for a model of `entformer train` an `LMTracer`, which has the same interface."""
+    if isinstance(model, CausalLM):
+        return LMTracer(model)
+    return Tracer(model, inputs)
+
+
 def sides(inputs: Mapping[str, Any]) -> dict[str, list[int] | None]:
     """Returns the ids that each attention type attends from: "encoder" and "decoder"; None where there are no ids."""
     ids, target = inputs.get("input_ids"), inputs.get("decoder_input_ids")
@@ -114,7 +171,7 @@ def collect_hf(
 ) -> HeadTable:
     """Measures every head of a Hugging Face model on texts with a `Collector`; see `collect`."""
     inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length)
-    tracer = Tracer(model, inputs[0])
+    tracer = make_tracer(model, inputs[0])
     for number, entry in enumerate(inputs):
         ids = sides(entry)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from entformer.analysis.collect import collect
 from entformer.analysis.data import Progress, describe_table, make_report, store_sentences
-from entformer.analysis.hugging_face import LayerTrace, Tracer, sides
+from entformer.analysis.hugging_face import LayerTrace, make_tracer, sides
 from entformer.analysis.measures import measure_sentence
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, SentenceView
 from entformer.analysis.table import Example
@@ -41,7 +41,7 @@ def hf_report_data(
         length=length,
         progress=None if progress is None else lambda done: progress(f"{name}: heads", done, len(inputs)),
     )
-    tracer = Tracer(model, inputs[0])
+    tracer = make_tracer(model, inputs[0])
     chosen = list(table.examples) or [Example(0, "sample", (), ())]
     views = [view_text(tracer, inputs[example.id], example, tokenizer) for example in chosen]
     between = " " if tokenizer is None else ""
@@ -68,7 +68,7 @@ def hf_report_data(
     return make_report([run], title)
 
 
-def view_text(tracer: Tracer, inputs: Mapping[str, Any], example: Example, tokenizer: Any) -> SentenceView:
+def view_text(tracer: Any, inputs: Mapping[str, Any], example: Example, tokenizer: Any) -> SentenceView:
     """Runs the model on one text and returns everything a page shows of it."""
     ids = sides(inputs)
     heads: dict[str, SparseRows] = {}

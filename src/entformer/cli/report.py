@@ -69,7 +69,7 @@ def report(
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The text for --hf; pairs separated by tabs for an encoder-decoder.")
     ] = None,
-    length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf.")] = 512,
+    length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf and for language models.")] = 512,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="HTML file to write; the numbers go to a .json file next to it.")
     ] = Path("report.html"),
@@ -109,6 +109,7 @@ def report(
     import torch
 
     from entformer.analysis.data import report_data
+    from entformer.checkpoint.language_model import is_language_model
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -132,6 +133,17 @@ def report(
                 examples=examples,
                 title=title,
                 progress=show,
+            )
+            _finish(content, page, figures, as_json=as_json, show=show)
+        return
+    if any(map(is_language_model, runs)):
+        from entformer.cli.text_score import language_report
+
+        named = dict(zip(runs, _names(runs), strict=True))
+        limits = {"length": length, "texts": sentences, "examples": examples}
+        with progress_bar(notes) as show:
+            content = language_report(
+                named, data=data, split=split, checkpoint=checkpoint, title=title, **limits, progress=show
             )
             _finish(content, page, figures, as_json=as_json, show=show)
         return

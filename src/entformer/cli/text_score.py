@@ -1,6 +1,7 @@
-"""Scores of language models for `entformer score --run`: perplexity and bits per byte, with a signature."""
+"""Language models for `entformer score` and `entformer report`: perplexity and bits per byte with a signature, and heads."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,3 +93,31 @@ def text_to_score(
         raise DataError(f"{text.folder} has another tokenizer than {run}; give the file itself.")
     split = split or ("test" if "test" in text.splits else "valid")
     return f"{split} text of {text.folder}", text.ids(split), text.splits[split]["bytes"]
+
+
+def language_report(
+    runs: Mapping[Path, str],
+    *,
+    data: str | None,
+    split: str,
+    checkpoint: str,
+    length: int,
+    texts: int,
+    examples: int,
+    title: str | None,
+    progress: Callable[..., None],
+) -> dict[str, Any]:
+    """Returns the data of a report on runs of language models, by their names."""
+    from entformer.analysis.language_model import lm_report_data
+    from entformer.checkpoint.language_model import load_language_model
+
+    contents = []
+    for run, name in runs.items():
+        loaded = load_language_model(run, checkpoint)
+        given = None if data is None else Path(data)
+        file, folder = (given, None) if given is not None and given.is_file() else (None, given)
+        shown, ids, _ = text_to_score(run, loaded, data=folder, split=None if split == "test" else split, file=file)
+        options: dict[str, Any] = {"length": length, "texts": texts, "examples": examples, "title": title}
+        options |= {"name": name, "data_name": shown, "which": checkpoint, "progress": progress}
+        contents.append(lm_report_data(run, loaded, ids, **options))
+    return {**contents[0], "runs": [report for content in contents for report in content["runs"]]}
