@@ -8,7 +8,9 @@
 #   make lint-js    eslint on the scripts of the pages (needs npx, and a network the first time)
 #   make format     format Python and C++ in place
 #   make bench      benchmark against torch and the entmax package (ten minutes)
+#   make gpu        compile the GPU kernels for four architectures, without a GPU: registers, spills, occupancy (minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
+#   make neon       compile the kernels for 64-bit ARM and compare them with float64 under qemu (needs Debian's cross compiler)
 #   make clean      remove the environments and everything generated
 
 PYTHON  ?= python3
@@ -25,7 +27,7 @@ CPP    = $(shell git ls-files '*.cpp' '*.h')
 CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_entmax_package.py \
   tests/unit/test_attention_api.py tests/unit/test_multihead_attention.py
 
-.PHONY: help install demo test test-core coverage check lint-js format bench sanitize clean
+.PHONY: help install demo test test-core coverage check lint-js format bench gpu sanitize neon clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,8 +96,14 @@ bench: $(STAMP)
 	@$(BIN)/entformer bench rows --json bench-results/rows.json --png bench-results/rows.png
 	@$(BIN)/entformer bench attention --json bench-results/attention.json --png bench-results/attention.png
 
+gpu: $(STAMP)
+	@$(BIN)/entformer bench compile-gpu
+
 sanitize: $(STAMP)
 	@PYTHON=$(BIN)/python scripts/sanitize.sh
+
+neon:
+	@scripts/cross_compile.sh
 
 clean:
 	@rm -rf .venv build dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -341,7 +341,9 @@ def _losses_of_indices(
             f"but the target has {tuple(target.shape)}; sequences of shape (N, L, C) need dim=-1."
         )
     ignored = target == options.ignore_index
-    _check_classes(target, ignored, x.shape[-1])
+    wrong = ((target < 0) | (target >= x.shape[-1])) & ~ignored
+    if any_true(wrong):
+        raise ArgumentError(f"target {int(target[wrong][0])} is not a class: the scores have classes 0 to {x.shape[-1] - 1}.")
     index = torch.where(ignored, 0, target).long()
     losses = conjugate - (x.gather(-1, index.unsqueeze(-1)) - row_max).squeeze(-1)
     counts = torch.ones_like(conjugate) if weight is None else weight[index]
@@ -376,9 +378,3 @@ def _check_options(options: _Options) -> None:
         raise ArgumentError(f"reduction={options.reduction!r} is not known; choose one of {', '.join(REDUCTIONS)}.")
     if not 0.0 <= options.label_smoothing <= 1.0:
         raise ArgumentError(f"label_smoothing={options.label_smoothing} must lie between 0 and 1.")
-
-
-def _check_classes(target: Tensor, ignored: Tensor, classes: int) -> None:
-    wrong = ((target < 0) | (target >= classes)) & ~ignored
-    if any_true(wrong):
-        raise ArgumentError(f"target {int(target[wrong][0])} is not a class: the scores have classes 0 to {classes - 1}.")

@@ -162,12 +162,7 @@ def test_the_slider_and_the_words_before_and_after(page: Page, server: Server) -
     page.click('[data-all="1"]')
     expect(page.locator(".change")).to_have_count(3)  # a chip for each kind
     wait_until_idle(page)
-    every = {
-        f"{kind}.{layer}.{head}": 1.0
-        for kind, layers in (("encoder", 1), ("decoder", 2), ("cross", 2))
-        for layer in range(layers)
-        for head in (0, 1)
-    }
+    every = dict.fromkeys(ask(page, server, "attention")["heads"], 1.0)
     best = one_spaced(ask(page, server, "translate", n_best=3, alphas=every)["candidates"])
     assert texts(page, "changed") == best
     marked = page.locator('.outcome[data-side="changed"] .candidate.best')

@@ -1,5 +1,9 @@
 """The report of long-context sweeps in a real browser: values under the pointer, switches, measures, themes, small screens."""
 
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,83 +11,47 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from entformer.analysis.assemble import assemble_lengths
+from entformer.analysis.lengths import find_sweeps, lengths_data
+from entformer.files import write_json
+from entformer.longcontext.registry import get_task_config
 
 from .page_driver import open_page
 
+TITLE = "Length generalization: copy, <sort>"
 LENGTHS = [16, 32, 64, 128]
 METHODS = ("softmax", "ssmax", "entmax", "asentmax")
 POSITIONS = ("nape", "rope")
 
 
-def spread(values: list[float]) -> dict[str, Any]:
-    mean = sum(values) / len(values)
-    deviation = abs(values[0] - values[-1]) / 2**0.5
-    return {"mean": mean, "spread": deviation, "low": min(values), "high": max(values), "values": values}
-
-
-def series(number: int, method: str, positions: str) -> dict[str, Any]:
-    """Falls with the length, the faster the lower its number; rotary faster than NAPE."""
-    points = []
-    for times, length in enumerate(LENGTHS):
-        fall = times * (20 - 4 * number) * (1.5 if positions == "rope" else 1.0)
-        right = [max(99.0 - fall - seed, 0.0) for seed in (0, 2)]
-        keys = [float(length if method in ("softmax", "ssmax") else 3 + times), float(length)]
-        points.append(
-            {
-                "length": length,
-                "token_accuracy": spread(right),
-                "exact_match": spread([value / (1 + times) for value in right]),
-                "entropy": {"all": spread([0.5, 0.6]), "free": spread([0.7, 0.8])},
-                "support": {"all": spread(keys), "free": spread(keys)},
-                "top": {"all": spread([0.4, 0.3]), "free": spread([0.2, 0.3])},
-            }
-        )
-    scaled = method in ("ssmax", "asentmax")
-    learned = [
-        {"seed": seed, "length": 128, "layer": layer, "head": head, "beta": 0.1 * head, "gamma": -0.5, "scale": 1.0 + head}
-        for seed in (0, 1)
-        for layer in (0, 1)
-        for head in (2, 3)
-    ]
-    return {
-        "method": method,
-        "positions": positions,
-        "about": f"about {method}",
-        "seeds": [0, 1],
-        "diverged": 0,
-        "points": points,
-        "learned": learned if scaled else [],
-    }
-
-
-def sweep(task: str) -> dict[str, Any]:
-    return {
-        "name": task,
-        "task": task,
-        "about": "Say the tokens again.",
-        "train_length": 16,
-        "lengths": LENGTHS,
-        "one_answer": False,
-        "seeds": [0, 1],
-        "sequences": 128,
-        "command": f"entformer longctx {task} --seeds 2",
-        "settings": {"lr": 0.001, "seconds": None, "eval_lengths": LENGTHS},
-        "series": [series(number, method, place) for place in POSITIONS for number, method in enumerate(METHODS)],
-    }
-
-
-DATA = {
-    "title": "Length generalization: copy, <sort>",
-    "created": "2026-11-16T00:00:00+00:00",
-    "entformer": "0.1.0",
-    "sweeps": [sweep("copy"), sweep("sort")],
-}
+def records(task: str) -> Iterator[dict[str, Any]]:
+    """Accuracy falls with the length, the faster the lower the number of the method; rotary faster than NAPE."""
+    for (number, method), place, seed, (times, length) in itertools.product(
+        enumerate(METHODS), POSITIONS, (0, 1), enumerate(LENGTHS)
+    ):
+        right = max(99 - 2 * seed - times * (20 - 4 * number) * (1.5 if place == "rope" else 1.0), 0.0) / 100
+        keys = length if method in ("softmax", "ssmax") else 3 + times
+        heads = {"entropy": [0.5, 0.5, 0.7, 0.7], "support": [keys] * 4, "top": [0.4, 0.4, 0.2, 0.2]}
+        if method in ("ssmax", "asentmax"):
+            heads |= {"beta": [0.0, 0.1, 0.2, 0.3], "gamma": [-0.5] * 4, "scale": [1.0, 2.0, 3.0, 4.0]}
+        yield {
+            **{"task": task, "method": method, "positions": place, "seed": seed, "length": length, "train_length": 16},
+            **{"token_accuracy": right, "exact_match": right / (1 + times), "sequences": 128, "diverged": False},
+            **{"parameters": 1, "steps": 1, "seconds": 1.0, "heads": {name: [own] * 2 for name, own in heads.items()}},
+        }
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lengths") / "report.html"
-    path.write_text(assemble_lengths(DATA), encoding="utf-8")
+    directory = tmp_path_factory.mktemp("lengths")
+    for task in ("copy", "sort"):
+        config = dataclasses.replace(get_task_config(task), heads=4, eval_lengths=LENGTHS)
+        run = directory / task / "runs" / "one"
+        run.mkdir(parents=True)
+        write_json(run / "run.json", {"recipe": dataclasses.asdict(config)})
+        lines = "".join(json.dumps(record) + "\n" for record in records(task))
+        (directory / task / "results.jsonl").write_text(lines, encoding="utf-8")
+    path = directory / "report.html"
+    path.write_text(assemble_lengths(lengths_data(find_sweeps([directory]), TITLE)), encoding="utf-8")
     return path
 
 
@@ -158,14 +126,16 @@ def test_learned_scales_of_every_scaled_head(page: Page) -> None:
     charts = page.locator("#sweep-copy .curve-row").nth(1).locator(".chart")
     assert charts.count() == 3
     for chart in charts.all():
-        assert chart.locator(".dot").count() == 4 * 8  # two methods with two kinds of positions; heads, layers and seeds
+        assert (
+            chart.locator(".dot").count() == 2 * (2 + 4) * 2 * 2
+        )  # methods, scaled heads of NAPE and of rotary, layers, seeds
     assert "layer 0, head 2, seed 0" in (charts.first.locator("title").first.text_content() or "")
 
 
 def test_command_settings_and_titles_are_text(page: Page) -> None:
-    assert page.locator("h1").text_content() == DATA["title"]
+    assert page.locator("h1").text_content() == TITLE
     page.locator("#sweep-copy summary").click()
-    expect(page.locator("#sweep-copy pre")).to_have_text("entformer longctx copy --seeds 2")
+    expect(page.locator("#sweep-copy pre")).to_contain_text("entformer longctx copy --methods softmax,ssmax,entmax,asentmax")
     page.get_by_role("button", name="exact match").click()  # draws everything again
     expect(page.locator("#sweep-copy pre")).to_be_visible()
 

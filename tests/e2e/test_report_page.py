@@ -261,6 +261,7 @@ def test_a_sentence_of_512_tokens_open_in_a_file_below_10_mb(browser: Browser, t
     expect(page.locator(".reading .queries .token")).to_have_count(512)
     expect(page.locator(".heatmap canvas")).to_be_visible()
     expect(page.locator("#alpha-slider")).to_be_disabled()  # no scores are stored for a sentence this long
+    choose_head(page, "encoder.0.1")
     token(page, 400)
     expect(page.locator(".says")).to_contain_text("of 512 keys")
     context.close()

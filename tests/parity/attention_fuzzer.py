@@ -8,17 +8,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.attention.api import Attention
 from entformer.kernels.registry import Impl
 
 from .attention_tolerance import LAYOUTS, SMALLEST, ScoreTerms, Tolerance, dense
-from .fuzzing import GARBAGE, LENGTHS, SIZES, compare, draw_alpha, fail_unless, on_each
+from .fuzzing import GARBAGE, LENGTHS, SIZES, compare, draw_alpha, fail_unless, on_each, run_attention
 
 PARAMETERS = ("alpha", "sinks", "alibi_slopes", "attn_mask")  # whose gradients are summed over what is broadcast
 
 
 class Problem:
-    """One random attention: tensors, options, what may be attended to, and what the reference makes of it."""
+    """A call of attention: tensors, options, and what may be attended to."""
+
+    case: Any  # has dtype, heads, sizes and dropout
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    how: dict[str, Any]
+    scale: float
+    fixed: tuple[str, ...] = ()  # parameters that need no gradient
+
+    def allowed(self) -> Tensor:
+        """(B, H, Lq, Lk): which keys a query may attend to."""
+        keys = self.k.double().repeat_interleave(self.case.heads[0] // self.case.heads[1], 1)
+        return ScoreTerms(self.how, self.q.double(), keys, self.scale).allowed
+
+    def run(self, impl: Impl, dtype: torch.dtype, q: Tensor, k: Tensor, v: Tensor) -> tuple[dict[str, Tensor], Attention]:
+        leaves = {name: t.to(dtype) for name, t in (("q", q), ("k", k), ("v", v))}
+        for name in PARAMETERS:
+            given = self.how.get(name)
+            if isinstance(given, Tensor) and given.is_floating_point() and name not in self.fixed:
+                leaves[name] = given
+        return run_attention(leaves, self.how, self.grad, impl)
+
+
+class RandomProblem(Problem):
+    """Everything about it is drawn, by its number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -128,29 +154,6 @@ class Problem:
         values = [draw_alpha(draw) for _ in range(math.prod(shape))]
         return {"alpha": torch.tensor(values, dtype=torch.float64).reshape(shape)}
 
-    def allowed(self) -> Tensor:
-        """(B, H, Lq, Lk): which keys a query may attend to."""
-        keys = self.k.double().repeat_interleave(self.case.heads[0] // self.case.heads[1], 1)
-        return ScoreTerms(self.how, self.q.double(), keys, self.scale).allowed
-
-    def run(self, impl: Impl, dtype: torch.dtype, q: Tensor, k: Tensor, v: Tensor) -> tuple[dict[str, Tensor], Attention]:
-        """Output and gradients by name, and all that `attention` returns."""
-        leaves = {name: t.to(dtype).detach().requires_grad_() for name, t in (("q", q), ("k", k), ("v", v))}
-        how = dict(self.how)
-        if isinstance(how.get("alpha"), Tensor):
-            leaves["alpha"] = how["alpha"] = how["alpha"].detach().clone().requires_grad_()
-        for name in ("sinks", "alibi_slopes", "attn_mask"):
-            if name in how and how[name].is_floating_point():
-                leaves[name] = how[name] = how[name].detach().clone().requires_grad_()
-        torch.manual_seed(5)  # dropout draws its seed from torch's generator
-        named = [leaves[name] for name in ("q", "k", "v")]
-        answer = attention(*named, **how, return_stats=True, return_support=impl == "reference", impl=impl)
-        assert isinstance(answer, Attention)
-        grads = torch.autograd.grad(answer.output, list(leaves.values()), self.grad.to(dtype), allow_unused=True)
-        found = {"out": answer.output.detach()}
-        found |= {name: torch.zeros_like(t) if g is None else g for (name, t), g in zip(leaves.items(), grads, strict=True)}
-        return found, answer
-
     def spoiled(self) -> tuple[Tensor, Tensor]:
         """k and v with garbage in keys that no query may attend to."""
         group = self.case.heads[0] // self.case.heads[1]
@@ -162,7 +165,7 @@ class Problem:
 
 def check_attention(number: int, isas: list[str]) -> None:
     """One random call of `attention`: output, statistics and all gradients, with garbage behind the masks."""
-    want = Problem(number)
+    want = RandomProblem(number)
     impl: Impl = "cpu" if want.case.lengths[1] else "auto"  # without keys there is nothing to fuse
     right, answer = want.run("reference", torch.float64, want.q, want.k, want.v)
     k, v = want.spoiled()
@@ -180,6 +183,7 @@ def check_attention(number: int, isas: list[str]) -> None:
     tolerance = Tolerance(want.case, want, weights, want.scale)  # type: ignore[arg-type]
     for isa, (ours, found) in answers.items():
         check_answer(f"{isa}, {want}", want, ours, found, right, tolerance)
+        check_sums(f"{isa}, {want}", want, ours["out"])
     if number % 3 == 0:
         check_broken_rows(want, isas, right, tolerance)
 
@@ -187,10 +191,11 @@ def check_attention(number: int, isas: list[str]) -> None:
 def check_answer(
     what: str, want: Problem, ours: dict[str, Tensor], found: Attention, right: dict[str, Tensor], tolerance: Tolerance
 ) -> None:
-    """Output and gradients within the tolerance, zeros in rows without keys, weights that sum to one."""
+    """Output and gradients within the tolerance, zeros in rows without keys."""
     eps, tiny = torch.finfo(want.case.dtype).eps, SMALLEST[want.case.dtype]
     for name, value in ours.items():
         assert value.shape == right[name].shape, what
+        assert value.dtype == (want.how[name] if name in PARAMETERS else want.q).dtype, what
         bound = getattr(tolerance, name)
         if name in PARAMETERS:
             bound = bound.sum_to_size(value.shape) + 1e-6 * right[name].abs() + 1e-12
@@ -198,18 +203,21 @@ def check_answer(
             bound = bound + eps * right[name].abs() + tiny
         compare(f"{what}, {name}", value, right[name], bound)
     dead = ~want.allowed().any(-1)
-    assert found.stats is not None
     assert all((t[dead] == 0).all() for t in (ours["out"], ours["q"], found.stats.support_size)), f"{what}: a row without keys"
+
+
+def check_sums(what: str, want: Problem, out: Tensor) -> None:
+    """The weights of a row sum to one: the last column of the values is one."""
     sums_to_one = want.how.get("normalizer", "entmax") == "entmax" and "sinks" not in want.how
     if not want.case.dropout and sums_to_one and want.case.sizes[1]:
-        total = ours["out"][..., -1].double()
-        off = torch.where(dead, 0.0, (total - 1.0).abs())
+        total = out[..., -1].double()
+        off = torch.where(want.allowed().any(-1), (total - 1.0).abs(), 0.0)
         most = torch.as_tensor(want.how["alpha"], dtype=torch.float64).expand(total.shape[:2])[..., None]
-        allowed = torch.where(most > 2.0, 1e-3, 1e-5) + 2.0 * eps
+        allowed = torch.where(most > 2.0, 1e-3, 1e-5) + 2.0 * torch.finfo(want.case.dtype).eps
         fail_unless(off <= allowed, f"{what}, sum of the weights", total, torch.ones_like(total), allowed)
 
 
-def check_broken_rows(want: Problem, isas: list[str], clean: dict[str, Tensor], tolerance: Tolerance) -> None:
+def check_broken_rows(want: RandomProblem, isas: list[str], clean: dict[str, Tensor], tolerance: Tolerance) -> None:
     """NaN or infinity in some queries and keys: NaN where the contract has it, and nowhere else."""
     draw, eps, tiny = want.draw, torch.finfo(want.case.dtype).eps, SMALLEST[want.case.dtype]
     if want.case.sizes[0] == 0:

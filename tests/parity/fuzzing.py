@@ -1,14 +1,17 @@
-"""What the fuzzers of rows and of attention share: lengths, alphas, comparison, instruction sets."""
+"""What the tests of rows and of attention share: lengths, alphas, cases, gradients, comparison, instruction sets."""
 
 import math
 import random
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from entformer.kernels import native
+from entformer.kernels.attention.api import Attention, attention
+from entformer.kernels.entmax import reference
+from entformer.kernels.registry import Impl
 
 INF = math.inf
 Answer = TypeVar("Answer")
@@ -25,6 +28,47 @@ ALPHAS = [
 
 def draw_alpha(draw: random.Random) -> float:
     return draw.choice(ALPHAS) if draw.random() < 0.7 else draw.uniform(1.0, 4.0)
+
+
+def paired(axes: dict[str, list[Any]], count: int, seed: int) -> Iterator[tuple[Any, ...]]:
+    """Rows of values: every value of an axis appears count / len(axis) times, in an order of its own."""
+    draw, columns = random.Random(seed), []
+    for values in axes.values():
+        column = [values[i % len(values)] for i in range(count)]
+        draw.shuffle(column)
+        columns.append(column)
+    return zip(*columns, strict=True)
+
+
+def run_attention(
+    leaves: dict[str, Tensor], how: dict[str, Any], grad: Tensor, impl: Impl
+) -> tuple[dict[str, Tensor], Attention]:
+    """Output and gradients by name, and all that `attention` returns; the support only with the reference.
+
+    `leaves` are q, k, v and the arguments that get a gradient, as they lie in memory.
+    """
+    leaves = {name: t.detach().requires_grad_() for name, t in leaves.items()}
+    named = {name: t for name, t in leaves.items() if name not in ("q", "k", "v")}
+    torch.manual_seed(5)  # dropout draws its seed from torch's generator
+    more = {"return_stats": True, "return_support": impl == "reference", "impl": impl}
+    answer = attention(leaves["q"], leaves["k"], leaves["v"], **how | named, **more)
+    grads = torch.autograd.grad(answer.output, list(leaves.values()), grad.to(answer.output.dtype), allow_unused=True)
+    found = {"out": answer.output.detach()}
+    found |= {name: torch.zeros_like(t) if g is None else g for (name, t), g in zip(leaves.items(), grads, strict=True)}
+    return found, answer
+
+
+def exp_e(x: Tensor, e: Tensor) -> Tensor:
+    """The deformed exponential: weights from s - c."""
+    y = e * x
+    power = torch.where(e == 0.0, x, torch.log1p(y.clamp(min=-1.0)) / torch.where(e == 0.0, 1.0, e))
+    return torch.where((e < 0.0) | (y > -1.0), power.exp(), 0.0)
+
+
+def alpha_slope(p: Tensor, e: Tensor) -> Tensor:
+    """dp/dalpha at fixed s - c."""
+    log_p = p.clamp(min=1e-320).log()
+    return torch.where(p > 0.0, -p * log_p.square() * reference._psi(-e * log_p), 0.0)
 
 
 def fail_unless(within: Tensor, what: str, actual: Tensor, right: Tensor, bound: Tensor) -> None:

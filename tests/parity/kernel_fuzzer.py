@@ -17,7 +17,7 @@ from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 
 from .attention_fuzzer import check_attention
-from .fuzzing import INF, LENGTHS, compare, draw_alpha, fail_unless, on_each
+from .fuzzing import INF, LENGTHS, alpha_slope, compare, draw_alpha, fail_unless, on_each
 from .test_entmax import SMALLEST as SMALLEST_ROWS
 from .test_entmax import Bounds
 
@@ -89,7 +89,7 @@ def check_rows(number: int, isas: list[str]) -> None:
     # Sums of n terms in float64 run one after the other.
     eps, tiny, double = torch.finfo(dtype).eps, SMALLEST_ROWS[dtype], torch.finfo(torch.float64).eps
     p, size = right[0].nan_to_num(0.0), upstream.double().abs().amax(-1, keepdim=True)
-    slope, a = Bounds._slope(p, alpha - 1.0), Bounds._alpha_slope(p, alpha - 1.0).abs()
+    slope, a = Bounds._slope(p, alpha - 1.0), alpha_slope(p, alpha - 1.0).abs()
     in_order = 2.0 * n * double * slope * size
     # What a rounding of equal scores does to the sum is divided out. At alpha > 2 the base q = p^(alpha - 1) of a weight may
     # be so small that float64 does not hold it, in the kernel and in the reference alike.

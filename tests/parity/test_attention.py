@@ -6,7 +6,6 @@ element by element (attention_tolerance.py).
 
 import functools
 import math
-import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention.api import Attention, attention
-from entformer.kernels.registry import Impl
-
+from .attention_fuzzer import Problem, check_answer
 from .attention_tolerance import LAYOUTS, Tolerance, dense
+from .fuzzing import paired
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -65,22 +63,10 @@ AXES: dict[str, list[Any]] = {
 }
 
 
-def _cases(count: int) -> list[Case]:
-    """Every value of an axis appears count / len(axis) times, in an order of its own."""
-    draw = random.Random(1)
-    columns = []
-    for values in AXES.values():
-        column = [values[i % len(values)] for i in range(count)]
-        draw.shuffle(column)
-        columns.append(column)
-    cases = [Case(*row) for row in zip(*columns, strict=True)]
-    cases = [replace(case, heads=(2, 1)) if case.lengths == (513, 513) else case for case in cases]  # the reference is slow
-    # Of supports larger than 85 forward saves the columns alone.
-    far = [replace(case, lengths=(37, 1801), sizes=(64, 100), heads=(2, 1)) for case in cases[:12]]
-    return cases + far
-
-
-CASES = _cases(66)
+CASES = [Case(*row) for row in paired(AXES, 66, seed=1)]
+CASES = [replace(case, heads=(2, 1)) if case.lengths == (513, 513) else case for case in CASES]  # the reference is slow
+# Of supports larger than 85 forward saves the columns alone.
+CASES += [replace(case, lengths=(37, 1801), sizes=(64, 100), heads=(2, 1)) for case in CASES[:12]]
 
 
 def _masks(case: Case, batch: int, seed: torch.Generator) -> dict[str, Any]:
@@ -123,12 +109,11 @@ def _alpha(case: Case, batch: int, seed: torch.Generator) -> dict[str, Any]:
         each = torch.tensor([ALPHAS[int(i)] for i in torch.randint(len(ALPHAS), (batch * heads,), generator=seed)])
         by_batch = case.alpha_form == "per batch and head"
         return {"alpha": each.reshape(batch, heads) if by_batch else each[:heads]}
-    assert isinstance(case.alpha, float)
     shape = {"scalar": (), "per batch and head": (batch, heads)}.get(case.alpha_form, (heads,))
     return {"alpha": case.alpha if case.alpha_form == "number" else torch.full(shape, case.alpha)}
 
 
-class Expected:
+class Expected(Problem):
     """Inputs of a case, the reference's float64 answers, and how close `cpu` must come."""
 
     def __init__(self, case: Case) -> None:
@@ -139,40 +124,24 @@ class Expected:
         def normal(*shape: int) -> Tensor:
             return LAYOUTS[case.layout](torch.randn(shape, generator=seed).to(case.dtype))
 
+        self.case, self.scale = case, 1.0 / math.sqrt(size) if case.scale is None else case.scale
         self.q, self.k = normal(batch, heads, queries, size), normal(batch, key_heads, keys, size)
         self.v, self.grad = normal(batch, key_heads, keys, value_size), normal(batch, heads, queries, value_size)
-        scale = 1.0 / math.sqrt(size) if case.scale is None else case.scale
-        self.q = self.q * (case.logits / (abs(scale) * math.sqrt(size)))
+        self.q = self.q * (case.logits / (abs(self.scale) * math.sqrt(size)))
         if case.shift:
             self.q = self.q.clone()  # before writing: expanded tensors share memory
             self.k = self.k.clone()
-            self.q[..., 0], self.k[..., 0] = case.shift / scale / 16.0, 16.0
-        self.how: dict[str, Any] = {"scale": case.scale, "enable_gqa": True, "dropout_p": case.dropout}
+            self.q[..., 0], self.k[..., 0] = case.shift / self.scale / 16.0, 16.0
+        self.how = {"scale": case.scale, "enable_gqa": True, "dropout_p": case.dropout}
         self.how |= _masks(case, batch, seed) | _alpha(case, batch, seed)
         if case.alibi != "none":
             slopes = 0.5 * torch.rand(batch, heads, generator=seed)
             self.how["alibi_slopes"] = slopes[0] if case.alibi == "per head" else slopes
-        self.needs_alpha_grad = isinstance(self.how.get("alpha"), Tensor) and case.alpha_form != "per head, fixed"
+        self.fixed = ("alibi_slopes", "alpha") if case.alpha_form == "per head, fixed" else ("alibi_slopes",)
 
-        self.out, self.grads, answer = self.run("reference", torch.float64)
-        assert answer.stats is not None
-        self.dead = (answer.stats.support_size == 0) & (case.alpha != "rela")  # (B, H, Lq): may attend to nothing
+        self.right, answer = self.run("reference", torch.float64, self.q, self.k, self.v)
         weights = dense(answer.support, (batch, heads, queries, keys))
-        self.tolerance = Tolerance(case, self, weights, scale)
-
-    def run(self, impl: Impl, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor], Attention]:
-        """Output, gradients, and all that `attention` returns; the support only with the reference."""
-        exact = impl == "reference"
-        names = ("q", "k", "v")
-        leaves = {name: getattr(self, name).to(dtype).detach().requires_grad_() for name in names}
-        how = dict(self.how)
-        if self.needs_alpha_grad:
-            leaves["alpha"] = how["alpha"] = how["alpha"].detach().clone().requires_grad_()
-        torch.manual_seed(5)  # dropout draws its seed from torch's generator
-        answer = attention(*(leaves[name] for name in names), **how, return_stats=True, return_support=exact, impl=impl)
-        assert isinstance(answer, Attention)
-        grads = torch.autograd.grad(answer.output, list(leaves.values()), self.grad.to(dtype))
-        return answer.output.detach(), dict(zip(leaves, grads, strict=True)), answer
+        self.tolerance = Tolerance(case, self, weights, self.scale)
 
 
 expected_of = functools.cache(Expected)
@@ -181,11 +150,9 @@ expected_of = functools.cache(Expected)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case, isa: str) -> None:
     want = expected_of(case)
-    out, grads, answer = want.run("cpu", case.dtype)
-    assert out.dtype == grads["q"].dtype == grads["k"].dtype == grads["v"].dtype == case.dtype
-    want.tolerance.check("out", out, want.out)
-    for name, grad in grads.items():
-        want.tolerance.check(name, grad, want.grads[name])
-    assert answer.stats is not None
-    for zero in (out, grads["q"], answer.stats.support_size):
-        assert (zero[want.dead] == 0).all()
+    ours, answer = want.run("cpu", case.dtype, want.q, want.k, want.v)
+    assert all(t.isfinite().all() for t in want.right.values())
+    check_answer(isa, want, ours, answer, want.right, want.tolerance)
+    for name in ("out", "q", "k", "v"):  # a bound that excuses everything tests nothing
+        bound = getattr(want.tolerance, name)
+        assert bound.isfinite().double().mean() > 0.5 or bound.numel() < 500

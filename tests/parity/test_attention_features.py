@@ -7,7 +7,6 @@ axis (`AXES`) has its turn, paired at random with a fixed seed. What no query ma
 
 import functools
 import math
-import random
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.registry import Impl
 
 from .attention_composition import composition
+from .fuzzing import paired, run_attention
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -77,16 +77,7 @@ AXES: dict[str, list[Any]] = {
 }
 
 
-def _cases(count: int) -> list[Case]:
-    draw, columns = random.Random(4), []
-    for values in AXES.values():
-        column = [values[i % len(values)] for i in range(count)]
-        draw.shuffle(column)
-        columns.append(column)
-    return [Case(*row) for row in zip(*columns, strict=True)]
-
-
-CASES = _cases(72)
+CASES = [Case(*row) for row in paired(AXES, 72, seed=4)]
 
 
 class Problem:
@@ -130,7 +121,8 @@ class Problem:
             ends = [torch.tensor([0, *c.tolist(), n, n], dtype=torch.int32) for c, n in zip(cuts, (queries, keys), strict=True)]
             self.how["cu_seqlens_q"], self.how["cu_seqlens_k"] = ends
         shapes = {"per head": (1, heads, queries, keys), "per key": (batch, 1, 1, keys), "per query": (queries, 1)}
-        shape = shapes.get(case.mask, (1, heads, 1, 1) if case.mask == "one a head" else (batch, heads, queries, keys))
+        shapes["one a head"] = (1, heads, 1, 1)
+        shape = shapes.get(case.mask, (batch, heads, queries, keys))
         if case.mask == "bool":
             self.how["attn_mask"] = torch.rand(shape, generator=seed) < 0.7
         elif case.mask != "none":
@@ -168,19 +160,12 @@ class Problem:
         return leaves
 
     def run(self, impl: Impl, dtype: torch.dtype, leaves: dict[str, Tensor]) -> tuple[dict[str, Tensor], Attention]:
-        leaves = {name: t.to(dtype).clone().requires_grad_() for name, t in leaves.items()}
-        how: dict[str, Any] = self.how | {"alpha": self.alpha} | {n: t for n, t in leaves.items() if n not in ("q", "k", "v")}
+        how: dict[str, Any] = self.how | {"alpha": self.alpha, "enable_gqa": True}
         if how["attn_mask"] is not None and how["attn_mask"].is_floating_point():
             how["attn_mask"] = how["attn_mask"].to(dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            answer = attention(leaves["q"], leaves["k"], leaves["v"], **how, enable_gqa=True, return_stats=True, impl=impl)
-        assert isinstance(answer, Attention)
-        grads = torch.autograd.grad(answer.output, list(leaves.values()), self.grad.to(dtype), allow_unused=True)
-        found = {"out": answer.output.detach()}
-        for (name, t), g in zip(leaves.items(), grads, strict=True):
-            found[name] = torch.zeros_like(t) if g is None else g
-        return found, answer
+            return run_attention({name: t.to(dtype) for name, t in leaves.items()}, how, self.grad, impl)
 
 
 problem_of = functools.cache(Problem)
@@ -202,7 +187,6 @@ def test_the_reference_is_the_composition(case: Case) -> None:
     right, weights = want.right
     found, answer = want.run("reference", torch.float64, want.spoiled())
     check(found, right, 1e-7)
-    assert answer.stats is not None
     assert torch.equal(answer.stats.support_size.long(), (weights > 0.0).sum(-1))
     entropy = -torch.where(weights > 0.0, weights * weights.clamp(min=1e-300).log(), 0.0).sum(-1)
     torch.testing.assert_close(answer.stats.entropy.double(), entropy, rtol=1e-5, atol=1e-5)
@@ -217,7 +201,6 @@ def test_the_kernels_are_the_composition(case: Case, isa: str) -> None:
     right, weights = want.right
     found, answer = want.run("cpu", torch.float32, want.spoiled())
     check(found, right, 2e-4 if case.alpha == 2.5 else 3e-5)
-    assert answer.stats is not None
     dead = (weights == 0.0).all(-1) & (want.how["normalizer"] != "rela")
     for zero in (found["out"], found["q"], answer.stats.support_size):
         assert (zero[dead] == 0.0).all()
@@ -231,73 +214,25 @@ def tensors(*shape: int, count: int = 3) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) for _ in range(count)]
 
 
-def test_a_window_is_the_mask_it_stands_for(impl: Impl) -> None:
-    q, k, v = tensors(1, 2, 37, 8)
-    distance = torch.arange(37)[:, None] - torch.arange(37)
-    for left, right in ((0, 0), (5, 0), (None, 2), (3, None), (100, 100)):
-        seen = (distance <= (INF if left is None else left)) & (-distance <= (INF if right is None else right))
-        windowed = attention(q, k, v, window=(left, right), impl=impl)
-        torch.testing.assert_close(windowed, attention(q, k, v, attn_mask=seen, impl=impl), rtol=0.0, atol=2e-6)
-        causal = attention(q, k, v, window=(left, right), is_causal=True, impl=impl)
-        masked = attention(q, k, v, attn_mask=seen & (distance >= 0), impl=impl)
-        torch.testing.assert_close(causal, masked, rtol=0.0, atol=2e-6)
-
-
-def test_sinks_of_zero_give_softmax1(impl: Impl) -> None:
-    q, k, v = tensors(1, 2, 9, 8)
-    found = attention(q, k, v, normalizer="softmax", sinks=torch.zeros(2), impl=impl)
-    scores = (q @ k.mT / math.sqrt(8)).exp()
-    torch.testing.assert_close(found, scores / (1.0 + scores.sum(-1, keepdim=True)) @ v)
-
-
-def test_a_sink_is_one_more_key_without_value(impl: Impl) -> None:
-    q, k, v = tensors(1, 1, 9, 8)
-    sink = torch.tensor([0.7])
-    bias = torch.cat([torch.zeros(9, 9), sink.expand(9, 1)], -1)
-    longer = [torch.cat([t, torch.zeros(1, 1, 1, 8)], 2) for t in (k, v)]
-    expected = attention(q, *longer, attn_mask=bias, alpha=1.3, impl="reference")
-    torch.testing.assert_close(attention(q, k, v, alpha=1.3, sinks=sink, impl=impl), expected)
-
-
 LENGTHS = [(7, 30), (0, 1), (13, 0), (60, 70), (1, 9), (300, 200), (2, 1500)]  # queries and keys of each sequence
-
-
-def run_packed(
-    how: dict[str, Any], impl: Impl, lengths: list[tuple[int, int]]
-) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """Output and gradients to q, k and v of each packed sequence, and of a call of its own."""
-    cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0).int() for n in zip(*lengths, strict=True))
-    generator = torch.Generator().manual_seed(3)
-    q, grad = (torch.randn(1, 4, int(cu_q[-1]), 24, generator=generator) for _ in range(2))
-    k, v = (torch.randn(1, 2, int(cu_k[-1]), 24, generator=generator) for _ in range(2))
-    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
-    together = attention(*leaves, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, enable_gqa=True, **how, impl=impl)
-    assert isinstance(together, Tensor)
-    of_all = (together, *torch.autograd.grad(together, leaves, grad))
-    packed, alone = [], []
-    for n in range(len(lengths)):
-        rows, keys = slice(*cu_q[n : n + 2].tolist()), slice(*cu_k[n : n + 2].tolist())
-        packed.append([t[:, :, at].detach() for t, at in zip(of_all, (rows, rows, keys, keys), strict=True)])
-        leaves = [t[:, :, at].clone().requires_grad_() for t, at in zip((q, k, v), (rows, keys, keys), strict=True)]
-        own = attention(*leaves, enable_gqa=True, **how, impl=impl if lengths[n][1] else "reference")
-        assert isinstance(own, Tensor)
-        alone.append([own.detach(), *torch.autograd.grad(own, leaves, grad[:, :, rows])])
-    return packed, alone
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("more", [{}, {"is_causal": True, "causal_offset": 1}, {"window": (9, 4), "softcap": 3.0}])
 def test_packed_sequences_are_separate_calls_to_the_bit(alpha: float, more: dict[str, Any], isa: str) -> None:
-    packed, alone = run_packed({"alpha": alpha, **more}, "cpu", LENGTHS)
-    for ours, own in zip(packed, alone, strict=True):
-        for one, other in zip(ours, own, strict=True):
-            assert torch.equal(one, other)
-
-
-def test_packed_sequences_are_separate_calls_in_the_reference() -> None:
-    packed, alone = run_packed({"alpha": 1.5, "window": (9, None)}, "reference", LENGTHS[:5])
-    for ours, own in zip(packed, alone, strict=True):
-        torch.testing.assert_close(ours, own)
+    how: dict[str, Any] = {"alpha": alpha, "enable_gqa": True, **more}
+    cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0).int() for n in zip(*LENGTHS, strict=True))
+    generator = torch.Generator().manual_seed(3)
+    q, grad = (torch.randn(1, 4, int(cu_q[-1]), 24, generator=generator) for _ in range(2))
+    k, v = (torch.randn(1, 2, int(cu_k[-1]), 24, generator=generator) for _ in range(2))
+    packed = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+    together, _ = run_attention({"q": q, "k": k, "v": v}, how | packed, grad, "cpu")
+    for n, (_, key_count) in enumerate(LENGTHS):
+        rows, keys = slice(*cu_q[n : n + 2].tolist()), slice(*cu_k[n : n + 2].tolist())
+        leaves = {"q": q[:, :, rows].clone(), "k": k[:, :, keys].clone(), "v": v[:, :, keys].clone()}
+        alone, _ = run_attention(leaves, how, grad[:, :, rows], "cpu" if key_count else "auto")
+        for name, value in alone.items():
+            assert torch.equal(together[name][:, :, keys if name in ("k", "v") else rows], value)
 
 
 @pytest.mark.parametrize("normalizer", ["entmax", "rela", "sigmoid"])
@@ -314,13 +249,10 @@ def test_weights_of_the_support_have_gradients(normalizer: str, spread: float, i
         how["attn_mask"], how["sinks"] = leaves[3], leaves[4] if normalizer == "entmax" else None
         if support:
             answer = attention(*leaves[:2], v, alpha=leaves[2], **how, return_support=True, impl=impl)
-            assert isinstance(answer, Attention)
-            assert answer.support is not None
             weights = answer.support.weight
         else:  # with the identity for values the output is the matrix of weights
             eye = torch.eye(11).expand(2, 2, 11, 11)
             full = attention(*leaves[:2], eye, alpha=leaves[2], **how, impl="reference")
-            assert isinstance(full, Tensor)
             weights = full[full.detach() > 0.0]
         loss = (weights * torch.linspace(-1.0, 1.0, weights.numel())).sum()
         found = torch.autograd.grad(loss, leaves, allow_unused=True)
@@ -335,7 +267,6 @@ def test_nan_in_a_visible_bias_stays_in_its_row(impl: Impl) -> None:
     bias = torch.zeros(2, 9, 9)
     bias[1, 3, 4] = math.nan
     out = attention(q, k, v, attn_mask=bias, impl=impl)
-    assert isinstance(out, Tensor)
     broken = out.isnan().all(-1)
     assert broken[0, 1, 3]
     assert broken.sum() == 1
@@ -349,7 +280,6 @@ def test_vmap_over_biases_and_samples(kernels: None) -> None:
 
     def loss(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = attention(q, k, v, attn_mask=bias, sinks=torch.zeros(2), window=(4, 3), softcap=4.0)
-        assert isinstance(out, Tensor)
         return out.square().sum()
 
     for dims, given in (((None, 0, 0, 0), bias), ((0, 0, 0, 0), torch.stack([bias, 2.0 * bias, -bias]))):
@@ -365,9 +295,6 @@ def test_the_gradient_of_a_bias_has_its_shape(impl: Impl) -> None:
     for shape in ((9, 9), (9,), (1, 1), (2, 9, 9), (2, 1, 1, 9), (1, 2, 9, 1), (2, 2, 9, 9)):
         bias = torch.linspace(-1.0, 1.0, math.prod(shape)).reshape(shape).requires_grad_()
         sinks = torch.zeros(2)  # else what is added to a whole row has no effect
-        out = attention(q, k, v, attn_mask=bias, sinks=sinks, impl=impl)
-        assert isinstance(out, Tensor)
-        (out * v).sum().backward()
-        assert bias.grad is not None
+        (attention(q, k, v, attn_mask=bias, sinks=sinks, impl=impl) * v).sum().backward()
         assert bias.grad.shape == shape
         assert bias.grad.abs().max() > 0.0

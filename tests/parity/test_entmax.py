@@ -20,7 +20,7 @@ from entformer.kernels.entmax import ops, reference
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.entmax.deformed import deformed_log
 
-from .fuzzing import compare
+from .fuzzing import alpha_slope, compare, exp_e
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -85,10 +85,10 @@ class Bounds:
         # are summed in float64 one after the other, and so are all n terms where the whole row is in float64.
         dx = (8.0 * eps + scores.shape[-1] * double) * (1.0 + x.abs())
         dx = torch.where(x == -INF, 0.0, dx)
-        p_low = (self._exp(x - dx, e) * (1.0 - kept) - tiny).clamp(min=0.0)
-        p_high = self._exp(x + dx, e) * (1.0 + kept) + torch.where(x == -INF, 0.0, tiny)
+        p_low = (exp_e(x - dx, e) * (1.0 - kept) - tiny).clamp(min=0.0)
+        p_high = exp_e(x + dx, e) * (1.0 + kept) + torch.where(x == -INF, 0.0, tiny)
         # p = 0 stays 0 well outside the support: `tiny` is a rounding of something, not a weight.
-        p_high = torch.where(self._exp(x + dx, e) == 0.0, 0.0, p_high)
+        p_high = torch.where(exp_e(x + dx, e) == 0.0, 0.0, p_high)
         self.weights = torch.maximum(p_high - weights, weights - p_low) + eps**2  # below eps^2 a weight is as good as zero
 
         slope, slope_low, slope_high = (self._slope(p, e) for p in (weights, p_low, p_high))
@@ -106,26 +106,15 @@ class Bounds:
         self.scores += kept * slope * off + tiny
         self.scores += eps * (slope * off).amax(-1, keepdim=True)  # one unit of the row's largest
 
-        a, a_low, a_high = (self._alpha_slope(p, e) for p in (weights, p_low, p_high))
+        a, a_low, a_high = (alpha_slope(p, e) for p in (weights, p_low, p_high))
         d_a = torch.maximum((a_low - a).abs(), (a_high - a).abs()) + 32.0 * eps * a.abs()
         d_a = torch.where(high == INF, INF, d_a)
         self.alpha = (d_a * off).sum(-1, keepdim=True) + (a.abs() + d_a).sum(-1, keepdim=True) * d_delta
         self.alpha += 8.0 * eps * (a.abs() * (grad.abs() + size)).sum(-1, keepdim=True) + tiny
 
     @staticmethod
-    def _exp(x: Tensor, e: Tensor) -> Tensor:
-        y = e * x
-        power = torch.where(e == 0.0, x, torch.log1p(y.clamp(min=-1.0)) / torch.where(e == 0.0, 1.0, e))
-        return torch.where((e < 0.0) | (y > -1.0), power.exp(), 0.0)
-
-    @staticmethod
     def _slope(p: Tensor, e: Tensor) -> Tensor:
         return torch.where(p > 0.0, p.clamp(min=1e-320).pow(1.0 - e), 0.0)
-
-    @staticmethod
-    def _alpha_slope(p: Tensor, e: Tensor) -> Tensor:
-        log_p = p.clamp(min=1e-320).log()
-        return torch.where(p > 0.0, -p * log_p.square() * reference._psi(-e * log_p), 0.0)
 
 
 class Expected:
@@ -193,7 +182,7 @@ def test_backward_on_the_same_weights(dtype: torch.dtype, n: int, isa: str) -> N
     p, e = weights.double(), want.alpha - 1.0
     right = reference.entmax_backward(grad.double(), p, alpha, True)
     slope = Bounds._slope(p, e).nan_to_num(0.0)
-    a = Bounds._alpha_slope(p, e).abs().nan_to_num(0.0)
+    a = alpha_slope(p, e).abs().nan_to_num(0.0)
     eps = torch.where((e < 0) | (e > 1) | torch.tensor(dtype == torch.float64), 2.0**-52, 2.0**-23)
     # ln p costs |ln p| units in the exponent; delta is a mean of g, so it is exact to a few units of the largest |g|.
     units = eps * (8.0 + 2.0 * p.nan_to_num(1.0).clamp(min=1e-300).log().abs().amax(-1, keepdim=True))

@@ -9,6 +9,7 @@ import pytest
 from entformer.bench import harness, training
 from entformer.bench.attention import IMPLEMENTATIONS, Case, measure
 from entformer.errors import ArgumentError
+from entformer.kernels import native
 
 PAGE_FAULTS = """
 import resource, statistics, torch
@@ -49,6 +50,15 @@ def test_every_kind_of_attention_is_measured_with_its_density(kind: str) -> None
     )
     density = {m.implementation: m.details["density"] for m in found}
     assert 0 < density["2"] < density["1.5"] < density["softmax"] == pytest.approx(1.0)
+
+
+def test_an_instruction_set_is_selected_for_a_benchmark_alone() -> None:
+    before = native.isa()
+    with harness.instruction_set("portable"):
+        assert harness.get_signature().implementation == "cpu (portable)"
+    assert native.isa() == before
+    with pytest.raises(ArgumentError, match="isa='sse9' cannot run on this CPU"), harness.instruction_set("sse9"):
+        pass
 
 
 def test_training_steps_are_measured_for_every_normalizer() -> None:

@@ -1,13 +1,19 @@
 """The arithmetic of the compile manifest and of the cost model of GPU kernels; nothing is compiled here."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from entformer.bench import gpu_cost
 from entformer.bench.compile_gpu import TARGETS, Resources, manifest, occupancy, table
-from entformer.bench.gpu_variants import HOT
+from entformer.bench.gpu_variants import HOT, Variant
 from entformer.errors import ImplUnavailable
 from entformer.kernels import triton_host
+from entformer.kernels.attention.api import attention
+from entformer.kernels.registry import resolve
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,15 @@ def test_table_marks_failures() -> None:
     ]
 
 
+@pytest.mark.skipif(not triton_host.installed() or triton_host.interpreted(), reason="needs Triton's compiler")
+def test_a_kernel_compiles_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for found in manifest([Variant("scout", "entmax15", 64, "bf16")], ["sm_80", "gfx942"]):
+        assert found.failure is None
+        assert found.spilled == 0
+        assert 0.1 < found.occupancy <= 1.0
+
+
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_host, "installed", lambda: False)
     with pytest.raises(ImplUnavailable, match="the compile manifest needs Triton, which is not installed: pip install triton"):
@@ -53,8 +68,6 @@ def test_the_cost_model() -> None:
 
 
 def test_softmax_on_a_gpu_is_torchs_own() -> None:
-    from torch._subclasses import FakeTensorMode
-
     from entformer.kernels.attention import sdpa
     from entformer.kernels.attention.arguments import Call, Features
 
@@ -65,3 +78,20 @@ def test_softmax_on_a_gpu_is_torchs_own() -> None:
     assert sdpa.suits(call, 1.0)
     assert not sdpa.suits(call._replace(causal_offset=3), 1.0)
     assert not sdpa.suits(call, 1.5)
+
+
+def test_auto_takes_triton_and_reads_no_value_of_a_cuda_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_host, "unavailable", lambda: None)
+    assert resolve("auto", "cuda") == "triton"
+
+    def on_gpu(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with FakeTensorMode(), torch.no_grad():  # fake tensors have no values, and raise where one is read
+        q, k = (on_gpu(1, heads, 70, 32, dtype=torch.float16) for heads in (4, 2))
+        features = {"alpha": on_gpu(4), "sinks": on_gpu(4), "alibi_slopes": on_gpu(4), "window": (9, 9), "softcap": 3.0}
+        out = attention(q, k, k, None, 0.1, True, enable_gqa=True, key_mask=on_gpu(1, 70, dtype=torch.bool), **features)  # type: ignore[arg-type]
+        assert isinstance(out, Tensor)
+        assert out.shape == q.shape
+        assert isinstance(attention(q, q, q, alpha=1.0), Tensor)  # torch's own
+        assert isinstance(attention(q, q, q, on_gpu(70, 70, dtype=torch.bool), normalizer="sigmoid"), Tensor)

@@ -73,7 +73,7 @@ def test_padding_on_either_side_and_packing_change_nothing(normalizer: str, posi
     token = torch.arange(9) < torch.tensor([[9], [6]])
     right = lm(torch.cat([one, torch.cat([two, nothing], 1)]), token)
     left = lm(torch.cat([one, torch.cat([nothing, two], 1)]), token.flip(1))
-    packed = lm(torch.cat([one, two], 1), segments=torch.tensor([[0] * 9 + [1] * 6]))
+    packed = lm(torch.cat([one, two], 1), cu_seqlens=torch.tensor([0, 9, 15], dtype=torch.int32))
     for found in ((right[0], right[1, :6]), (left[0], left[1, 3:]), (packed[0, :9], packed[0, 9:])):
         for mine, expected in zip(found, alone, strict=True):
             torch.testing.assert_close(mine, expected, **CLOSE)

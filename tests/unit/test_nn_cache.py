@@ -11,12 +11,10 @@ from entformer.nn.cache import KeyValueCache
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
+from .tensors import random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # the same float32 sums in another order
 EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 37  # longer than the cache's first buffer twice over
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 # ---- the cache alone -----------------------------------------------------------------------------------------------------
@@ -83,8 +81,7 @@ def test_invalid_arguments_raise() -> None:
 
 
 def full(module: MultiheadAttention, x: Tensor, padding: Tensor | None = None) -> Tensor:
-    out: Tensor = module(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)[0]
-    return out
+    return module(x, x, x, key_padding_mask=padding, need_weights=False, is_causal=True)[0]
 
 
 CHUNKS = [5, 1, 1, 20, 10]
@@ -138,20 +135,6 @@ def test_decoding_without_a_batch() -> None:
     cache = KeyValueCache()
     outputs = [module(token, token, token, need_weights=False, is_causal=True, cache=cache)[0] for token in x.split(1)]
     torch.testing.assert_close(torch.cat(outputs), full(module, x), **CLOSE)
-
-
-@pytest.mark.parametrize("name", ["entmax", "asentmax", "rela"])
-@torch.no_grad()
-def test_beam_search_reorders(name: str) -> None:
-    """Beams that exchange their past decode as the sequences that they have become."""
-    module = MultiheadAttention(EMBED, HEADS, normalizer=name, batch_first=True)
-    past, now = random(3, 4, EMBED), random(4, 1, EMBED, seed=1)
-    index = torch.tensor([2, 0, 0, 1])
-    cache = KeyValueCache()
-    module(past, past, past, is_causal=True, cache=cache)
-    cache.reorder(index)
-    out, _ = module(now, now, now, is_causal=True, cache=cache)
-    torch.testing.assert_close(out, full(module, torch.cat([past[index], now], 1))[:, -1:], **CLOSE)
 
 
 @pytest.mark.parametrize("options", [{"normalizer": "stickbreaking"}, {"positions": "rotary"}], ids=str)

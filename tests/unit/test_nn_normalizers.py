@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS, get_normalizer
 
+from .tensors import random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
 EMBED, HEADS, BATCH, QUERIES, KEYS = 12, 3, 2, 5, 7
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)

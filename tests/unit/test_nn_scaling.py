@@ -12,12 +12,10 @@ from entformer.kernels.entmax.api import entmax
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.scaling import ASEntmaxScaling, PerHeadScaling, SSMaxScaling, make_scaling, row_length
 
+from .tensors import random
+
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-5}  # two float32 ways to one result of order one
 EMBED, HEADS, BATCH, LENGTH = 12, 3, 2, 7
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 # ---- counting keys -------------------------------------------------------------------------------------------------------

@@ -14,12 +14,10 @@ from entformer.nn.positions import Positions
 from entformer.nn.scaling import ASEntmaxScaling
 from entformer.nn.window import alibi_windows
 
+from .tensors import random
+
 WIDTH, HEADS = 16, 4
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def normed(batch: int, length: int, gain: Tensor, shift: Tensor | None = None, seed: int = 0) -> Tensor:

@@ -16,6 +16,8 @@ from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.multihead_attention import MultiheadAttention
 
+from .tensors import random
+
 EMBED, HEADS = 16, 4
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 2e-6}
 WINDOWS = [None, 40, 40, 60]
@@ -23,10 +25,6 @@ WINDOWS = [None, 40, 40, 60]
 
 class Stop(Exception):
     """Raised inside a module, as a bug or an interrupt would be."""
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @contextmanager

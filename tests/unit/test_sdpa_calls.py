@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,30 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import entformer as ef
 from entformer.kernels import registry as choice
 from entformer.kernels.attention import api, ops
+from entformer.kernels.attention import sdpa as torch_kernel
 
-sdpa = F.scaled_dot_product_attention
+from .tensors import RecordTensors, normal, random
+
+sdpa, entmax = F.scaled_dot_product_attention, ef.attention
+softmax = partial(ef.attention, normalizer="softmax")
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 5e-6}  # sums of a few products of size 1 to 4 in float32
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def softmax(*args: Any, **how: Any) -> Tensor:
-    out = ef.attention(*args, normalizer="softmax", **how)
-    assert isinstance(out, Tensor)
-    return out
-
-
-def entmax(*args: Any, **how: Any) -> Tensor:
-    out = ef.attention(*args, **how)
-    assert isinstance(out, Tensor)
-    return out
 
 
 @pytest.fixture
@@ -48,6 +36,20 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
 
     monkeypatch.setattr(api.ops, "attention_with_gradient", counted)
     return calls
+
+
+@pytest.fixture
+def torch_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[int]:
+    """How many queries each call of torch's kernel had."""
+    seen: list[int] = []
+    original = torch_kernel.softmax_attention
+
+    def counted(call: Any) -> Tensor:
+        seen.append(call.query.shape[2])
+        return original(call)
+
+    monkeypatch.setattr(api.sdpa, "softmax_attention", counted)
+    return seen
 
 
 # ---- the default device ---------------------------------------------------------------------------------------------------
@@ -172,27 +174,13 @@ def test_the_dense_path_warns_once_with_the_reason(kernels: None, monkeypatch: p
         entmax(q, q[:, :, :0], q[:, :, :0])  # nothing to hold in memory
 
 
-class Dtypes(TorchDispatchMode):
-    """Collects the dtypes of what is computed, small tensors apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        found = out if isinstance(out, tuple) else (out,)
-        self.seen |= {t.dtype for t in found if isinstance(t, Tensor) and t.numel() >= 1000}
-        return out
-
-
 def test_other_devices_compute_in_float32() -> None:
     """GPUs have float64 at a small part of their speed; a meta tensor stands for one."""
-    with Dtypes() as dtypes:
+    with RecordTensors() as recorded:
         ef.entmax(torch.empty(10, 100, device="meta"), 1.3)
         q = torch.empty(1, 1, 100, 8, device="meta")
         ef.attention(q, q, q, alpha=1.3)
-    assert torch.float64 not in dtypes.seen
+    assert torch.float64 not in {t.dtype for t in recorded.made if t.numel() >= 1000}
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------------
@@ -255,23 +243,20 @@ BROADCAST: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] =
     "rank of query": ((2, 5, 8), (3, 2, 7, 8), (3, 2, 7, 6)),
     "matrices": ((3, 2, 5, 8), (7, 8), (7, 6)),
     "five dimensions": ((3, 1, 2, 5, 8), (1, 4, 2, 7, 8), (4, 2, 7, 6)),
+    "groups, other ones of value": ((2, 8, 5, 8), (2, 4, 7, 8), (2, 2, 7, 6)),
 }
 
 
 @pytest.mark.parametrize("shapes", BROADCAST)
 def test_batch_heads_and_rank_broadcast(shapes: str) -> None:
     ours, theirs = ([normal(*shape).requires_grad_() for shape in BROADCAST[shapes]] for _ in range(2))
-    out, right = softmax(*ours), sdpa(*theirs)
+    grouped = "groups" in shapes
+    out, right = softmax(*ours, enable_gqa=grouped), sdpa(*theirs, enable_gqa=grouped)
     assert out.shape == right.shape
     torch.testing.assert_close(out, right, **CLOSE)
     grad = normal(*out.shape)
     for one, other in zip(torch.autograd.grad(out, ours, grad), torch.autograd.grad(right, theirs, grad), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5)
-
-
-def test_grouped_heads_of_key_and_value_may_differ() -> None:
-    q, k, v = normal(2, 8, 5, 8), normal(2, 4, 7, 8), normal(2, 2, 7, 6)
-    torch.testing.assert_close(softmax(q, k, v, enable_gqa=True), sdpa(q, k, v, enable_gqa=True), **CLOSE)
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
@@ -284,3 +269,63 @@ def test_the_output_lies_in_memory_as_the_query_does(impl: Any) -> None:
     assert out.transpose(1, 2).view(2, 5, 32).shape == (2, 5, 32)
     assert torch.equal(out, entmax(q.contiguous(), k, v, impl=impl))
     assert entmax(q.contiguous(), k, v, impl=impl).is_contiguous()
+
+
+# ---- softmax: torch's kernel where it computes the same, ours elsewhere ------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_output_and_gradients_agree(causal: bool, torch_calls: list[int]) -> None:
+    *inputs, grad = random(4, 2, 2, 70, 16)
+    found = []
+    for impl in ("auto", "cpu"):
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        out = entmax(*leaves, alpha=1.0, is_causal=causal, scale=0.3, impl=impl)
+        found.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
+    assert torch_calls == [70]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"alpha": 1.0001},
+        {"alpha": torch.ones(2)},
+        {"dropout_p": 0.1},
+        {"key_mask": torch.ones(2, 70, dtype=torch.bool)},
+        {"attn_mask": torch.zeros(70, 70)},
+        {"is_causal": True, "causal_offset": 1},
+        {"window": (3, 3)},
+        {"sinks": torch.zeros(2)},
+        {"softcap": 3.0},
+        {"alibi_slopes": torch.ones(2)},
+        {"return_stats": True},
+        {"normalizer": "rela"},
+        {"normalizer": "sigmoid"},
+        {"impl": "cpu"},
+    ],
+)
+def test_what_torch_does_not_compute_the_same_way(how: dict[str, Any], torch_calls: list[int]) -> None:
+    q, k, v, _ = random(4, 2, 2, 70, 16)
+    entmax(q, k, v, **{"alpha": 1.0, **how})
+    assert torch_calls == []
+
+
+@pytest.mark.parametrize(
+    ("length", "causal", "used"), [(3, False, 0), (4, False, 1), (127, True, 1), (128, True, 0), (128, False, 1)]
+)
+def test_lengths_at_which_ours_is_faster(length: int, causal: bool, used: int, torch_calls: list[int]) -> None:
+    q, k, v, _ = random(4, 2, 2, length, 16)
+    softmax(q, k, v, is_causal=causal)
+    assert len(torch_calls) == used
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_later_keys_hold_does_not_reach_earlier_queries(value: float, torch_calls: list[int]) -> None:
+    q, k, v, _ = random(4, 2, 2, 20, 16)
+    clean = entmax(q, k, v, alpha=1.0, is_causal=True)
+    k[:, :, 15], v[:, :, 15] = value, value
+    out = entmax(q, k, v, alpha=1.0, is_causal=True)
+    torch.testing.assert_close(out[:, :, :15], clean[:, :, :15], rtol=1e-4, atol=1e-5)
+    assert out[:, :, 15:].isnan().all()
+    assert torch_calls == [20]  # the clean call alone

@@ -13,10 +13,7 @@ from entformer.nn.layers import EncoderLayer
 from entformer.nn.normalizer_functions import TopK
 from entformer.nn.positions import Rotary
 
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
+from .tensors import normal
 
 # ---- torch.func -------------------------------------------------------------------------------------------------------------
 
@@ -26,8 +23,7 @@ def test_transforms_of_attention_compile() -> None:
     q, k, v, alpha = normal(2, 2, 4, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 3), torch.tensor([1.3, 1.7])
 
     def loss(*tensors: Tensor) -> Tensor:
-        out = ef.attention(*tensors[:3], alpha=tensors[3])  # type: ignore[arg-type]
-        assert isinstance(out, Tensor)
+        out = ef.attention(*tensors[:3], alpha=tensors[3])
         return out.square().sum()
 
     function = torch.func.grad(loss, argnums=(0, 1, 2, 3))
@@ -102,6 +98,7 @@ def test_functions_are_traced_as_calls() -> None:
         (ef.ASEntmaxScaling(16, 4), lambda m, x: m(x, torch.ones(3, 7))),
         (ef.RelaNorm(16), lambda m, x: m(x)),
         (Rotary(16), lambda m, x: m(x[None])),
+        (ef.MultiheadAttention(16, 4, batch_first=True), lambda m, x: m(x, x, x, need_weights=False)[0]),
         (EncoderLayer(ef.MultiheadAttention(16, 4, batch_first=True), 32), lambda m, x: m(x)),
     ],
     ids=lambda given: type(given).__name__,
@@ -113,10 +110,11 @@ def test_modules_are_traced(module: nn.Module, call: Any) -> None:
             self.inner = module
 
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = call(self.inner, x)
-            return out
+            return call(self.inner, x)
 
     traced, x = torch.fx.symbolic_trace(Model()), normal(3, 7, 16)
+    if isinstance(module, ef.MultiheadAttention):  # recorded as a whole, as torch's is
+        assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["inner"]
     torch.testing.assert_close(traced.eval()(x), call(module.eval(), x))
 
 

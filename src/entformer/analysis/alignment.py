@@ -166,7 +166,7 @@ def _align_batch(model: Seq2Seq, batch: Batch, subwords: SubwordTokenizer, gold:
     found: dict[Key, Floats] = {}
     cells: dict[str, list[tuple[Ints, Floats]]] = {"": [], "raw ": []}  # of the mean of each layer
     size, queries, keys = batch.target.shape[0], batch.target.shape[1] - 1, batch.source.shape[1]
-    lengths = batch.target_lengths.cpu().numpy(), batch.source_lengths.cpu().numpy()
+    lengths = batch.source_lengths.cpu().numpy(), batch.target_lengths.cpu().numpy()
 
     def count(key: Key, best: Ints) -> None:
         found[key] = np.array([sentences.count(best.reshape(size, queries), shift) for shift in (0, 1)], dtype=np.float64)

@@ -67,7 +67,7 @@ class Collector:
         """Returns the measures. `alphas`: (attention type, layer) -> a number per head."""
         if not self.totals:
             raise ArgumentError("nothing was collected: there was no batch.")
-        ordered = sorted(self.totals.items(), key=lambda entry: (_order(entry[0][0]), entry[0]))
+        ordered = sorted(self.totals.items(), key=lambda entry: ([*KINDS, entry[0][0]].index(entry[0][0]), entry[0]))
         varied = most_varied(self.totals)
         heads = [
             HeadRow(
@@ -148,10 +148,6 @@ def collect(
     return collector.table(alphas, {attn_type: module.normalizer for attn_type, _, module in model.attention_layers()})
 
 
-def _order(attn_type: str) -> int:
-    return KINDS.index(attn_type) if attn_type in KINDS else len(KINDS)
-
-
 def _one_batch(
     model: Seq2Seq, on_device: Batch, batch: Batch, collector: Collector, markers: tuple[WordMarker, WordMarker] | None
 ) -> None:
@@ -167,8 +163,7 @@ def _one_batch(
         marks["decoder"] = markers[1].marks(sides[1], batch.target.shape[1] - 1)
 
     def hook(attn_type: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
-        query_lengths, key_lengths = lengths[0 if attn_type == "encoder" else 1], lengths[1 if attn_type == "decoder" else 0]
-        collector.add(layer_rows(attn_type, layer, trace, query_lengths, key_lengths), ids, marks.get(attn_type))
+        collector.add(layer_rows(attn_type, layer, trace, *lengths), ids, marks.get(attn_type))
 
     run_with_trace(model, on_device, hook)
     if markers is not None:
@@ -207,23 +202,17 @@ def run_with_trace(
     attn_types: Sequence[str] = (),
 ) -> None:
     """Runs a batch teacher-forced, without dropout; calls `hook` for every attention layer, or for those of `attn_types`."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), attention_hooks(model, hook, kinds=attn_types):
-            mask = batch.source_mask
-            memory = model.encode(batch.source, mask)
-            if set(attn_types) != {"encoder"}:
-                model.decode(batch.target[:, :-1], memory, mask)
-    finally:
-        model.train(training)
+    with attention_hooks(model, hook, kinds=attn_types):
+        mask = batch.source_mask
+        memory = model.encode(batch.source, mask)
+        if set(attn_types) != {"encoder"}:
+            model.decode(batch.target[:, :-1], memory, mask)
 
 
-def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, query_lengths: Ints, key_lengths: Ints) -> LayerRows:
-    """Returns the weights of a layer in the form that measures take."""
-    _, heads, queries, _ = trace.query.shape
+def layer_rows(attn_type: str, layer: int, trace: AttentionTrace, source_lengths: Ints, target_lengths: Ints) -> LayerRows:
+    """Returns the weights of a layer in the form that measures take. Lengths (B,) are those of what the model reads."""
+    queries = source_lengths if attn_type == "encoder" else target_lengths
+    keys = target_lengths if attn_type == "decoder" else source_lengths
     crow, col, weight = (part.cpu().numpy() for part in trace.support)
-    keys = trace.key.shape[2]
-    return LayerRows.from_support(
-        attn_type, layer, (crow, col, weight), heads, queries, keys, query_lengths, key_lengths, causal=trace.causal
-    )
+    sizes = trace.query.shape[1], trace.query.shape[2], trace.key.shape[2]
+    return LayerRows.from_support(attn_type, layer, (crow, col, weight), *sizes, queries, keys, causal=trace.causal)

@@ -148,8 +148,16 @@ def _report_run(
         examples=examples,
         progress=None if progress is None else lambda done: progress(f"{run.name}: heads", done, total),
     )
-    scores = _alignment(run, progress)
-    if scores is not None:
+    scores = None
+    if run.gold is not None and run.gold_store is not None:
+        lines = len(run.gold_store)
+        scores = collect_alignment(
+            loaded.model,
+            TokenBatches(run.gold_store, tokens=BATCH_TOKENS, shuffle=False).epoch(0),
+            loaded.subwords,
+            run.gold,
+            progress=None if progress is None else lambda done: progress(f"{run.name}: alignment", done, lines),
+        )
         table = _with_alignment(table, scores)
     metrics = metrics_of(run.folder.metrics)
     initial = initial_alphas(metrics)
@@ -256,19 +264,6 @@ def store_sentences(views: Sequence[SentenceView], texts: Sequence[dict[str, Any
 
 
 # ---- alignment -------------------------------------------------------------------------------------------------------------
-
-
-def _alignment(run: RunToReport, progress: Progress | None) -> AlignmentScores | None:
-    store, gold = run.gold_store, run.gold
-    if gold is None or store is None:
-        return None
-    return collect_alignment(
-        run.loaded.model,
-        TokenBatches(store, tokens=BATCH_TOKENS, shuffle=False).epoch(0),
-        run.loaded.subwords,
-        gold,
-        progress=None if progress is None else lambda done: progress(f"{run.name}: alignment", done, len(store)),
-    )
 
 
 def _with_alignment(table: HeadTable, scores: AlignmentScores) -> HeadTable:

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from entformer.analysis import figures_alphas, figures_heads, figures_statistics
+from entformer.analysis import figures_heads, figures_statistics
 from entformer.analysis.style import RC_PARAMS
 from entformer.files import write_bytes
 from entformer.text.numbers import plain_label
@@ -22,7 +22,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
     "alpha-trajectories": figures_statistics.alpha_trajectories,  # Fig. 2
     "alpha-distribution": figures_statistics.alpha_distribution,  # Fig. 3
     "alpha-from-start": figures_statistics.alpha_from_start,
-    "alpha-heads": figures_alphas.alpha_heads,
+    "alpha-heads": figures_statistics.alpha_heads,
     "density-distribution": figures_statistics.density_distribution,  # Fig. 4
     "density-by-layer": figures_statistics.density_by_layer,  # Fig. 5
     "head-diversity": figures_statistics.head_diversity,  # Fig. 6

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from entformer.analysis.interrogation import INTERROGATIVES, QUESTION_MARKS
 from entformer.analysis.roles import positional_text
 from entformer.decoding.heatmap import HeadPicture, draw_heads
+from entformer.decoding.records import SparseRows
 from entformer.text.numbers import format_alpha, format_number, format_percent
 
 Data = dict[str, Any]
@@ -149,18 +149,9 @@ def _heatmap(run: Data, sentence: Data, key: str, note: str) -> HeadPicture:
     attn_type, layer, head = key.split(".")
     alpha = next(own["alpha"] for own in run["heads"] if _key(own) == key)
     name = f"{run['name']}, {attn_type} layer {layer} head {head}{'' if alpha is None else f', α {format_alpha(alpha)}'}"
-    stored = sentence["heads"][key]
     queries, keys = _tokens(sentence, attn_type)
-    return HeadPicture(
-        f"{name}\n{note}",
-        np.array(stored["crow"], dtype=np.int64),
-        np.array(stored["col"], dtype=np.int32),
-        np.array(stored["weight"], dtype=np.float32),
-        queries,
-        keys,
-        len(keys),
-        attn_type == "decoder",
-    )
+    weights = SparseRows.from_lists(sentence["heads"][key], len(keys)).dense()
+    return HeadPicture(f"{name}\n{note}", weights, queries, keys, attn_type == "decoder")
 
 
 def _key(head: Data) -> str:

@@ -16,11 +16,11 @@ from entformer.analysis.alphas import (
     recent_gradients,
 )
 from entformer.checkpoint import RunFolder
+from entformer.checkpoint.average import AVERAGED
 from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.training.metrics import metrics_of as metrics_of
 
-AVERAGED = "averaged"  # what best.json names while the averaged weights are the best ones
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
 
 

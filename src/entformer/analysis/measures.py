@@ -18,8 +18,9 @@ from entformer.analysis.streaming import Accumulator, StreamingMeans, StreamingM
 from entformer.analysis.words import Marks
 
 Compute = Callable[[LayerRows, Any], Floats]  # Any: `Marks` where a measure needs words
-Text = Literal["any", "words", "questions", "statements"]
-"""What a measure needs: any text, the words of self-attention, questions, or questions that are read as statements."""
+Needs = Literal["nothing", "positions", "tokens", "words", "questions", "statements"]
+"""What a measure needs besides weights: queries and keys that are the same tokens (self-attention), and of these only their
+positions, their ids (`LayerRows.tokens`), words, questions, or questions that are read as statements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,7 @@ class Measure:
     """Values of a batch, heads on axis 1 (a layer's: any axes), NaN where there is none; None: set by `HeadRow.with_values`."""
     over: type[Accumulator] = StreamingMeans
     """How values of many batches become one number."""
-    needs: Text = "any"
-    self_attention: bool = False
-    """Defined for self-attention only."""
-    tokens: bool = False
-    """Needs the ids of the tokens, `LayerRows.tokens`."""
+    needs: Needs = "nothing"
     causal: bool = True
     """Defined for causal attention."""
     format: Literal["alpha", "percent", "number"] = "percent"
@@ -54,9 +51,12 @@ class Measure:
 
     def applies(self, rows: LayerRows, marks: Marks | None, *, statements: bool = False) -> bool:
         """Returns whether the measure is defined for this layer and text."""
-        known = (self.needs == "any" or marks is not None) and (self.needs == "statements") == statements
-        known = known and (not self.tokens or rows.tokens is not None)
-        return known and (self.causal or not rows.causal) and not (self.self_attention and rows.attn_type == "cross")
+        if (self.needs == "statements") != statements or (rows.causal and not self.causal):
+            return False
+        if self.needs == "nothing":
+            return True
+        known = {"positions": True, "tokens": rows.tokens is not None}.get(self.needs, marks is not None)
+        return known and rows.attn_type != "cross"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what a page needs to show the measure."""
@@ -87,7 +87,7 @@ def _positional(offset: int, title: str, token: str) -> Measure:
         text=f"Weight on the {token} token: mean over queries that see more than one key, median over sentences.",
         compute=lambda rows, _: positional.positional_confidence(rows, offset),
         over=StreamingMedians,
-        self_attention=True,
+        needs="positions",
     )
 
 
@@ -189,8 +189,7 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         "occurred before, median over texts. High for heads that continue repeated text.",
         compute=lambda rows, _: positional.repeated_token_weight(rows, 1),
         over=StreamingMedians,
-        self_attention=True,
-        tokens=True,
+        needs="tokens",
     ),
     Measure(
         name="duplicate",
@@ -200,8 +199,7 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         "texts.",
         compute=lambda rows, _: positional.repeated_token_weight(rows, 0),
         over=StreamingMedians,
-        self_attention=True,
-        tokens=True,
+        needs="tokens",
     ),
     Measure(
         name="merging",
@@ -210,7 +208,6 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         text="The largest weight that a piece of a word gives to its other pieces; for a word of one piece, to itself.",
         compute=_merging("rest", several=False),
         needs="words",
-        self_attention=True,
         brief=True,
     ),
     Measure(
@@ -220,7 +217,6 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         text="Subword merging over words of two or more pieces only.",
         compute=_merging("rest", several=True),
         needs="words",
-        self_attention=True,
     ),
     Measure(
         name="merging_with_self",
@@ -229,7 +225,6 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         text="The largest weight that a piece gives to all pieces of its word, itself included; words of two or more pieces.",
         compute=_merging("with_self", several=True),
         needs="words",
-        self_attention=True,
     ),
     Measure(
         name="interrogation",
@@ -238,7 +233,6 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         text="The mean weight on the question mark where the query is an interrogative word.",
         compute=_interrogation,
         needs="questions",
-        self_attention=True,
         causal=False,
         brief=True,
     ),
@@ -249,7 +243,6 @@ HEAD_MEASURES: tuple[Measure, ...] = (
         text="The same words with a full stop in place of the question mark: the mean weight on the full stop.",
         compute=_interrogation,
         needs="statements",
-        self_attention=True,
         causal=False,
     ),
     Measure(

@@ -57,16 +57,12 @@ def _may_repeat(rows: LayerRows, tokens: Ints, offset: int) -> Bools:
     """Returns which queries may attend to a key `offset` after another occurrence of their token, (B, Lq)."""
     found = np.zeros(tokens.shape, np.bool_)
     for b, length in enumerate(rows.query_lengths.tolist()):
-        own = tokens[b, :length]
-        _, first, inverse = np.unique(own, return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(tokens[b, :length], return_index=True, return_inverse=True)
         places = np.arange(length)
-        found[b, :length] = first[inverse] < places  # an earlier occurrence
-        if not rows.causal:
-            kept = own[: length - offset]  # later occurrences that have such a key
-            last = {int(token): place for place, token in enumerate(kept.tolist())}
-            found[b, :length] |= np.array(
-                [last.get(int(token), -1) > place for place, token in enumerate(own.tolist())], np.bool_
-            )
+        last = np.full(len(first), -1)
+        if not rows.causal:  # later occurrences that have such a key
+            np.maximum.at(last, inverse[: length - offset], places[: length - offset])
+        found[b, :length] = (first[inverse] < places) | (last[inverse] > places)
     return found
 
 

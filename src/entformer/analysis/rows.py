@@ -133,14 +133,12 @@ class LayerRows:
     @cached_property
     def count(self) -> Ints:
         """Support size |{j : a_ij > 0}| of each row, (B, H, Lq)."""
-        counts: Ints = self.per_row()
-        return counts
+        return self.per_row()
 
     @cached_property
     def mass(self) -> Floats:
         """sum_j a_ij, (B, H, Lq)."""
-        masses: Floats = self.per_row(self.weight)
-        return masses
+        return self.per_row(self.weight)
 
     @cached_property
     def normalized(self) -> Floats:
@@ -164,7 +162,7 @@ class LayerRows:
         queries = np.arange(self.batch * self.queries).reshape(self.batch, 1, self.queries)
         return np.broadcast_to(queries, (self.batch, self.heads, self.queries)).ravel()[self.row]
 
-    def per_row(self, values: Floats | None = None, where: Bools | None = None) -> Any:
+    def per_row(self, values: Floats | None = None, where: Bools | None = None) -> NDArray[Any]:
         """Sums `values`, one per entry (1 if not given), over each row, where `where` is True: (B, H, Lq)."""
         row = self.row if where is None else self.row[where]
         values = values if where is None or values is None else values[where]

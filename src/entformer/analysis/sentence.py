@@ -73,8 +73,7 @@ def view_sentence(
             terms = ScoreTerms(trace.masks, module.slopes, trace.causal, trace.offset)
             for head, own in enumerate(masked_scores(trace.query, trace.key, terms)[0][0].float().cpu().numpy()):
                 scores[f"{attn_type}.{layer}.{head}"] = own
-        queries, keys = sizes[0 if attn_type == "encoder" else 1], sizes[1 if attn_type == "decoder" else 0]
-        rows = layer_rows(attn_type, layer, trace, np.array([queries]), np.array([keys]))
+        rows = layer_rows(attn_type, layer, trace, *(np.array([size]) for size in sizes))
         measures.update(measure_sentence(rows, marks.get(attn_type)))
 
     run_with_trace(model, batch.to(model.source_embedding.device), hook)

@@ -23,6 +23,17 @@ def backward_products(held: float, size: int) -> float:
     return held * (8.0 if size <= WIDE else 9.0)
 
 
+def bytes_read(length: int, size: int, block: int, dense: float, live: float, held: float, steps: float) -> float:
+    """Of keys and values in the forward pass of one head, 2 bytes an element; most of it comes from the L2 cache."""
+    per_pass = 2.0 * length * size * length / block
+    return per_pass * (dense + steps * live + live + held)
+
+
+def bytes_saved(length: int, block_queries: int, block_keys: int) -> float:
+    """For backward, per head: row_max, threshold and support_size, 16 bytes a row, and a byte per pair of blocks."""
+    return 16.0 * length + length / block_queries * (length / block_keys)
+
+
 def relative_time(held: float, *, steps: float = 2.0, live_ratio: float = LIVE, size: int = 64) -> float:
     """Predicted time of forward and backward relative to FlashAttention-2."""
     live = min(1.0, live_ratio * held)

@@ -75,8 +75,8 @@ def source(variant: Variant, backend: str) -> Source:
     found = next(entry for entry in launches if entry.kernel.__name__ == variant.kernel)
     options = found.options
     if variant not in ROWS:
-        blocks = configs.config(variant.head_size, DTYPES[variant.dtype])
-        options = configs.options(blocks, variant.kernel, launch.MODES[variant.mode], backend)
+        mode = launch.MODES[variant.mode]
+        options = configs.options(variant.head_size, DTYPES[variant.dtype], variant.kernel, mode, backend)
     values = dict(zip(found.kernel.arg_names, found.arguments, strict=False)) | found.constants
     return _flattened(found.kernel, [values[name] for name in found.kernel.arg_names], backend, options)
 

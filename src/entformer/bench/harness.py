@@ -177,6 +177,26 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def instruction_set(name: str | None) -> Iterator[None]:
+    """Selects the kernels of an instruction set inside the block; None leaves the widest one.
+
+    Raises:
+        ArgumentError: if this CPU cannot run it, or there are no kernels.
+    """
+    reason = None if name is None else native.load()
+    if reason is not None:
+        raise ArgumentError(f"isa={name!r} needs the C++ kernels: {reason}")
+    before = None if name is None else native.isa()
+    if name is not None and not native.set_isa(name):
+        raise ArgumentError(f"isa={name!r} cannot run on this CPU, whose widest instruction set is {before}.")
+    try:
+        yield
+    finally:
+        if before is not None:
+            native.set_isa(before)
+
+
 def entmax_package() -> dict[str, Normalize]:
     """Returns the fastest function of the `entmax` package for each kind of alpha; empty if it is not installed.
 

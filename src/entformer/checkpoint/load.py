@@ -127,7 +127,7 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
         config = Seq2SeqConfig.from_dict(checked.model)
     except ArgumentError as err:
         raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
-    weights, step = _weights(folder, which)
+    weights, step = find_weights(folder, which)
     try:
         model = Seq2Seq(config)
     except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
@@ -168,7 +168,7 @@ def _average_step(weights: Path) -> int:
     return step
 
 
-def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
+def find_weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
     """Returns the file of weights and its step."""
     if which == AVERAGED or (which == "best" and points_to_average(folder)):
         file = folder.averaged / "model.safetensors"
@@ -194,7 +194,7 @@ def _weights(folder: RunFolder, which: str | Path) -> tuple[Path, int]:
 def _weights_in(path: Path) -> tuple[Path, int]:
     """Returns the file of weights in a directory, and its step, -1 if unknown."""
     if (path / "model.json").is_file():
-        return _weights(RunFolder(path), "best")
+        return find_weights(RunFolder(path), "best")
     if path.parent.name == "checkpoints":
         checkpoint = RunFolder(path.parent.parent).checkpoint(path.name)
         return checkpoint.weights, checkpoint.step

@@ -108,16 +108,11 @@ def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:
         )
     for name, tensor in own.items():
         if stored[name].shape != tensor.shape:
-            raise DataError(
-                f"{origin}: {name} has shape {tuple(stored[name].shape)}, expected {tuple(tensor.shape)}"
-                f"{_vocabulary_hint(stored[name], tensor)}."
-            )
+            found, own_shape = tuple(stored[name].shape), tuple(tensor.shape)
+            hint = ""
+            if len(found) == len(own_shape) == 2 and found[1] == own_shape[1]:
+                hint = f": the checkpoint has {found[0]} types of subwords, the subwords in use have {own_shape[0]}"
+            raise DataError(f"{origin}: {name} has shape {found}, expected {own_shape}{hint}.")
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(stored[name])
-
-
-def _vocabulary_hint(stored: Tensor, own: Tensor) -> str:
-    if stored.dim() == own.dim() == 2 and stored.shape[1] == own.shape[1]:
-        return f": the checkpoint has {stored.shape[0]} types of subwords, the subwords in use have {own.shape[0]}"
-    return ""

@@ -20,6 +20,10 @@ app = typer.Typer(help="Measure speed relative to softmax on this machine.", no_
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - for standard output.")
 ]
+IsaOption = Annotated[
+    Literal["avx512", "avx2", "portable"] | None,
+    typer.Option("--isa", help="Instruction set of the kernels.", show_default="the widest of this CPU"),
+]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Measure fewer cases less often: takes seconds, but is imprecise.")]
 
 
@@ -29,12 +33,14 @@ def bench_rows(
     png_file: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Plot time against row length.")] = None,
     quick: QuickOption = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads.", show_default="PyTorch's")] = None,
+    isa: IsaOption = None,
 ) -> None:
     """Benchmark entmax against torch.softmax (forward and backward, row lengths 32 to 8192). Takes a few minutes."""
+    from entformer.bench.harness import instruction_set
     from entformer.bench.rows import benchmark_rows
 
     _check_outputs(json_file, png_file)
-    with progress_bar(Console(stderr=True)) as progress:
+    with instruction_set(isa), progress_bar(Console(stderr=True)) as progress:
         report = benchmark_rows(quick=quick, num_threads=threads, progress=progress)
     _finish(report, json_file, png_file, x="n", x_label="row length n")
 
@@ -57,18 +63,22 @@ def bench_attention(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda: bfloat16 on a GPU, against FlashAttention and adasplash.")] = "cpu",
+    isa: IsaOption = None,
 ) -> None:
     """Benchmark attention against scaled_dot_product_attention, and report the density. Takes about five minutes."""
     from entformer.bench.attention import benchmark_attention
+    from entformer.bench.harness import instruction_set
 
     _check_outputs(json_file, png_file)
     if device != "cpu":
+        if isa is not None:
+            raise ArgumentError(f"--isa {isa} selects an instruction set of the CPU; leave it out with --device {device}.")
         _bench_gpu(device, shapes, json_file, quick=quick)
         return
     most = min(2, len(os.sched_getaffinity(0)))
     counts = _parse_threads(threads) if threads is not None else tuple(range(1, most + 1))
     chosen = _parse_shapes(shapes) if shapes else None
-    with progress_bar(Console(stderr=True)) as progress:
+    with instruction_set(isa), progress_bar(Console(stderr=True)) as progress:
         report = benchmark_attention(chosen, counts, quick=quick, progress=progress)
     _finish(report, json_file, png_file, x="density", x_label="density (fraction of nonzero weights)")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from rich.console import Console
 
+from entformer.cli.longctx_lm import longctx_lm
 from entformer.cli.output import make_table, progress_bar, writable_directory
 from entformer.errors import ArgumentError
 from entformer.longcontext.registry import ABOUT, TaskConfig, get_task_config
@@ -186,6 +187,7 @@ def run_task(
     print(f"{folder}: {', '.join(drawn)}")
 
 
+app.command("lm")(longctx_lm)
 for _name, _about in ABOUT.items():
     _command = partial(run_task, _name)
     _command.__annotations__ = run_task.__annotations__  # typer reads the options from them

@@ -16,6 +16,7 @@ from entformer.cli.average import average
 from entformer.cli.demo import demo
 from entformer.cli.doctor import doctor
 from entformer.cli.explore import explore
+from entformer.cli.generate import generate
 from entformer.cli.prep import prep
 from entformer.cli.report import report
 from entformer.cli.score import score
@@ -29,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, prep, train, translate, score, average, report, explore):
+for _command in (demo, prep, train, translate, generate, score, average, report, explore):
     app.command()(_command)
 app.add_typer(longctx.app, name="longctx")
 app.add_typer(bench.app, name="bench")

@@ -1,15 +1,16 @@
-"""`entformer prep`: prepares parallel text for training and reports what it found.
+"""`entformer prep`: prepares text for training and reports what it found: parallel text, or text of a language model.
 
 A text is named in one of three ways: `data/train` stands for data/train.en and data/train.de (plain or .gz, by --languages),
 `a.txt,b.txt` names the two files, `pairs.tsv` holds both sides in its columns.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -24,10 +25,23 @@ if TYPE_CHECKING:
     from entformer.text.lines import TextIssues
 
 USUAL_VOCABULARY = 32000
+TEXT_VOCABULARY = 8000  # of --text
 
 
 def prep(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to create.")],
+    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILES]", help="Further files of --text.")] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILES", help="Text for a language model, plain or .gz: --text a.txt b.txt."),
+    ] = None,
+    tokenizer: Annotated[Literal["bpe", "bytes"], typer.Option(help="Of --text: subwords or bytes.")] = "bpe",
+    documents: Annotated[Literal["file", "paragraph", "line"], typer.Option(help="Of --text: what a document is.")] = "file",
+    split: Annotated[
+        Literal["position", "document"],
+        typer.Option(help="Of --text without --valid: validate on the end of every document, or on whole documents."),
+    ] = "position",
+    valid_share: Annotated[float, typer.Option(help="Of --text without --valid: the share set aside for validation.")] = 0.05,
     corpus: Annotated[
         str | None,
         typer.Option(
@@ -95,13 +109,30 @@ def prep(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared directory.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Prepare parallel text for training: check and filter it, learn a subword vocabulary and write token ids."""
+    """Prepare text for training: check it, learn a subword vocabulary and write token ids.
+
+    Parallel text for translation (--train or --corpus), or any text for a language model (--text).
+    """
     from entformer.data.filters import PreprocessConfig
     from entformer.data.prep import prepare
+    from entformer.data.text import TextConfig, prepare_text
     from entformer.data.texts import is_tsv
     from entformer.text.tokenizer import SubwordTokenizer
 
     train = train or []
+    if text:
+        options = {"--corpus": corpus, "--train": train, "--languages": languages}
+        if contrary := [option for option, value in options.items() if value]:
+            raise ArgumentError(f"--text prepares a language model; remove {', '.join(contrary)}.")
+        held_out = {"valid": valid, "test": test}
+        files = {"train": [*text, *(more or [])], **{name: [Path(file)] for name, file in held_out.items() if file}}
+        config = TextConfig(tokenizer, vocab_size or TEXT_VOCABULARY, documents, split, valid_share, seed)
+        vocabulary = None if subwords is None else SubwordTokenizer.load(subwords)
+        facts = prepare_text(files, out, config, subwords=vocabulary, overwrite=overwrite, say=_say)
+        print(json.dumps(facts, indent=1) if as_json else _describe_text(out, facts))
+        return
+    if more:
+        raise ArgumentError(f"{more[0]} is not an option; texts are given by --text, --train, --valid and --test.")
     given = {"--languages": languages, "--train": train, "--valid": valid, "--test": test}
     if corpus is not None and any(given.values()):
         unused = ", ".join(option for option, value in given.items() if value)
@@ -144,6 +175,23 @@ def prep(
         print(json.dumps(report.as_dict(), indent=1, ensure_ascii=False))
     else:
         print_report(report, Console(highlight=False, soft_wrap=True))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _describe_text(out: Path, facts: dict[str, Any]) -> str:
+    """Returns a line for each split, and the tokenizer."""
+    tokenizer = facts["tokenizer"]
+    lines = [f"{out}: {tokenizer['name']}, {tokenizer['size']:,} tokens in the vocabulary, fingerprint {facts['fingerprint']}"]
+    for split, own in facts["splits"].items():
+        rate = own["bytes"] / max(own["tokens"], 1)
+        lines.append(
+            f"  {split:<6} {own['documents']:>7,} documents {own['tokens']:>12,} tokens {own['bytes']:>13,} bytes "
+            f"({rate:.2f} bytes per token)"
+        )
+    return "\n".join(lines)
 
 
 def _own_files(languages: str, train: Sequence[str], valid: str | None, test: str | None, columns: str) -> "ParallelCorpus":

@@ -77,6 +77,12 @@ def score(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the translations of --run to a file.")
     ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=2, help="Language models: tokens read at a time.", show_default="as in training")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Language models: tokens the window advances.", show_default="half the context")
+    ] = None,
     checkpoint: Checkpoint = "best",
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -85,16 +91,39 @@ def score(
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
-    """Score translations with sacreBLEU: BLEU and chrF with signatures, and a paired bootstrap test against a baseline."""
+    """Score translations with sacreBLEU, or a language model by its perplexity and bits per byte.
+
+    BLEU and chrF have signatures, and a paired bootstrap test compares with a baseline. A language model is scored on the test
+    text of its data, or on a file of text given by --test.
+    """
     import torch
 
     from entformer.checkpoint.device import usable_device
+    from entformer.checkpoint.language_model import is_language_model
     from entformer.cli.test_sets import PARTS, TestSet, find_test_set
+    from entformer.cli.text_score import score_language_model
     from entformer.decoding.scoring import corpus_scores, scoring_warnings
     from entformer.decoding.scoring import paired_bootstrap as bootstrap
     from entformer.decoding.translate import Translator
 
     usable_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if run is not None and hypotheses is None and is_language_model(run):
+        score_language_model(
+            run,
+            data=data,
+            test_set=test_set,
+            test=test,
+            context=context,
+            stride=stride,
+            checkpoint=checkpoint,
+            device=device,
+            as_json=as_json,
+        )
+        return
+    if context is not None or stride is not None:
+        raise ArgumentError("--context and --stride are settings of language models; remove them.")
     is_corpus = test_set is not None and test_set not in PARTS
     given = {"--ref": references, "--data": data, "--test": test, "--test-set": test_set}
     used = [option for option, value in given.items() if value]
@@ -116,8 +145,6 @@ def score(
         raise ArgumentError(f"--language {language} has no effect without --moses.")
     if output is not None and hypotheses is not None:
         raise ArgumentError("--output writes the translations of --run; it has no effect for a file of translations.")
-    if threads is not None:
-        torch.set_num_threads(threads)
     if references:
         name = ", ".join(str(path) for path in references)
         against = TestSet([], [], name, "", "", bool(tokenized), bool(lowercase))

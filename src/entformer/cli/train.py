@@ -1,4 +1,4 @@
-"""`entformer train`: trains the translation model of a recipe."""
+"""`entformer train`: trains the model of a recipe: translation or language modeling."""
 
 import json
 import shlex
@@ -27,7 +27,7 @@ def train(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a translation model. Rerun the same command to resume from the last checkpoint.
+    """Train a translation model or a language model. Rerun the same command to resume from the last checkpoint.
 
     Exit codes: 0 when training is complete or stopped by --stop-after-minutes; 130 after Ctrl-C and 143 after SIGTERM (a
     checkpoint is saved in both cases); 1 if training failed (NaN, disk full; the last checkpoint is intact); 2 for an invalid
@@ -53,11 +53,11 @@ def train(
 
 
 def _print_summary(summary: "RunSummary") -> None:
+    from entformer.checkpoint.language_model import is_language_model
     from entformer.training.console import time_text
 
     lines = [
-        f"stopped at step {summary.step} ({summary.stopped}); {summary.target_tokens:,} target tokens in "
-        f"{time_text(summary.seconds)}"
+        f"stopped at step {summary.step} ({summary.stopped}); {summary.target_tokens:,} tokens in {time_text(summary.seconds)}"
     ]
     if summary.best is not None:
         lines.append(f"best validation: {summary.metric} {summary.best:#.4g} at step {summary.best_step}")
@@ -69,7 +69,8 @@ def _print_summary(summary: "RunSummary") -> None:
             f"{'average' if choice.better == 'averaged' else 'checkpoint'}"
         )
     if summary.complete:
-        lines.append(f"translate with: entformer translate {shlex.quote(str(summary.run))}")
+        command = "generate" if is_language_model(summary.run) else "translate"
+        lines.append(f"{command} with: entformer {command} {shlex.quote(str(summary.run))}")
     else:
         lines.append(f"everything is saved in {summary.run}; resume with: {shlex.join(['entformer', *sys.argv[1:]])}")
     print("\n".join(lines), file=sys.stderr)

@@ -117,8 +117,8 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
     const int64_t r = (s - scores) / w.ld;
     w.threshold[r] = found;
     if (slopes > 0.25f * kSensitive)  // sooner than for rows alone, whose weights are divided by their sum
-      w.threshold[r] =
-          fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, w.solver).lam;  // the solver is done with its scratch
+      w.threshold[r] = fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, m.weights, w.solver)
+                           .lam;  // the solver is done with its scratch
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
@@ -165,7 +165,7 @@ inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState
   if (m.in_double)
     solve_row_double(s, out, keys, m.e, scratch);
   else if (!state.fits_float32())
-    FineRow{m.alpha_case, m.e, state.row_max, state.threshold}.write(s, keys, out);
+    FineRow{m.alpha_case, m.e, state.row_max, state.threshold, m.weights}.write(s, keys, out);
   else
     return false;
   return true;

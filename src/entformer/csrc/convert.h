@@ -8,6 +8,12 @@ enum Dtype : int32_t { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
 namespace {
 
+#if defined(__aarch64__)
+typedef __fp16 Half;  // gcc has no _Float16 in C++ there before version 13
+#else
+typedef _Float16 Half;
+#endif
+
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 inline float from_bf16(uint16_t h) {
@@ -32,7 +38,7 @@ inline void to_float32(const void* base, Dtype dtype, int64_t at, int64_t n, int
     const uint16_t* in = (const uint16_t*)base + at;
     for (int64_t i = 0; i < n; ++i) out[i] = from_bf16(in[i]) * scale;
   } else {
-    const _Float16* in = (const _Float16*)base + at;
+    const Half* in = (const Half*)base + at;
     for (int64_t i = 0; i < n; ++i) out[i] = (float)in[i] * scale;
   }
   for (int64_t i = n; i < padded; ++i) out[i] = 0.0f;
@@ -46,7 +52,7 @@ inline void from_float32(const float* in, Dtype dtype, int64_t at, int64_t n, vo
   else if (dtype == kBFloat16)
     for (int64_t i = 0; i < n; ++i) ((uint16_t*)base)[at + i] = to_bf16(in[i]);
   else
-    for (int64_t i = 0; i < n; ++i) ((_Float16*)base)[at + i] = (_Float16)in[i];
+    for (int64_t i = 0; i < n; ++i) ((Half*)base)[at + i] = (Half)in[i];
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kSoftmaxBelow = 1e-30;  // |alpha - 1| below this rounds to softmax
 constexpr double kTableMinE = 1.0 / 12;  // below, 1/e - 1 is too high a power for the tables and for a rounded base
-constexpr int64_t kTableMaxRow = 1024;   // the table solver sums in float32
+constexpr int64_t kTableMaxRow = 4096;   // the table solver sums in float32
 constexpr double kDenseShare = 0.35;     // of nonzero weights; above, a gathered row costs as much as a row of a dense tile
 constexpr int64_t kDecodeQueries = 3;
 constexpr int64_t kColumnSkip = 255;  // see attention_saved.h
@@ -31,7 +31,7 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
 
 #define ENTMAX_FORWARD_PATHS(X)                                                                     \
   X(Float64, "float64 input, alpha < 1 or alpha > 2", c.is_float64 || c.e < 0.0 || c.e > 1.0)       \
-  X(Table, "AVX-512 or AVX2, n <= 1024, 13/12 <= alpha < 2, alpha is not 1.5",                      \
+  X(Table, "AVX-512 or AVX2, n <= 4096, 13/12 <= alpha < 2, alpha is not 1.5",                      \
     c.has_tables&& c.n <= kTableMaxRow && has_table(c.e))                                           \
   X(NonFinite, "the row maximum is not finite, or alpha is NaN", !c.has_finite_max() || c.e != c.e) \
   X(Softmax, "alpha = 1", alpha_case(c.e) == AlphaCase::Softmax)                                    \

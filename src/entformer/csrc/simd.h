@@ -11,6 +11,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -55,6 +57,7 @@ inline vf as_float(vi v) { return (vf)v; }
 //   blend                   lane by lane: `a` where the bit is set, else `b`
 //   hsum, hmax              over the lanes
 //   sum_each, max_each      lane r is hsum, or hmax, of v[r], to the bit: VL of them for little more than the price of one
+//   lane_bits               (not AVX) one bit per lane of a comparison
 //   compress                the lanes whose bit is set to dst, packed; may write up to VL floats; returns how many count
 //   expand                  the inverse: lane i is the next packed float where its bit is set, else 0; reads up to VL floats
 
@@ -199,6 +202,52 @@ inline vf load_tail(const float* p, int64_t count, float fill) {
 inline void store_tail(float* p, vf v, int64_t count) { memcpy(p, &v, (size_t)count * sizeof(float)); }
 inline vf vmax(vf a, vf b) { return a > b ? a : b; }
 inline vf vmin(vf a, vf b) { return a < b ? a : b; }
+
+#if defined(__aarch64__)
+
+inline vf vsqrt(vf a) { return (vf)vsqrtq_f32((float32x4_t)a); }
+inline vf reciprocal(vf a) {
+  const float32x4_t r = vrecpeq_f32((float32x4_t)a);
+  return (vf)vmulq_f32(r, vrecpsq_f32((float32x4_t)a, r));
+}
+inline uint32_t lane_bits(vi m) { return vaddvq_u32((uint32x4_t)(m & vi{1, 2, 4, 8})); }
+inline vf fused(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+inline vf sum_each(const vf* v) {
+  return (vf)vpaddq_f32(vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]), vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]));
+}
+inline vf max_each(const vf* v) {
+  return (vf)vpmaxq_f32(vpmaxq_f32((float32x4_t)v[0], (float32x4_t)v[1]), vpmaxq_f32((float32x4_t)v[2], (float32x4_t)v[3]));
+}
+inline float hsum(vf v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+inline float hmax(vf v) { return vmaxvq_f32((float32x4_t)v); }
+
+// Bytes of the lanes whose bit is set, packed to the front, and the inverse; 255 is beyond the vector and gives zero.
+struct Permutations {
+  uint8_t packed[16][16], spread[16][16];
+  constexpr Permutations() : packed{}, spread{} {
+    for (int bits = 0; bits < 16; ++bits) {
+      for (int at = 0; at < 16; ++at) packed[bits][at] = spread[bits][at] = 255;
+      for (int i = 0, count = 0; i < 4; ++i) {
+        if (!(bits >> i & 1)) continue;
+        for (int byte = 0; byte < 4; ++byte) {
+          packed[bits][4 * count + byte] = (uint8_t)(4 * i + byte);
+          spread[bits][4 * i + byte] = (uint8_t)(4 * count + byte);
+        }
+        ++count;
+      }
+    }
+  }
+};
+constexpr Permutations kPermutations;
+inline vf permuted(vf v, const uint8_t* bytes) { return (vf)vqtbl1q_u8((uint8x16_t)v, vld1q_u8(bytes)); }
+inline int compress(float* dst, vf v, uint32_t bits) {
+  store(dst, permuted(v, kPermutations.packed[bits]));
+  return __builtin_popcount(bits);
+}
+inline vf expand(const float* src, uint32_t bits) { return permuted(load(src), kPermutations.spread[bits]); }
+
+#else
+
 inline vf vsqrt(vf a) {
   vf r;
   for (int i = 0; i < VL; ++i) r[i] = __builtin_sqrtf(a[i]);
@@ -210,8 +259,6 @@ inline uint32_t lane_bits(vi m) {
   for (int i = 0; i < VL; ++i) bits |= (uint32_t)(m[i] & 1) << i;
   return bits;
 }
-inline uint32_t bits_greater(vf a, vf b) { return lane_bits(a > b); }
-inline uint32_t bits_nan(vf a) { return lane_bits(a != a); }
 inline vf fused(vf a, vf b, vf c) { return a * b + c; }
 inline float hsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 inline float hmax(vf v) {
@@ -232,6 +279,11 @@ inline vf expand(const float* src, uint32_t bits) {
   for (int count = 0; bits; bits &= bits - 1) v[__builtin_ctz(bits)] = src[count++];
   return v;
 }
+
+#endif
+
+inline uint32_t bits_greater(vf a, vf b) { return lane_bits(a > b); }
+inline uint32_t bits_nan(vf a) { return lane_bits(a != a); }
 
 #endif
 #endif

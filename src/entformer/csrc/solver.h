@@ -296,7 +296,7 @@ void solve(Row* rows, int count) {
 template <AlphaCase alpha_case>
 void write_weights(const Row& row, int64_t n) {
   if (row.slopes > kSensitive) {
-    fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, row.packed).write(row.s, n, row.p);
+    fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, nullptr, row.packed).write(row.s, n, row.p);
     return;
   }
   if (alpha_case == AlphaCase::General &&

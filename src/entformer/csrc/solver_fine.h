@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "dispatch.h"
+#include "powers.h"
 #include "simd.h"
 
 namespace {
@@ -20,6 +21,7 @@ constexpr int64_t kFineBlock = 8 * VL;
 struct FineRow {
   AlphaCase alpha_case;
   double e, row_max, lam;
+  const PowerTable* table;  // of the power 1/e - 1, or null
 
   // The weights of VL scores and their slopes; zero for -inf.
   vf weights(vf scores, vf& slopes) const {
@@ -33,6 +35,13 @@ struct FineRow {
       slopes = q;
       return q * q;
     }
+#if defined(__AVX2__)
+    if (table) {
+      const Split x(vmax(q, splat(kLeast)));
+      slopes = table->steep ? power_near<true>(*table, x) : power_near<false>(*table, x);
+      return slopes * q;
+    }
+#endif
     const vf low = vmax(__builtin_convertvector(y, vf), splat(-1.0f));
     slopes = q > 0.0f ? vexp(vlog1p(low, q) * (float)(1.0 / e - 1.0)) : vf{};
     return slopes * q;
@@ -69,9 +78,9 @@ struct FineRow {
 // The row of n scores with maximum `row_max` at its root, which lies near `lam`. `packed` holds n + 2 VL floats of scratch: sums run over
 // what can have weight alone, so that scores far below do not change a bit.
 ENTFORMER_NOINLINE FineRow fine_row(AlphaCase alpha_case, const float* s, int64_t n, float row_max, double e, double lam,
-                                    float* packed) {
+                                    const PowerTable* table, float* packed) {
   const double most = -expm1(-e * log((double)n)) / e;  // the root of n equal scores: no row has a larger one
-  FineRow row{alpha_case, e, row_max, lam < most ? lam : most};
+  FineRow row{alpha_case, e, row_max, lam < most ? lam : most, table};
   const vf edge = splat((float)(-1.0 / e) * 1.000001f);
   int64_t count = 0;
   for (int64_t i = 0; i < n; i += VL) {

@@ -230,7 +230,8 @@ struct TableSolver {
     for (uint32_t fine = good & bits_greater(roots.W, splat(kSensitive)); fine; fine &= fine - 1) {
       const int r = __builtin_ctz(fine);
       const One& row = rows[r];
-      fine_row(AlphaCase::General, row.s, n, row_max[r], row.e_exact, at_of[r] + last_step_of[r], row.u).write(row.s, n, row.p);
+      fine_row(AlphaCase::General, row.s, n, row_max[r], row.e_exact, at_of[r] + last_step_of[r], row.table, row.u)
+          .write(row.s, n, row.p);
     }
     clear();
   }

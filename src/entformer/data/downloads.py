@@ -9,14 +9,13 @@ A download without a published checksum is read to its end and its splits are co
 from then on it must not change. A local copy is used as it is.
 """
 
-import contextlib
 import hashlib
 import html
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -65,22 +64,25 @@ def fetch(name: str, cache: Path, *, source: str | None = None, layout: str | No
         names = ", ".join(entry.name for entry in info.layouts)
         raise ArgumentError(f"the corpus {info.name} has no layout {layout!r}; it has {names}.")
     directory = cache.expanduser() / name
-    if source is not None and not source.lower().startswith(("http://", "https://")):
-        return _from_local_copy(info, layouts, Path(source).expanduser(), directory)
-    texts = directory / layouts[0].name
-    with _locked(directory):
-        if not _is_complete(info, texts):
-            _from_network(info, layouts[0], directory, texts, mirror=source)
-    return _result(info, layouts[0], _split_files(info, texts))
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lets one process at a time work in a dataset's directory; the others wait and then find the work done."""
+    copy = None if source is None or source.lower().startswith(("http://", "https://")) else Path(source).expanduser()
+    chosen, texts = layouts[0], directory / layouts[0].name
+    if copy is not None:
+        chosen, found = _find_layout(info, layouts, copy)
+        if all(len(parts) == 1 and parts[0].archive is None for parts in chosen.splits.values()):
+            files = {split: (found[parts[0].source], found[parts[0].target]) for split, parts in chosen.splits.items()}
+            return _result(info, chosen, files)
+        states = sorted((str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.values())
+        fingerprint = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:8]  # changes with the copy
+        texts = directory / f"{chosen.name}-{fingerprint}"
     with wrap_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with directory_lock(directory):
-        yield
+    with directory_lock(directory):  # other processes wait and then find the work done
+        if not all(path.exists() for pair in _split_files(info, texts).values() for path in pair):
+            if copy is None:
+                _from_network(info, chosen, directory, texts, mirror=source)
+            else:
+                _write_splits(info, chosen, copy, texts)
+    return _result(info, chosen, _split_files(info, texts))
 
 
 def _result(info: DatasetInfo, layout: Layout, files: dict[str, tuple[Path, Path]]) -> CorpusFiles:
@@ -190,26 +192,17 @@ def _innermost_reason(err: BaseException) -> str:
 # ---- local copy ----------------------------------------------------------------------------------------------------------
 
 
-def _from_local_copy(info: DatasetInfo, layouts: list[Layout], copy: Path, directory: Path) -> CorpusFiles:
+def _find_layout(info: DatasetInfo, layouts: list[Layout], copy: Path) -> tuple[Layout, dict[str, Path]]:
+    """Returns the first layout that a local copy holds, and where its files are."""
     if not copy.is_dir():
         raise DataError(f"--from {copy} is not a directory; pass a directory that contains {info.name}, or a URL.")
     missing_by_layout = []
     for layout in layouts:
         found, missing = _find_files(layout, copy)
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            missing_by_layout.append(f"{layout.name} lacks {missing[0]}{more}")
-            continue
-        if all(len(parts) == 1 and parts[0].archive is None for parts in layout.splits.values()):
-            files = {split: (found[parts[0].source], found[parts[0].target]) for split, parts in layout.splits.items()}
-            return _result(info, layout, files)
-        states = sorted((str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.values())
-        fingerprint = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:8]  # changes with the copy
-        texts = directory / f"{layout.name}-{fingerprint}"
-        with _locked(directory):
-            if not _is_complete(info, texts):
-                _write_splits(info, layout, copy, texts)
-        return _result(info, layout, _split_files(info, texts))
+        if not missing:
+            return layout, found
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        missing_by_layout.append(f"{layout.name} lacks {missing[0]}{more}")
     raise DataError(f"{copy} does not contain {info.name}: {'; '.join(missing_by_layout)}.")
 
 
@@ -244,10 +237,6 @@ def _find_files(layout: Layout, directory: Path) -> tuple[dict[str, Path], list[
 
 def _split_files(info: DatasetInfo, texts: Path) -> dict[str, tuple[Path, Path]]:
     return {split: (texts / f"{split}.{info.source_language}", texts / f"{split}.{info.target_language}") for split in SPLITS}
-
-
-def _is_complete(info: DatasetInfo, texts: Path) -> bool:
-    return all(path.exists() for files in _split_files(info, texts).values() for path in files)
 
 
 def _write_splits(

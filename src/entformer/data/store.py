@@ -66,12 +66,12 @@ class TokenStore:
             raise DataError(f"{path}: written by another version of entformer; {AGAIN}.")
         sides = [
             Side(
-                _map(directory / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"]),
-                _map(directory / f"{split}.{side}.index.bin", "<i8", facts["examples"] + 1),
+                map_array(directory / f"{split}.{side}.bin", facts["dtype"], facts[f"{side}_tokens"]),
+                map_array(directory / f"{split}.{side}.index.bin", "<i8", facts["examples"] + 1),
             )
             for side in SIDES
         ]
-        lines = _map(directory / f"{split}.lines.bin", "<i8", facts["examples"])
+        lines = map_array(directory / f"{split}.lines.bin", "<i8", facts["examples"])
         return cls(sides[0], sides[1], lines, fingerprint=facts["fingerprint"], name=f"{directory.name}/{split}")
 
     @classmethod
@@ -174,7 +174,7 @@ def check_size(path: Path, size: int) -> None:
         raise DataError(f"{path}: has {found} bytes, expected {size} (truncated copy or full disk); {AGAIN}.")
 
 
-def _map(path: Path, dtype: str, count: int) -> NDArray[Any]:
+def map_array(path: Path, dtype: str, count: int) -> NDArray[Any]:
     """Returns the file as a memory-mapped array, after checking its size."""
     check_size(path, count * np.dtype(dtype).itemsize)
     if count == 0:  # an empty file cannot be mapped

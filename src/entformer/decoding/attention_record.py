@@ -41,14 +41,9 @@ def record_attention(
         rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
         heads.update((HeadKey(kind, layer, head), own) for head, own in enumerate(rows))
 
-    training = model.training
-    model.eval()  # without dropout, as in decoding
-    try:
-        with torch.no_grad(), attention_hooks(model, record):
-            memory = model.encode(torch.tensor([source], device=device))
-            model.decode(torch.tensor([target[:-1]], device=device), memory)
-    finally:
-        model.train(training)
+    with attention_hooks(model, record):
+        memory = model.encode(torch.tensor([source], device=device))
+        model.decode(torch.tensor([target[:-1]], device=device), memory)
     alphas = {
         HeadKey(kind, layer, head): float(values[layer, head])
         for kind, values in model.alphas().items()
@@ -70,14 +65,21 @@ def record_attention(
 def attention_hooks(
     model: AttentionModel, hook: Callable[[str, int, MultiheadAttention, AttentionTrace], None], *, kinds: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Calls `hook` for every attention layer (of `kinds`, if given); restores previous hooks afterwards."""
+    """Calls `hook` for every attention layer (of `kinds`, if given), without dropout and without gradients.
+
+    Previous hooks and the mode of the model are restored afterwards.
+    """
     layers = [found for found in model.attention_layers() if not kinds or found[0] in kinds]
     before = [module.hook for _, _, module in layers]
     for kind, layer, module in layers:
         module.hook = partial(hook, kind, layer, module)
+    training = model.training
+    model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
+        model.train(training)
         for (_, _, module), previous in zip(layers, before, strict=True):
             module.hook = previous
 

@@ -39,11 +39,11 @@ class Decodable(Protocol):
 class DecodingConstraints:
     """Constraints on the next token of each sentence."""
 
-    may_end: Tensor  # (B,) bool: EOS is allowed
+    may_end: bool  # EOS is allowed
     must_end: Tensor  # (B,) bool: only EOS is allowed
     forced: Tensor  # (B,) int64: next token of the prefix, or -1
     any_forced: bool
-    any_limit: bool  # whether may_end or must_end restricts any sentence
+    any_end: bool
 
     @classmethod
     def at(
@@ -53,11 +53,11 @@ class DecodingConstraints:
         must_end = [length >= limit for limit in limits]
         forced = [int(prefix[length]) if length < len(prefix) else -1 for prefix in prefixes]
         return cls(
-            may_end=torch.full((len(limits),), length >= min_length, device=device),
+            may_end=length >= min_length,
             must_end=torch.tensor(must_end, device=device),
             forced=torch.tensor(forced, dtype=torch.int64, device=device),
             any_forced=any(token >= 0 for token in forced),
-            any_limit=length < min_length or any(must_end),
+            any_end=any(must_end),
         )
 
 
@@ -86,17 +86,11 @@ def best_continuations(
     impossible = renormalize & ~constraints.must_end & (values[:, 0] == -math.inf)
     if bool(impossible.any()):
         allowed = logits.view(batch, width, -1)[impossible].flatten(0, 1)
-        some = replace(
-            constraints,
-            may_end=constraints.may_end[impossible],
-            must_end=constraints.must_end[impossible],
-            forced=constraints.forced[impossible],
-            any_forced=False,
-        )
+        some = replace(constraints, must_end=constraints.must_end[impossible])
         _forbid(allowed, some, width)
         again = _log_probs(model, allowed) + so_far[impossible].view(-1, 1)
         _forbid(again, some, width)
-        values[impossible], indices[impossible] = top_candidates(again.view(len(some.forced), -1), count)
+        values[impossible], indices[impossible] = top_candidates(again.view(len(some.must_end), -1), count)
     return values, indices
 
 
@@ -108,14 +102,12 @@ def _log_probs(model: Decodable, logits: Tensor) -> Tensor:
 def _forbid(scores: Tensor, constraints: DecodingConstraints, width: int) -> None:
     """Sets the scores (B * width, V) of tokens that are not allowed to -inf, in place."""
     scores[:, [PAD, UNK, BOS]] = -math.inf
-    if constraints.any_limit:
-        may_end = constraints.may_end.repeat_interleave(width)
-        scores[:, EOS].masked_fill_(~may_end, -math.inf)
-        must_end = constraints.must_end.repeat_interleave(width)
-        if bool(must_end.any()):
-            end = scores[:, EOS].clone()
-            scores.masked_fill_(must_end[:, None], -math.inf)
-            scores[:, EOS] = end
+    if not constraints.may_end:
+        scores[:, EOS] = -math.inf
+    if constraints.any_end:
+        end = scores[:, EOS].clone()
+        scores.masked_fill_(constraints.must_end.repeat_interleave(width)[:, None], -math.inf)
+        scores[:, EOS] = end
 
 
 def _force(total: Tensor, so_far: Tensor, forced: Tensor, width: int) -> None:

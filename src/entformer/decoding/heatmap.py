@@ -30,12 +30,9 @@ class HeadPicture(NamedTuple):
     """One head of one sentence."""
 
     title: str  # matplotlib markup; user text needs `plain_label`
-    crow: NDArray[np.int64]  # (queries + 1,)
-    col: NDArray[np.int32]  # (nnz,)
-    weight: NDArray[np.float32]  # (nnz,)
+    weights: NDArray[np.float32]  # (queries, keys)
     query_tokens: Sequence[str]  # as many as queries, or empty
     key_tokens: Sequence[str]
-    keys: int
     causal: bool = False  # query i attends to keys j <= i
 
 
@@ -48,19 +45,17 @@ def shown_piece(piece: str) -> str:
 
 def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: float = 8.0) -> None:
     """Draws one head: a row per query, a column per key."""
-    queries, keys = len(picture.crow) - 1, picture.keys
-    row = np.repeat(np.arange(queries), np.diff(picture.crow))
-    cells = np.full((queries, keys), np.nan)
-    cells[row, picture.col] = picture.weight
-    hidden = np.triu(np.ones((queries, keys), dtype=np.bool_), 1) if picture.causal else np.zeros((queries, keys), np.bool_)
-    top = max(1.0, float(picture.weight.max(initial=0.0)))  # ReLA's weights may be larger than 1
+    cells = picture.weights
+    queries, keys = cells.shape
+    hidden = np.triu(np.ones(cells.shape, np.bool_), 1) if picture.causal else np.zeros(cells.shape, np.bool_)
+    top = max(1.0, float(cells.max(initial=0.0)))  # ReLA's weights may be larger than 1
     axes.set_facecolor("white")
     axes.imshow(
         np.where(hidden, 0.0, np.nan), cmap=LinearSegmentedColormap.from_list("hidden", [HIDDEN, HIDDEN]), aspect="equal"
     )
-    axes.imshow(cells, cmap=WEIGHTS, vmin=0.0, vmax=top, aspect="equal")
+    axes.imshow(np.where(cells == 0, np.nan, cells), cmap=WEIGHTS, vmin=0.0, vmax=top, aspect="equal")
     if keys <= DOTS_UPTO:
-        y, x = np.nonzero(np.isnan(cells) & ~hidden)
+        y, x = np.nonzero((cells == 0) & ~hidden)
         axes.scatter(x, y, s=1.2, color="#b5b5b5", linewidths=0)
     axes.set_title(picture.title, loc="left", fontsize=font + 1)
     axes.tick_params(length=0)

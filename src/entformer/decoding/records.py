@@ -6,7 +6,7 @@ Rows of ReLA may be empty and do not sum to one.
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from entformer.decoding.heatmap import Figure
 
 FORMAT = 1  # of the JSON
+SIDES = ("source", "target", "source_pieces", "target_pieces")
 SIDE = 112  # pixels of a heatmap in HTML
 MOST_CELLS = 3000  # of one heatmap; the largest weights are drawn
 RAMP = ("#cfe3f5", "#9dc7e6", "#6aaed6", "#4290c6", "#2070b4", "#08306b")
@@ -51,6 +52,12 @@ class SparseRows:
     col: npt.NDArray[np.int32]  # (nnz,)
     weight: npt.NDArray[np.float32]  # (nnz,)
     keys: int
+
+    @classmethod
+    def from_lists(cls, stored: Mapping[str, Any], keys: int) -> "SparseRows":
+        """Returns the rows of which JSON holds "crow", "col" and "weight"."""
+        types = {"crow": np.int64, "col": np.int32, "weight": np.float32}
+        return cls(**{name: np.array(stored[name], dtype) for name, dtype in types.items()}, keys=keys)
 
     @property
     def queries(self) -> int:
@@ -102,7 +109,7 @@ class AttentionRecord:
             rows, alpha = self.heads[key], self.alphas.get(key)
             title = f"{plain_label(key.kind)} {key.layer}.{key.head}" + ("" if alpha is None else f"  α {format_alpha(alpha)}")
             tokens = source if key.kind == "encoder" else target, target if key.kind == "decoder" else source
-            pictures.append(HeadPicture(title, rows.crow, rows.col, rows.weight, *tokens, rows.keys, key.kind == "decoder"))
+            pictures.append(HeadPicture(title, rows.dense(), *tokens, key.kind == "decoder"))
         return draw_heads(pictures, columns=1 + max(key.head for key in wanted) if len(wanted) > 4 else None)
 
     def _repr_html_(self) -> str:
@@ -114,10 +121,7 @@ class AttentionRecord:
         content = {
             **extra,
             "format": FORMAT,
-            "source": list(self.source),
-            "target": list(self.target),
-            "source_pieces": list(self.source_pieces),
-            "target_pieces": list(self.target_pieces),
+            **{side: list(getattr(self, side)) for side in SIDES},
             "normalizers": self.normalizers,
             "heads": [
                 {
@@ -143,22 +147,14 @@ class AttentionRecord:
             heads, alphas = {}, {}
             for stored in content["heads"]:
                 key = HeadKey(stored["kind"], stored["layer"], stored["head"])
-                heads[key] = SparseRows(
-                    np.array(stored["crow"], dtype=np.int64),
-                    np.array(stored["col"], dtype=np.int32),
-                    np.array(stored["weight"], dtype=np.float32),
-                    stored["keys"],
-                )
+                heads[key] = SparseRows.from_lists(stored, stored["keys"])
                 if stored["alpha"] is not None:
                     alphas[key] = stored["alpha"]
             return cls(
-                source=tuple(content["source"]),
-                target=tuple(content["target"]),
                 heads=heads,
                 normalizers=content["normalizers"],
                 alphas=alphas,
-                source_pieces=tuple(content["source_pieces"]),
-                target_pieces=tuple(content["target_pieces"]),
+                **{side: tuple(content[side]) for side in SIDES},
             )
         except (json.JSONDecodeError, KeyError, TypeError) as err:
             raise DataError(

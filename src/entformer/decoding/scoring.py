@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
@@ -139,7 +139,10 @@ def corpus_scores(
     found = []
     for name, metric in _metrics(tokenized, lowercase, moses).items():
         score = metric.corpus_score(*_as_scored(name, hypotheses, streams, moses))
-        detail = _detail(score) if isinstance(metric, BLEU) else ""
+        detail = ""
+        if isinstance(score, BLEUScore):  # as multi-bleu writes it
+            precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
+            detail = f"{precisions} (BP = {score.bp:.3f}, {score.sys_len} tokens for {score.ref_len} of the references)"
         found.append(Score(name, float(score.score), _signature(name, str(metric.get_signature()), moses), detail))
     return Scores(len(hypotheses), tuple(found))
 
@@ -213,12 +216,6 @@ def paired_bootstrap(
             )
         )
     return tuple(found)
-
-
-def _detail(score: Any) -> str:
-    """Returns n-gram precisions, brevity penalty and lengths in the format of multi-bleu."""
-    precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
-    return f"{precisions} (BP = {score.bp:.3f}, {score.sys_len} tokens for {score.ref_len} of the references)"
 
 
 def scoring_warnings(

@@ -50,7 +50,7 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self._in_request():
+        if self.cycle is not None and not self.cycle.response_complete:  # the head of a request is there
             self._stop("_head_timer")
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
@@ -69,10 +69,6 @@ class LimitedProtocol(H11Protocol):
         """No further request came. What the client has not read by now would keep an orderly close waiting."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(self.read_seconds, self.transport.abort)
-
-    def _in_request(self) -> bool:
-        """Whether the head of a request is there and its answer is not complete."""
-        return self.cycle is not None and not self.cycle.response_complete
 
     def _stop(self, name: str) -> None:
         timer: asyncio.TimerHandle | None = getattr(self, name)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -288,8 +289,13 @@ class Engine(BaseEngine):
         most = self._max_length(len(source))
         if len(prefix) > most:
             raise ArgumentError(f"the prefix has {len(prefix)} subwords; a translation of this sentence has at most {most}.")
+
+        def step(tokens: Tensor, state: Any) -> Tensor:
+            deadline.check()
+            return self._model.step(tokens, state)
+
         (found,) = beam_search(
-            _Stoppable(self._model, deadline),
+            SimpleNamespace(start=self._model.start, step=step, log_probs=self._model.log_probs),
             torch.tensor([[*source, EOS]], device=self._device),
             beam=request.beam,
             n_best=n_best,
@@ -301,15 +307,13 @@ class Engine(BaseEngine):
 
     def _read(self, source: Sequence[int], target: Sequence[int], found: HeadCollector) -> Tensor:
         """Reads source and target into `found`, and returns log-probabilities (T + 1, V)."""
-        sizes = {"source": np.array([len(source) + 1]), "target": np.array([len(target) + 1])}
+        sizes = np.array([len(source) + 1]), np.array([len(target) + 1])
 
         def hook(attn_type: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
-            queries = sizes["source" if attn_type == "encoder" else "target"]
-            keys = sizes["target" if attn_type == "decoder" else "source"]
             rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
-            found.add(layer_rows(attn_type, layer, trace, queries, keys), rows)
+            found.add(layer_rows(attn_type, layer, trace, *sizes), rows)
 
-        with torch.no_grad(), attention_hooks(self._model, hook):
+        with attention_hooks(self._model, hook):
             memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))
             hidden = self._model.decode(torch.tensor([[BOS, *target]], device=self._device), memory)
             return self._model.log_probs(self._model.logits(hidden[0]))
@@ -317,25 +321,6 @@ class Engine(BaseEngine):
     @property
     def _device(self) -> torch.device:
         return self._model.source_embedding.device
-
-
-class _Stoppable:
-    """A model for the search that stops at the next step after the deadline."""
-
-    def __init__(self, model: Seq2Seq, deadline: Deadline) -> None:
-        self._model = model
-        self._deadline = deadline
-
-    def start(self, source: Tensor, source_mask: Tensor | None) -> Any:
-        self._deadline.check()
-        return self._model.start(source, source_mask)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        self._deadline.check()
-        return self._model.step(tokens, state)
-
-    def log_probs(self, logits: Tensor) -> Tensor:
-        return self._model.log_probs(logits)
 
 
 def make_steps(probabilities: Tensor, predicted: Sequence[int], pieces: Callable[[Sequence[int]], Sequence[str]]) -> list[Step]:

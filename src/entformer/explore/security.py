@@ -6,11 +6,11 @@
 - A browser may load nothing from elsewhere, and no other page may frame this one.
 """
 
-import json
 from collections.abc import Sequence
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST_BODY = 1 << 20  # bytes; a sentence of 4,000 characters as \\u escapes, a target, and an alpha for every head fit in
@@ -50,19 +50,22 @@ class SecurityMiddleware:
                     headers.setdefault(name, value)
             await send(message)
 
+        async def refuse(status: int, why: str) -> None:
+            await JSONResponse({"detail": why}, status, {"Connection": "close"})(scope, receive, send_safely)
+
         host = _without_port(Headers(scope=scope).get("host", ""))
         if "*" not in self._hosts and host not in self._hosts:
             allowed = ", ".join(sorted(self._hosts))
-            await _refuse(send_safely, 400, f"this server is called {allowed}, and the request asks for another host.")
+            await refuse(400, f"this server is called {allowed}, and the request asks for another host.")
             return
         try:
             with anyio.fail_after(self._seconds):
                 body = await _body(scope, receive)
         except TimeoutError:
-            await _refuse(send_safely, 408, f"the request did not arrive within {self._seconds:g} seconds.")
+            await refuse(408, f"the request did not arrive within {self._seconds:g} seconds.")
             return
         if body is None:
-            await _refuse(send_safely, 413, f"the request is larger than {LARGEST_BODY:,} bytes; send one sentence.")
+            await refuse(413, f"the request is larger than {LARGEST_BODY:,} bytes; send one sentence.")
             return
         await self._app(scope, _replayed(body, receive), send_safely)
 
@@ -92,13 +95,6 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
         return await receive() if message is None else message
 
     return again
-
-
-async def _refuse(send: Send, status: int, why: str) -> None:
-    body = json.dumps({"detail": why}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _without_port(host: str) -> str:

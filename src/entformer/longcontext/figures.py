@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from entformer.longcontext.methods import scaled_heads, sort_methods
 from entformer.longcontext.theory import MAPPINGS, ROWS, Spread
 
-__all__ = ["draw_scaling", "draw_sweep", "draw_theory", "sweep_figures"]
+__all__ = ["draw_language", "draw_scaling", "draw_sweep", "draw_theory", "sweep_figures"]
 
 # Colors that are distinct in print and for color-blind readers; positions have line styles.
 COLORS = (
@@ -51,6 +51,30 @@ def sweep_figures(records: Sequence[Record], name: str) -> dict[str, bytes]:
                 figure.set_layout_engine("none")  # the layout is done; computing it again takes as long as drawing
                 drawn[f"{name}-{kind}.{ending}"] = content.getvalue()
     return drawn
+
+
+def draw_language(models: Sequence[Record]) -> Figure:
+    """Plots perplexity against context length and against position, and retrieval of a fact, a line per language model."""
+    figure = Figure(figsize=(10.5, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, middle, right = figure.subplots(1, 3)
+    for color, one in zip(COLORS * len(models), models, strict=False):
+        left.plot(list(one["perplexity"]), list(one["perplexity"].values()), "o-", color=color, label=one["name"])
+        middle.plot(*zip(*one["by_position"], strict=True), color=color)
+        middle.axvline(one["train_length"], color="#bbbbbb", linewidth=0.8)
+        means = {n: 100 * sum(found.values()) / len(found) for n, found in one["needle"].items()}
+        right.plot(list(means), list(means.values()), "o-", color=color)
+    names = (
+        ("tokens of context", "perplexity, same tokens"),
+        ("position", "perplexity"),
+        ("tokens of context", "facts retrieved, %"),
+    )
+    for axes, (x, y) in zip((left, middle, right), names, strict=True):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    left.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def draw_sweep(records: Sequence[Record]) -> Figure:

@@ -144,6 +144,7 @@ class Seq2SeqConfig(Config):
     positions: Literal["sinusoidal", "rotary", "alibi", "nape", "none"] = "sinusoidal"
     """Rotary, ALiBi and NAPE act in self-attention; cross attention has no positions of its own. In the encoder ALiBi's bias
     is -slope |i - j|, symmetric around the query."""
+    rotary_base: Annotated[float, Bounds(gt=1.0)] = 10000.0
     nape_slopes: Literal["linear", "exponential"] = "linear"
     nape_share: Annotated[float, Bounds(ge=0.0, le=1.0)] = 0.5
     """Fraction of NAPE's heads that have ALiBi."""

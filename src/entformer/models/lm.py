@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
-from entformer.models.attention_settings import AttentionModel, build_attention
+from entformer.models.attention_settings import AttentionModel, attention_penalty, build_attention
+from entformer.models.fused_loss import LossSums, output_loss
 from entformer.models.lm_config import LMConfig
 from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.layers import EPS, CausalLayer
+from entformer.nn.masks import sequence_starts
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
 
@@ -77,24 +79,24 @@ class CausalLM(AttentionModel):
     # ---- all at once -----------------------------------------------------------------------------------------------------
 
     def hidden(
-        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None, state: LMState | None = None
+        self, ids: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor | None = None, state: LMState | None = None
     ) -> Tensor:
         """Computes states (B, L, d) of ids (B, L), from which the token after each is scored.
 
         Args:
             mask: (B, L), True = a token, False = padding on either side.
-            segments: (B, L) numbers; tokens attend to tokens of their own number only: several sequences packed into a row.
+            cu_seqlens: (n + 1,) int32: ids are one row with n sequences, of which each attends to itself only; sequence s is
+                [cu_seqlens[s], cu_seqlens[s + 1]).
             state: the earlier tokens; ids are appended to it.
         """
-        if segments is not None and (state is not None or mask is not None):
-            raise ArgumentError("segments cannot be combined with a mask or a state.")
-        for name, given in (("mask", mask), ("segments", segments)):
-            if given is not None and given.shape != ids.shape:
-                raise ArgumentError(f"{name} has shape {tuple(given.shape)}; it must be that of ids, {tuple(ids.shape)}.")
+        if cu_seqlens is not None and (state is not None or mask is not None or ids.shape[0] != 1):
+            raise ArgumentError("cu_seqlens needs ids of one row, without a mask or a state.")
+        if mask is not None and mask.shape != ids.shape:
+            raise ArgumentError(f"mask has shape {tuple(mask.shape)}; it must be that of ids, {tuple(ids.shape)}.")
         if mask is not None and mask.dtype != torch.bool:
             raise ArgumentError(f"mask must be boolean, True = a token, not {mask.dtype}.")
         if state is None:
-            return self._hidden(ids, mask, segments, None, 0)
+            return self._hidden(ids, mask, cu_seqlens, None, 0)
         if len(state.caches) != len(self.layers) or state.batch not in (None, ids.shape[0]):
             raise ArgumentError(
                 f"the state has {len(state.caches)} layers and {state.batch} rows; this model has {len(self.layers)} layers, "
@@ -109,17 +111,16 @@ class CausalLM(AttentionModel):
             state.mask = mask
             return self._hidden(ids, mask, None, state, start)
 
-    def _hidden(self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, state: LMState | None, start: int) -> Tensor:
+    def _hidden(self, ids: Tensor, mask: Tensor | None, packed: Tensor | None, state: LMState | None, start: int) -> Tensor:
         """`hidden` without checks; `mask` (B, start + L) is of all tokens so far."""
         x = F.embedding(ids, self.embedding)
         if self.config.scaled_embedding:
             x = x * self._embedding_scale
         if self.positions is not None:
-            x = (x + self._position_table(ids, x, start, mask, segments)).to(x.dtype)
-        packed = None if segments is None else _segment_mask(segments)
+            x = (x + self._position_table(ids, x, start, mask, packed)).to(x.dtype)
         caches = [None] * len(self.layers) if state is None else state.caches
         for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, mask, cache=cache, mask=packed)
+            x = layer(x, mask, cache=cache, cu_seqlens=packed)
         out: Tensor = self.norm(x)
         return out
 
@@ -127,19 +128,34 @@ class CausalLM(AttentionModel):
         """Returns the scores of all tokens, (..., V)."""
         return F.linear(hidden, self.embedding if self.output_weight is None else self.output_weight)
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor | None = None) -> Tensor:
         """Computes the scores (B, L, V) of the token after each of ids (B, L)."""
-        return self.logits(self.hidden(ids, mask, segments=segments))
+        return self.logits(self.hidden(ids, mask, cu_seqlens=cu_seqlens))
+
+    def loss(self, ids: Tensor, labels: Tensor, *, cu_seqlens: Tensor | None = None) -> LossSums:
+        """Computes the loss of labels (B, L), the tokens after ids (B, L), summed over them.
+
+        Args:
+            cu_seqlens: where sequences begin in the tokens of all rows one after the other; None: each row is a sequence.
+        """
+        if cu_seqlens is not None:
+            ids = ids.reshape(1, -1)
+        hidden = self.hidden(ids, cu_seqlens=cu_seqlens)
+        weight = self.embedding if self.output_weight is None else self.output_weight
+        sums = output_loss(hidden.flatten(0, 1), weight, labels.flatten())
+        penalty = attention_penalty(layer for _, _, layer in self.attention_layers()) if self.training else None
+        count = labels.numel()
+        return LossSums(sums.loss if penalty is None else sums.loss + count * penalty, sums.nll, sums.correct, count)
 
     def run_attention(self, batch: Any) -> None:
         """Runs every attention layer on the inputs of a batch."""
         self.hidden(batch.inputs)
 
-    def _position_table(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        """Returns sinusoidal positions (L, d) or (B, L, d), counted from the first token of the row or of its segment."""
+    def _position_table(self, ids: Tensor, x: Tensor, start: int, mask: Tensor | None, packed: Tensor | None) -> Tensor:
+        """Returns sinusoidal positions (L, d) or (B, L, d), counted from the first token of the row or of its sequence."""
         table: Tensor = self.positions(start + ids.shape[1], like=x)  # type: ignore[misc]  # called only where there is one
-        if segments is not None:
-            return table[_segment_mask(segments)[:, 0].sum(-1) - 1]
+        if packed is not None:
+            return table[torch.arange(ids.shape[1], device=ids.device) - sequence_starts(packed, ids.shape[1])]
         if mask is not None:
             return table[(mask.cumsum(1)[:, start:] - 1).clamp(min=0)]
         return table[start:]
@@ -208,8 +224,3 @@ class CausalLM(AttentionModel):
     def attention_layers(self) -> Iterator[tuple[str, int, MultiheadAttention]]:
         """Yields ("decoder", layer, module) of every attention."""
         yield from (("decoder", number, layer.attention) for number, layer in enumerate(cast(list[CausalLayer], self.layers)))
-
-
-def _segment_mask(segments: Tensor) -> Tensor:
-    """(B, 1, L, L): whether a query may attend to a key, not later and of the same segment."""
-    return (segments[:, :, None] == segments[:, None, :]).tril()[:, None]

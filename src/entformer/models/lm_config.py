@@ -43,6 +43,11 @@ class LMConfig(Config):
     init_std: Annotated[float, Bounds(gt=0.0)] | None = None
     """Initial standard deviation of the matrices; None: 1 / sqrt(inputs). The published model: 0.02."""
 
+    @property
+    def kinds(self) -> dict[str, AttentionConfig]:
+        """The configuration of each attention type: there is one."""
+        return {"decoder": self.attention}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_head_size(self.width, self.heads, self.positions)

@@ -87,7 +87,7 @@ class Seq2Seq(AttentionModel):
             config.heads,
             shared_alpha=self._shared_alpha(kind, layer),
             dropout=config.attention_dropout,
-            positions=Positions(inside, slopes=config.nape_slopes, share=config.nape_share),
+            positions=Positions(inside, config.rotary_base, config.nape_slopes, config.nape_share),
         )
 
     def _shared_alpha(self, kind: str, layer: int) -> LearnedAlpha | None:

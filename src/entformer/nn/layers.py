@@ -165,14 +165,15 @@ class CausalLayer(nn.Module):
         key_mask: Tensor | None = None,
         *,
         cache: KeyValueCache | WindowedCache | None = None,
-        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """x (B, L, d), key_mask (B, past + L). `cache` holds the keys and values of earlier tokens.
 
-        mask: (B, 1, L, L), which keys each query may attend to; replaces the causal rule.
+        cu_seqlens: (n + 1,), where the sequences packed into x (1, L, d) begin, and the end.
         """
         y = self.before_attention(x)
-        y, _ = self.attention(y, y, y, key_mask=key_mask, need_weights=False, mask=mask, is_causal=mask is None, cache=cache)
+        options = {"key_mask": key_mask, "cache": cache, "cu_seqlens": cu_seqlens}
+        y, _ = self.attention(y, y, y, need_weights=False, is_causal=True, **options)
         x = x + self.after_attention(y.to(x.dtype))  # under autocast norms and sums stay in the precision of x
         y = self.feed_forward(self.before_feed_forward(x))
         out: Tensor = x + self.after_feed_forward(y.to(x.dtype))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Support
 
-__all__ = ["Masks", "ScoreTerms", "convert_masks", "dense_weights"]
+__all__ = ["Masks", "ScoreTerms", "convert_masks", "dense_weights", "packed_mask", "sequence_starts"]
 
 
 class Masks(NamedTuple):
@@ -44,6 +44,7 @@ class ScoreTerms(NamedTuple):
     slopes: Tensor | None = None  # (H,) of ALiBi
     causal: bool = False
     offset: int = 0
+    cu_seqlens: Tensor | None = None  # (n + 1,) int32: where each of n packed sequences begins, and the end
 
     def rows(self, start: int, end: int) -> "ScoreTerms":
         """Returns the terms of queries start to end."""
@@ -127,6 +128,19 @@ def _allowed_or_added(mask: Tensor, name: str, extra: int) -> tuple[Tensor | Non
 def _pad(mask: Tensor, extra: int) -> Tensor:
     """Adds the extra keys in front: allowed, with nothing added."""
     return F.pad(mask, (extra, 0), value=float(mask.dtype == torch.bool)) if extra else mask
+
+
+def sequence_starts(cu_seqlens: Tensor, length: int) -> Tensor:
+    """Returns for each of `length` packed tokens where its sequence begins, (length,)."""
+    position = torch.arange(length, device=cu_seqlens.device)
+    starts: Tensor = cu_seqlens[torch.searchsorted(cu_seqlens, position, right=True) - 1]
+    return starts
+
+
+def packed_mask(cu_seqlens: Tensor, length: int) -> Tensor:
+    """Returns which keys each query of packed sequences may attend to: earlier ones of its own sequence, (1, 1, L, L)."""
+    starts = sequence_starts(cu_seqlens, length)
+    return (starts[:, None] == starts[None, :]).tril()[None, None]
 
 
 def dense_weights(support: Support, shape: tuple[int, int, int, int], extra: int, average: bool) -> Tensor:

@@ -28,7 +28,7 @@ from entformer.nn.dense import attention_weights, dense_attention, sdpa_attentio
 from entformer.nn.execution_mode import is_plain, traced_as_leaf
 from entformer.nn.hooks import AttentionHook, AttentionTrace
 from entformer.nn.interop import TorchAttention, from_nested, to_nested
-from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights
+from entformer.nn.masks import Masks, ScoreTerms, convert_masks, dense_weights, packed_mask, sequence_starts
 from entformer.nn.normalizers import get_normalizer, make_normalizer_fn, resolve_alpha
 from entformer.nn.positions import Positions, Rotary, get_slopes
 from entformer.nn.rela import make_output_norm, resolve_output_norm
@@ -173,6 +173,7 @@ class MultiheadAttention(TorchAttention):
         cache: KeyValueCache | WindowedCache | None = None,
         mask: Tensor | None = None,
         key_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes attention. Without `need_weights` nothing of size Lq x Lk is stored, so set it False unless you need them.
 
@@ -192,6 +193,8 @@ class MultiheadAttention(TorchAttention):
                 no weight; it supports causal self-attention, without weights, hooks or `attn_mask`.
             mask, key_mask: (B or 1, H or 1, Lq or 1, Lk) and (B, Lk), boolean, **True = may attend**, as in
                 `entformer.attention`.
+            cu_seqlens: (n + 1,) int32: the one row of causal self-attention holds n packed sequences, of which each attends
+                to itself only (see `entformer.attention`). Not with a cache or another mask.
 
         Returns:
             The output in the layout of `query`, and the weights or None. A query that may attend to nothing gets zeros before
@@ -206,6 +209,9 @@ class MultiheadAttention(TorchAttention):
             )
             return to_nested(result, query), weights
         self._check_inputs(query, key, value, is_causal, self._placed)
+        if cu_seqlens is not None and (self.normalizer_fn is not None or self.backend == "sdpa" or need_weights):
+            mask, is_causal = packed_mask(cu_seqlens, query.shape[1]), False  # these take masks only
+            cu_seqlens = None
         x = self._batch_first(query)  # (B, Lq, E)
         q, k, v = self._project(x, query, key, value)  # (B, H, L, head size)
         past = 0 if cache is None else cache.length
@@ -231,10 +237,12 @@ class MultiheadAttention(TorchAttention):
             keys=keys - extra,
             extra=extra,
         )
-        terms = ScoreTerms(masks, self._slopes(q), is_causal, past + extra)
+        terms = ScoreTerms(masks, self._slopes(q), is_causal, past + extra, cu_seqlens)
         if self.scaling is not None:
             offset = terms.offset if is_causal else None
             length = row_length(queries, keys, causal_offset=offset, key_mask=masks.keys, mask=masks.visible(), device=q.device)
+            if cu_seqlens is not None:
+                length = length - sequence_starts(cu_seqlens, queries)
             q = scale_queries(q, self.scaling(x, length), terms.slopes if self.positions == "nape" else None)
         weights = None
         with nullcontext() if cache is None else unchanged_on_error(cache):
@@ -282,6 +290,8 @@ class MultiheadAttention(TorchAttention):
                 is_causal=terms.causal,
                 causal_offset=terms.offset,
                 alibi_slopes=terms.slopes,
+                cu_seqlens_q=terms.cu_seqlens,
+                cu_seqlens_k=terms.cu_seqlens,
                 return_stats=trace and self.hook is not None,
                 return_support=trace,
                 impl=self.impl,

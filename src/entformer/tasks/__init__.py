@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from entformer.errors import ArgumentError
+from entformer.tasks.language_modeling import open_language_modeling
 from entformer.tasks.translation import open_translation
 from entformer.training.recipe import RunRecipe
 from entformer.training.recipe_file import load_recipe, refuse_ineffective
@@ -13,7 +14,10 @@ from entformer.training.summary import RunSummary
 
 __all__ = ["train"]
 
-OPENERS: dict[str, Callable[..., Any]] = {"translation": open_translation}
+OPENERS: dict[str, Callable[..., Any]] = {
+    "translation": open_translation,
+    "language_modeling": open_language_modeling,
+}
 """The `task` of a recipe -> a function that opens its data and returns a `Task`."""
 
 

@@ -168,6 +168,10 @@ class SubwordTokenizer:
         starts = [int(i) < NUM_SPECIAL_TOKENS or self._pieces[int(i)].startswith(SPACE) for i in ids]
         return [start or position == 0 or int(ids[position - 1]) < NUM_SPECIAL_TOKENS for position, start in enumerate(starts)]
 
+    def byte_id(self, byte: int) -> int:
+        """Returns the id of a byte."""
+        return int(self._byte_ids[byte])
+
     def _check(self, ids: Sequence[int]) -> None:
         for i in ids:
             if not 0 <= int(i) < self.size:

@@ -32,8 +32,8 @@ class Ineffective:
 
 
 def without_effect(recipe: Any) -> list[Ineffective]:
-    """Returns all values that change nothing, given or not."""
-    return [*_data(recipe.data), *_model(recipe), *_training(recipe)]
+    """Returns all values of a translation recipe that change nothing, given or not."""
+    return [*_data(recipe.data), *_model(recipe), *without_effect_on_training(recipe), *_decoding(recipe)]
 
 
 def ineffective(recipe: Any) -> list[Ineffective]:
@@ -80,9 +80,18 @@ def _model(recipe: Any) -> Iterator[Ineffective]:
             reason = f"{shown} learns no alpha; leave it out, or set alpha: learned"
             for key in ("alpha_tied", "alpha_init", "alpha_parametrization"):
                 yield Ineffective(("model", where, key), _normalizers("attention", *kinds), reason)
+    yield from position_settings(recipe.model)
     if recipe.model.output != "entmax":
         reason = f"the output is {recipe.model.output}; leave it out, or set output: entmax"
         yield from _each("model", ("output_alpha",), reason, "output")
+
+
+def position_settings(model: Any) -> Iterator[Ineffective]:
+    """Yields the settings of position encodings that the model does not have."""
+    for kind, names in (("rotary", ("rotary_base",)), ("nape", ("nape_slopes", "nape_share"))):
+        if model.positions != kind:
+            reason = f"positions are {model.positions}; leave it out, or set positions: {kind}"
+            yield from _each("model", names, reason, "positions")
 
 
 def _normalizers(*sections: str) -> tuple[Place, ...]:
@@ -90,7 +99,8 @@ def _normalizers(*sections: str) -> tuple[Place, ...]:
     return tuple(("model", where, key) for where in sections for key in ("normalizer", "alpha"))
 
 
-def _training(recipe: Any) -> Iterator[Ineffective]:
+def without_effect_on_training(recipe: Any) -> Iterator[Ineffective]:
+    """Yields the values of the training section that change nothing."""
     training = recipe.training
     learned = any(config.learned for config in recipe.model.kinds.values())
     if not learned:
@@ -105,6 +115,9 @@ def _training(recipe: Any) -> Iterator[Ineffective]:
         yield from _each("training", ("reference_run",), reason, "max_loss_increase")
     if training.average == "none":
         yield from _each("training", ("average_count",), "average is none; leave it out, or set average: last", "average")
+
+
+def _decoding(recipe: Any) -> Iterator[Ineffective]:
     if recipe.decoding.length_penalty == "none":
         reason = "length_penalty is none; leave it out, or set length_penalty: average"
         yield from _each("decoding", ("length_penalty_alpha",), reason, "length_penalty")

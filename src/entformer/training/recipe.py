@@ -197,7 +197,8 @@ class DecodingConfig(Section):
         return None if self.length_penalty == "none" else self.length_penalty_alpha
 
 
-def _learns_alpha(attention: dict[str, Any]) -> bool:
+def learns_alpha(attention: dict[str, Any]) -> bool:
+    """Returns whether an attention section has a learned alpha."""
     try:
         return AttentionConfig.from_dict(attention).learned
     except ValueError:  # reported when the whole recipe is checked
@@ -237,7 +238,7 @@ def expand_model(given: Any) -> Any:
             full[kind] = {**everywhere, **(own or {})}
         if isinstance(full[kind], dict):
             full[kind] = AttentionConfig.upgrade(full[kind])
-            if _learns_alpha(full[kind]):
+            if learns_alpha(full[kind]):
                 full[kind] = {"alpha_parametrization": PARAMETRIZATION, **full[kind]}
     if everywhere and all(isinstance(given.get(kind), dict) and "normalizer" in given[kind] for kind in KINDS):
         raise ValueError("attention has no effect: encoder, decoder and cross each name their own normalizer; remove it")

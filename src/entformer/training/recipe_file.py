@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,16 +19,17 @@ from entformer.data.prep_folder import stored
 from entformer.data.texts import find_texts, is_pair, refuse_swapped
 from entformer.errors import ArgumentError, EntformerError
 from entformer.training.effects import KINDS, Place, ineffective
+from entformer.training.lm_recipe import LMRecipe
 from entformer.training.recipe import Recipe, RunRecipe, as_written
 
 AnyRecipe = TypeVar("AnyRecipe", bound=RunRecipe)
 _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
-_PATHS = ("prepared", "subwords", "from", "train", "valid", "test")  # under data
+_PATHS = ("prepared", "subwords", "from", "text", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
 
 
-RECIPES: dict[str, type[RunRecipe]] = {"translation": Recipe}
+RECIPES: dict[str, type[RunRecipe]] = {"translation": Recipe, "language_modeling": LMRecipe}
 """The key `task` of a recipe -> its class; translation if there is none."""
 
 
@@ -123,7 +124,11 @@ def recipe_class(values: Any) -> type[RunRecipe]:
     return RECIPES.get(task, Recipe) if isinstance(task, str) else Recipe
 
 
-def saved_recipe(path: Path, kind: type[AnyRecipe] | None = None) -> AnyRecipe | RunRecipe | None:
+@overload
+def saved_recipe(path: Path) -> RunRecipe | None: ...
+@overload
+def saved_recipe(path: Path, kind: type[AnyRecipe]) -> AnyRecipe | None: ...
+def saved_recipe(path: Path, kind: type[RunRecipe] | None = None) -> RunRecipe | None:
     """Returns the recipe of a run directory; None if it is missing, damaged, of another version or not of this `kind`."""
     try:
         values = as_written(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -263,7 +268,7 @@ def _resolve_paths(values: dict[str, Any], directory: Path) -> None:
     for key in _PATHS:
         given = data.get(key)
         if isinstance(given, str):
-            data[key] = _resolve_path(given, directory, pair=key not in ("prepared", "subwords", "from"))
+            data[key] = _resolve_path(given, directory, pair=key not in ("prepared", "subwords", "from", "text"))
         elif isinstance(given, list):
             data[key] = [_resolve_path(item, directory, pair=True) if isinstance(item, str) else item for item in given]
 

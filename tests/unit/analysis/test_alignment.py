@@ -1,7 +1,6 @@
 """Word alignment: gold files, argmax links from row i and i + 1, the error rate of a case counted by hand."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,12 +34,6 @@ def test_error_rate_by_hand() -> None:
     assert alignment_error_rate(counts) == pytest.approx(2 / 7)
     assert precision_recall(counts) == pytest.approx((3 / 4, 2 / 3))
     assert alignment_error_rate(Counts(0, 0, 0, 0)) == 1.0
-
-
-def test_strongest_key_of_sparse_rows() -> None:
-    row, col = np.array([0, 0, 2, 2, 2]), np.array([1, 3, 0, 2, 4])
-    assert strongest_keys(row, col, np.array([0.2, 0.8, 0.4, 0.4, 0.2]), 4).tolist() == [3, -1, 0, -1]
-    assert strongest_keys(row[:0], col[:0], np.zeros(0), 2).tolist() == [-1, -1]
 
 
 def write(path: Path, text: str) -> Path:
@@ -160,22 +153,20 @@ DATA = Path(os.environ.get("ENTFORMER_DATA", Path(__file__).resolve().parents[4]
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="no gold alignments here; ENTFORMER_DATA names the folder of data")
 @pytest.mark.parametrize(("pair", "percent"), [("roen", 20.75), ("enfr", 4.07), ("jaen", 37.36)])
+@pytest.mark.filterwarnings("error")  # no link may fall out of range
 def test_error_rates_of_a_published_aligner(pair: str, percent: float) -> None:
     """The output of awesome-align (Dou and Neubig 2021), whose published rates are 20.7, 4.1 and 37.4."""
     lines = (DATA / f"{pair}.src-tgt").read_text(encoding="utf-8").rstrip("\n").split("\n")
     sources, targets = zip(*(line.split("|||") for line in lines), strict=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # no link may fall out of range
-        gold = read_gold(DATA / f"{pair}.gold", sources, targets, first=1)
+    gold = read_gold(DATA / f"{pair}.gold", sources, targets, first=1)
     found = read_gold(DATA / f"{pair}.awesome-align.out", sources, targets)
     assert 100 * alignment_error_rate(link_counts(found.sure, gold)) == pytest.approx(percent, abs=0.005)
 
 
+@pytest.mark.filterwarnings("error")
 def test_an_ideographic_space_is_a_word_of_aligned_text(tmp_path: Path) -> None:
     path = write(tmp_path / "gold.wa", "0-0 1-1 2-2\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gold = read_gold(path, ["a \u3000 b"], ["x  y z "])
+    gold = read_gold(path, ["a \u3000 b"], ["x  y z "])
     assert gold.sure[0] == frozenset({(0, 0), (1, 1), (2, 2)})
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from entformer.analysis import budget
 from entformer.analysis.assemble import assemble
@@ -13,6 +14,7 @@ from entformer.analysis.sentence import SentenceView, packed_rows, view_sentence
 from entformer.analysis.table import Example
 from entformer.cli.report import report
 from entformer.decoding.records import SparseRows
+from entformer.kernels.attention.reference import to_csr
 from entformer.models.config import PRESETS
 from entformer.text.tokenizer import SubwordTokenizer
 
@@ -20,10 +22,8 @@ from .conftest import make_model
 
 
 def rows_of(weights: list[list[float]]) -> SparseRows:
-    dense = np.array(weights, dtype=np.float32)
-    row, col = np.nonzero(dense)
-    crow = np.concatenate([[0], np.bincount(row, minlength=len(dense)).cumsum()])
-    return SparseRows(crow.astype(np.int64), col.astype(np.int32), dense[row, col], dense.shape[1])
+    crow, col, weight = to_csr(torch.tensor(weights))
+    return SparseRows.from_lists({"crow": crow, "col": col, "weight": weight}, len(weights[0]))
 
 
 def test_a_cut_keeps_the_largest_weights_and_says_the_least() -> None:

@@ -152,7 +152,7 @@ def test_only_the_kinds_asked_for_are_watched(model: Seq2Seq, store: TokenStore)
 
     def watch(kind: str, layer: int, module: MultiheadAttention, trace: AttentionTrace) -> None:
         seen.append((kind, layer))
-        rows = layer_rows(kind, layer, trace, batch.target_lengths.numpy(), batch.source_lengths.numpy())
+        rows = layer_rows(kind, layer, trace, batch.source_lengths.numpy(), batch.target_lengths.numpy())
         assert rows.mass[rows.real[:, None].repeat(rows.heads, 1)] == pytest.approx(1.0, abs=1e-5)
 
     batch = next(batches(store))

@@ -1,13 +1,14 @@
 """What `report`, `explore` and the demo say about learned alphas: start, marks, pull of the loss, one sentence."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from entformer.analysis.alphas import HeadId, alpha_marks, alpha_sentence, recent_gradients
-from entformer.analysis.figures_alphas import alpha_heads
+from entformer.analysis.figures_statistics import alpha_heads
 from entformer.analysis.history import learned_alphas_of
 from entformer.checkpoint import RunFolder
 from entformer.models.config import Seq2SeqConfig
@@ -31,33 +32,18 @@ def test_heads_at_a_bound_and_in_the_tail_are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "parts"),
+    ("start", "end", "told"),
     [
-        (
-            (1.2, 1.5, 1.8),
-            (1.1, 1.4, 1.7),
-            [
-                "After 1,800 steps alphas correlate 1.00 with their random init",
-                "tell where heads started more than",
-                "loss alone",
-            ],
-        ),
-        ((1.2, 1.5, 1.8, 1.4), (1.4, 1.3, 1.5, 1.1), ["correlate 0.41", "part of them is still the start"]),
-        (
-            (1.2, 1.5, 1.8),
-            (1.6, 1.0, 1.5),
-            ["correlate -0.16", "little of the start is left", "1 of 3 heads are at the bound 1"],
-        ),
-        ((1.2, 1.5, 1.8), (1.0, 1.0, 1.0), ["show nothing of their random initialization", "3 of 3 heads are at the bound 1"]),
-        ((1.5, 1.5, 1.5), (1.4, 1.2, 2.0), ["All alphas started at 1.50; after 1,800 steps", "between 1.20 and 2", "bound 2"]),
+        ((1.2, 1.5, 1.8), (1.1, 1.4, 1.7), r"After 1,800 steps alphas correlate 1.00 with .*: they tell where heads started"),
+        ((1.2, 1.5, 1.8, 1.4), (1.4, 1.3, 1.5, 1.1), r"correlate 0.41 .*: part of them is still the start"),
+        ((1.2, 1.5, 1.8), (1.6, 1.0, 1.5), r"-0.16 .*: little of the start is left; 1 of 3 heads are at the bound 1"),
+        ((1.2, 1.5, 1.8), (1.0, 1.0, 1.0), r"show nothing of their random init.*; 3 of 3 heads are at the bound 1"),
+        ((1.5, 1.5, 1.5), (1.4, 1.2, 2.0), r"All alphas started at 1.50; after 1,800 .* between 1.20 and 2.*bound 2"),
     ],
 )
-def test_one_sentence_tells_learned_from_initial(start: tuple[float, ...], end: tuple[float, ...], parts: list[str]) -> None:
-    text = alpha_sentence(places(*start), places(*end), FORMS, step=1800)
-    assert text is not None
-    for part in parts:
-        assert part in text
-    assert text.endswith("the loss alone decided about sparsity.")
+def test_one_sentence_tells_learned_from_initial(start: tuple[float, ...], end: tuple[float, ...], told: str) -> None:
+    text = alpha_sentence(places(*start), places(*end), FORMS, step=1800) or ""
+    assert re.search(rf"{told}.*; the loss alone decided about sparsity\.$", text)
 
 
 def test_the_sentence_says_what_was_asked_for() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from entformer.analysis.assemble import assemble_lengths
 from entformer.analysis.lengths import find_sweeps, lengths_data
 from entformer.cli import longctx
 from entformer.cli.main import app
@@ -144,9 +143,3 @@ def test_mistakes_are_told(sweeps: Path, tmp_path: Path) -> None:
     (empty / "results.jsonl").write_text("")
     with pytest.raises(DataError, match="is empty"):
         lengths_data([empty])
-
-
-def test_no_text_of_the_data_becomes_markup() -> None:
-    page = assemble_lengths({"title": "<b>x</b>", "sweeps": [{"name": "</script><script>alert(1)</script>"}]})
-    assert "<b>x</b>" not in page
-    assert "</script><script>alert" not in page

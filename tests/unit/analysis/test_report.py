@@ -17,6 +17,7 @@ from entformer.analysis.alphas import initial_alphas, initial_correlation
 from entformer.analysis.figures import FIGURES, FORMATS, draw_figures
 from entformer.analysis.history import alpha_paths, metrics_of, settings_of, validation_scores
 from entformer.analysis.html_report import ReportFiles
+from entformer.analysis.measures import HEAD_MEASURES
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, MASKED, packed_scores, view_sentence
 from entformer.analysis.table import Example
 from entformer.checkpoint import RunFolder
@@ -28,6 +29,8 @@ from entformer.models.seq2seq import Seq2Seq
 from entformer.text.tokenizer import SubwordTokenizer
 
 from .conftest import make_model
+
+KEYS = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
 
 
 def example(store: TokenStore, number: int) -> Example:
@@ -121,20 +124,7 @@ def test_report_data_has_the_agreed_form(data: dict[str, Any]) -> None:
     assert len(learned["heads"]) == 12
     head = learned["heads"][0]
     assert len(head["density_histogram"]) == 20
-    assert head.keys() >= {
-        "alpha",
-        "support",
-        "entropy",
-        "effective_keys",
-        "null_rate",
-        "positional.-1",
-        "merging",
-        "merging_with_self",
-        "interrogation_contrast",
-        "alpha_initial",
-        "aer",
-        "roles",
-    }
+    assert head.keys() >= {"roles", *(measure.name for measure in HEAD_MEASURES)}
     assert rela["heads"][0]["alpha"] is None
     assert any(head["null_rate"] > 0 for head in rela["heads"])
     assert {layer["attn_type"] for layer in learned["layers"]} == {"encoder", "decoder", "cross"}
@@ -151,9 +141,7 @@ def test_sentences_of_a_report(data: dict[str, Any]) -> None:
     for sentence in first:
         assert sentence["source"][-1] == sentence["target"][-1] == "</s>"
         assert sentence["target"][0] == "<s>"
-        assert sentence["heads"].keys() == {
-            f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)
-        }
+        assert sentence["heads"].keys() == KEYS
         cross = sentence["heads"]["cross.0.0"]
         assert len(cross["crow"]) == len(sentence["target"])  # a row for every token the decoder reads
         assert len(cross["col"]) == len(cross["weight"]) == cross["crow"][-1]
@@ -203,8 +191,7 @@ def test_figures_count_layers_and_heads_from_0(data: dict[str, Any]) -> None:
         assert figure is not None
         return {text.get_text() for text in figure.findobj(Text)}
 
-    keys = {f"{kind}.{layer}.{head}" for kind in ("encoder", "decoder", "cross") for layer in (0, 1) for head in (0, 1)}
-    assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == keys
+    assert {text for text in texts("head-measures") if re.fullmatch(r"\w+\.\d\.\d", text)} == KEYS
     assert {text for text in texts("alpha-trajectories") if text.startswith("layer")} == {"layer 0", "layer 1"}
     best = max(learned["runs"][0]["heads"], key=lambda head: head["positional.-1"] or 0.0)
     assert any(f"{best['attn_type']} layer {best['layer']} head {best['head']}," in text for text in texts("positional-heads"))

@@ -30,6 +30,13 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
+def failing(code: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
 def save(folder: RunFolder, *steps: int) -> list[Checkpoint]:
     return [folder.save(step, writer(step), {"step": step}) for step in steps]
 
@@ -106,11 +113,7 @@ def test_pointers_name_complete_checkpoints_only(folder: RunFolder) -> None:
 
 def test_a_full_disk_is_an_error_and_older_checkpoints_stay(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     save(folder, 1)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("entformer.checkpoint.weights.save_file", full)
+    monkeypatch.setattr("entformer.checkpoint.weights.save_file", failing(errno.ENOSPC))
     with pytest.raises(RunFailed, match=r"the disk is full: .*step-00000002.* What was saved before is intact; free"):
         save(folder, 2)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000001"]
@@ -119,11 +122,7 @@ def test_a_full_disk_is_an_error_and_older_checkpoints_stay(folder: RunFolder, m
 def test_a_full_disk_while_writing_a_small_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "best.json"
     files.write_json(path, {"step": 1})
-
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(RunFailed, match="the disk is full"):
         files.write_json(path, {"step": 2})
     assert files.read_json(path) == {"step": 1}
@@ -151,10 +150,6 @@ def test_a_path_with_other_content_is_an_error(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run.mkdir()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "write_bytes", failing(errno.EROFS))
     with pytest.raises(ArgumentError, match=r"cannot be created or written \(Read-only file system\)"):
         RunFolder(run).create()

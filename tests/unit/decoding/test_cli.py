@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +183,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, subwords: SubwordTokenize
     return where / "prepared"
 
 
+@pytest.mark.filterwarnings("ignore")  # an untrained model's translations are doubtful in every way
 def test_score_of_a_run_translates_its_test_set(
     run_folder: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "translations.txt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an untrained model's translations are doubtful in every way
-        score(run=run_folder, data=prepared, output=out, as_json=True, beam=2)
+    score(run=run_folder, data=prepared, output=out, as_json=True, beam=2)
     content = json.loads(capsys.readouterr().out)
     assert content["lines"] == 6
     assert "step 7" in content["translations"]
@@ -250,6 +248,7 @@ def test_a_wrong_test_set_is_named(name: str, message: str, tmp_path: Path) -> N
         score(hypotheses=lines, test_set=name, beam=2)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_run_is_scored_on_files_named_as_prep_takes_them(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,9 +258,7 @@ def test_a_run_is_scored_on_files_named_as_prep_takes_them(
     found = []
     for name in ("news", "news.en.gz,news.de.gz", "pairs.tsv"):
         test = ",".join(str(tmp_path / part) for part in name.split(","))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            score(run=run_folder, test=test, moses=True, as_json=True, beam=2)
+        score(run=run_folder, test=test, moses=True, as_json=True, beam=2)
         found.append(json.loads(capsys.readouterr().out))
     assert [content["lines"] for content in found] == [2, 2, 2]
     assert found[0]["scores"] == found[1]["scores"] == found[2]["scores"]

@@ -7,14 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys
 from pathlib import Path
 from entformer.cli.translate import translate
-translate(Path(sys.argv[1]), beam=2, n_best=2, max_ratio=0.0, max_extra=4, threads=1)
+translate(Path(sys.argv[1]), OPTIONS, max_ratio=0.0, max_extra=4, threads=1)
 """
+
+
+def start(options: str, run_folder: Path, **streams: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PROGRAM.replace("OPTIONS", options), str(run_folder)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "dumb"}, **streams)
 
 
 def read_until(terminal: int, text: bytes, seconds: float = 60.0) -> bytes:
@@ -29,10 +35,7 @@ def read_until(terminal: int, text: bytes, seconds: float = 60.0) -> bytes:
 
 def test_a_person_types_and_gets_answers(run_folder: Path) -> None:
     terminal, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "dumb"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(run_folder)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    )
+    process = start("beam=2, n_best=2", run_folder, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         assert b"en -> de" in read_until(terminal, b"en> ")
@@ -48,14 +51,8 @@ def test_a_person_types_and_gets_answers(run_folder: Path) -> None:
 
 
 def test_a_program_that_waits_gets_its_answer_at_once(run_folder: Path) -> None:
-    program = PROGRAM.replace("beam=2, n_best=2", "interactive=True, beam=2")
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(run_folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = start("interactive=True, beam=2", run_folder, **pipes)
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
@@ -70,10 +67,8 @@ def test_a_program_that_waits_gets_its_answer_at_once(run_folder: Path) -> None:
 def test_a_reader_that_has_seen_enough_is_no_error(run_folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.txt"
     source.write_text("two dogs\n" * 3000, encoding="utf-8")
-    program = PROGRAM.replace("beam=2, n_best=2", f"beam=1, window=50, input_file=Path({str(source)!r})")
-    command = [sys.executable, "-c", program, str(run_folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    options = f"beam=1, window=50, input_file=Path({str(source)!r})"
+    process = start(options, run_folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     with process:

@@ -9,7 +9,7 @@ import yaml
 from entformer.errors import ArgumentError
 from entformer.training import train
 from entformer.training.recipe import Recipe
-from entformer.training.recipe_file import builtin_recipes, load_recipe, saved_recipe, to_yaml
+from entformer.training.recipe_file import RecipeError, builtin_recipes, load_recipe, saved_recipe, to_yaml
 
 CORPUS = {"corpus": "multi30k"}
 PREPARED = {"prepared": "data"}
@@ -138,3 +138,15 @@ def test_runs_of_earlier_versions_load(tmp_path: Path) -> None:
     assert saved.resolved()["decoding"] == {"beam": 4, "length_penalty": "gnmt", "length_penalty_alpha": 0.6}
     with pytest.raises(ArgumentError, match=r"--set data\.vocab_size=500: data\.vocab_size has no effect"):
         load_recipe(path, ["data.vocab_size=500"])
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "nape", "none"])
+def test_settings_of_positions_reach_the_model_and_are_refused_elsewhere(positions: str) -> None:
+    own = {"rotary": ["model.rotary_base=500"], "nape": ["model.nape_share=0.25"]}
+    loaded = load_recipe("demo", [f"model.positions={positions}", *own.get(positions, [])])
+    assert loaded.model.positions == positions
+    assert (loaded.model.rotary_base == 500.0) == (positions == "rotary")
+    for other, settings in own.items():
+        if other != positions:
+            with pytest.raises(RecipeError, match=f"positions are {positions}; leave it out, or set positions: {other}"):
+                load_recipe("demo", [f"model.positions={positions}", *settings])

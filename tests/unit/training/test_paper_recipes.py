@@ -83,7 +83,7 @@ def without_new_keys(resolved: dict[str, Any]) -> dict[str, Any]:
         }
         resolved["model"][kind] = kept | {"rela_norm": norm, "rela_per_head": False}
     for key in ("nape_slopes", "nape_share"):
-        del resolved["model"][key]
+        resolved["model"].pop(key, None)
     return resolved
 
 

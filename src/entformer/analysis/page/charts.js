@@ -50,7 +50,9 @@ const Charts = (() => {
         ),
       plot,
     );
-    return { svg: image, plot, x, y, margin, width, height };
+    const vertical = (at, properties) =>
+      svg("line", { x1: at, x2: at, y1: margin.top, y2: height - margin.bottom, ...properties });
+    return { svg: image, plot, x, y, vertical, margin, width, height };
   }
 
   const percent = (value) => `${Math.round(value * 100)}%`;
@@ -87,7 +89,7 @@ const Charts = (() => {
     const [at, left] = [chart.x(mark), mark > (x[0] + x[1]) / 2];
     const position = { x: at + (left ? -5 : 5), y: chart.margin.top + 6, "text-anchor": left ? "end" : "start" };
     chart.plot.append(
-      svg("line.mean", { x1: at, x2: at, y1: chart.margin.top - 2, y2: chart.y(0) }),
+      chart.vertical(at, { class: "mean" }),
       svg("text.mean-text", position, `mean ${markForm(mark)}`),
     );
     return chart.svg;

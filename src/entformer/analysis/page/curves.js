@@ -45,15 +45,7 @@ const Curves = (() => {
     });
     const across = (length) => chart.x(Math.log2(length));
     const up = (value) => chart.y(place(value));
-    chart.plot.append(
-      svg("line", {
-        class: "trained",
-        x1: across(trained),
-        x2: across(trained),
-        y1: chart.margin.top,
-        y2: chart.height - chart.margin.bottom,
-      }),
-    );
+    chart.plot.append(chart.vertical(across(trained), { class: "trained" }));
     for (const { color, points } of series) {
       const upper = points.map(({ length, high }) => [across(length), up(high)]);
       const lower = points.map(({ length, low }) => [across(length), up(low)]).reverse();
@@ -66,12 +58,7 @@ const Curves = (() => {
         ...way.map(([x, y]) => dot(x, y, options.large ? 3.2 : 2.6, color, hollow)),
       );
     }
-    const reading = svg("line", {
-      class: "reading",
-      y1: chart.margin.top,
-      y2: chart.height - chart.margin.bottom,
-      visibility: "hidden",
-    });
+    const reading = chart.vertical(0, { class: "reading", visibility: "hidden" });
     const cover = svg("rect", { class: "cover", x: 0, y: 0, width: chart.width, height: chart.height });
     chart.svg.append(reading, cover);
     chart.svg.setAttribute("tabindex", 0);

@@ -28,9 +28,7 @@ const Data = (() => {
   const findHead = (run, key) => run.heads.find((head) => keyOf(head) === key);
 
   // The alpha of a head: learned, or fixed by its normalizer; null for normalizers without any (ReLA).
-  function alphaOf(run, head) {
-    return head.alpha ?? FIXED_ALPHA[(run.normalizers || {})[head.attn_type]] ?? null;
-  }
+  const alphaOf = (run, head) => head.alpha ?? FIXED_ALPHA[run.normalizers?.[head.attn_type]] ?? null;
 
   function tokensOf(sentence, attnType) {
     const queries = attnType === "encoder" ? sentence.source : sentence.target;
@@ -52,10 +50,7 @@ const Data = (() => {
 
   const visible = (rows, row) => (rows.causal ? Math.min(row + 1, rows.columns) : rows.columns);
 
-  function hasScores(sentence, key) {
-    const stored = (sentence.heads || {})[key];
-    return Boolean(stored && stored.scores);
-  }
+  const hasScores = (sentence, key) => Boolean(sentence.heads?.[key]?.scores);
 
   const decoded = new WeakMap();
 

@@ -86,12 +86,8 @@ const Heads = (() => {
 
     function button(head) {
       const key = Data.keyOf(head);
-      const node = el(
-        "button",
-        { type: "button", class: "head", "data-key": key, tabindex: -1, onclick: () => onOpen(key) },
-        el("canvas", { class: "thumbnail", "aria-hidden": "true" }),
-        el("span.facts"),
-      );
+      const parts = [el("canvas", { class: "thumbnail", "aria-hidden": "true" }), el("span.facts")];
+      const node = Dom.button(parts, () => onOpen(key), { class: "head", "data-key": key, tabindex: -1 });
       buttons.set(key, node);
       label(node, head);
       return node;

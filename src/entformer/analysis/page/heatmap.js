@@ -128,10 +128,7 @@ const Heatmap = (() => {
       const lastColumn = Math.min(rows.columns, Math.ceil((view.width - x0) / cell));
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.clearRect(0, 0, view.width, view.height);
-      context.save();
-      context.beginPath();
-      context.rect(left, top, view.width, view.height);
-      context.clip();
+      clipTo(left, top, view.width, view.height);
       const pattern = cell >= 5 && !rows.cut ? hatch(context) : null;
       for (const style of [Colors.token("--zero"), pattern]) {
         if (!style) continue;
@@ -161,6 +158,14 @@ const Heatmap = (() => {
       if (cell >= LABELED) write(firstRow, lastRow, firstColumn, lastColumn, x0, y0, view);
     }
 
+    // Until `context.restore()`.
+    function clipTo(x, y, width, height) {
+      context.save();
+      context.beginPath();
+      context.rect(x, y, width, height);
+      context.clip();
+    }
+
     function grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0) {
       context.fillStyle = Colors.token("--surface");
       for (let row = firstRow; row <= lastRow; row++)
@@ -185,20 +190,14 @@ const Heatmap = (() => {
       for (let at = content.rows.crow[picked.row]; at < content.rows.crow[picked.row + 1]; at++)
         strong.add(content.rows.col[at]);
       context.textBaseline = "middle";
-      context.save();
-      context.beginPath();
-      context.rect(0, top, left, view.height);
-      context.clip();
+      clipTo(0, top, left, view.height);
       context.textAlign = "right";
       for (let row = firstRow; row < lastRow; row++) {
         pen(row === picked.row, row === picked.row);
         context.fillText(content.rowLabels[row], left - 8, y0 + (row + 0.5) * cell);
       }
       context.restore();
-      context.save();
-      context.beginPath();
-      context.rect(left - 4, 0, view.width, top);
-      context.clip();
+      clipTo(left - 4, 0, view.width, top);
       context.textAlign = "left";
       for (let column = firstColumn; column < lastColumn; column++) {
         context.save();
@@ -224,12 +223,15 @@ const Heatmap = (() => {
       return inside && event.clientX - box.left >= left && event.clientY - box.top >= top ? { row, column } : null;
     }
 
-    function textOf({ row, column }) {
+    function showTip({ row, column }, x, y) {
       const { rows, queries, keys } = content;
       const found = Data.support(rows, row).find((entry) => entry.column === column);
       const held = found ? Numbers.weight(found.weight) : Data.restText(rows);
       const value = column >= Data.visible(rows, row) ? "not visible" : held;
-      return `${Data.shown(queries[row]).text} → ${Data.shown(keys[column]).text}: ${value}`;
+      tip.textContent = `${Data.shown(queries[row]).text} → ${Data.shown(keys[column]).text}: ${value}`;
+      tip.hidden = false;
+      tip.style.left = `${Math.min(x, element.clientWidth - tip.offsetWidth - 4)}px`;
+      tip.style.top = `${y}px`;
     }
 
     function tell(event) {
@@ -237,9 +239,7 @@ const Heatmap = (() => {
       tip.hidden = !at;
       if (!at) return;
       const box = element.querySelector(".frame").getBoundingClientRect();
-      tip.textContent = textOf(at);
-      tip.style.left = `${Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4)}px`;
-      tip.style.top = `${event.clientY - box.top + 16}px`;
+      showTip(at, event.clientX - box.left + 14, event.clientY - box.top + 16);
       if (at.row !== picked.row || at.column !== picked.column) onPick(at.row, at.column);
     }
 
@@ -247,21 +247,19 @@ const Heatmap = (() => {
     canvas.addEventListener("pointerdown", tell);
     canvas.addEventListener("pointerleave", () => (tip.hidden = true));
     canvas.addEventListener("keydown", (event) => {
-      const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] || [];
+      const [down, over] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] || [];
       if (down === undefined) return;
       event.preventDefault();
       const row = Math.min(Math.max(picked.row + down, 0), content.rows.rows - 1);
-      const column = Math.min(Math.max(picked.column + right, 0), content.rows.columns - 1);
+      const column = Math.min(Math.max(picked.column + over, 0), content.rows.columns - 1);
       scroller.scrollTop = Math.min(Math.max(scroller.scrollTop, (row + 2) * cell - scroller.clientHeight + top), row * cell);
       scroller.scrollLeft = Math.min(
         Math.max(scroller.scrollLeft, (column + 2) * cell - scroller.clientWidth + left),
         column * cell,
       );
       onPick(row, column);
-      tip.textContent = textOf({ row, column });
-      tip.hidden = false;
-      tip.style.left = `${Math.max(left - scroller.scrollLeft + (column + 1) * cell, 0)}px`;
-      tip.style.top = `${top - scroller.scrollTop + (row + 1) * cell + 8}px`;
+      const [right, below] = [left - scroller.scrollLeft + (column + 1) * cell, top - scroller.scrollTop + (row + 1) * cell + 8];
+      showTip({ row, column }, Math.max(right, 0), below);
     });
     canvas.addEventListener("blur", () => (tip.hidden = true));
 

@@ -204,15 +204,13 @@ const Inspector = (() => {
       legend.querySelector(".largest").textContent = rows.weight.some((weight) => weight > 1) ? "1 or more" : "1"; // as in ReLA
       row = Math.min(row, rows.rows - 1);
       const pieces = Data.tokensOf(sentence, head.attn_type);
-      const predicted =
-        head.attn_type === "encoder" ? null : memo(sentence, "predicted", () => sentence.target.slice(1, rows.rows + 1));
-      const read = memo(sentence, `read ${head.attn_type}`, () => pieces.queries.slice(0, rows.rows));
+      const predicted = head.attn_type === "encoder" ? null : sentence.target.slice(1, rows.rows + 1);
       const whole = predicted && predicted.length === rows.rows ? predicted : null;
       const shownRows = {
         rows,
         title: Data.titleOf(key),
-        queries: readsPredicted && whole ? whole : read,
-        keys: memo(sentence, `keys ${head.attn_type}`, () => pieces.keys.slice(0, rows.columns)),
+        queries: readsPredicted && whole ? whole : pieces.queries.slice(0, rows.rows),
+        keys: pieces.keys.slice(0, rows.columns),
         predicted: readsPredicted ? null : whole,
         keyTitle: head.attn_type === "decoder" ? "Target, keys" : "Source, keys",
         queryTitle: head.attn_type === "encoder" ? "Source, queries" : "Target, queries",
@@ -237,16 +235,6 @@ const Inspector = (() => {
     }
 
     return { element, show, mark, focus, repaint: () => content && show(content) };
-  }
-
-  const kept = new WeakMap();
-
-  // Returns the same array every time, so that a component can compare its tokens by identity.
-  function memo(sentence, name, make) {
-    if (!kept.has(sentence)) kept.set(sentence, new Map());
-    const own = kept.get(sentence);
-    if (!own.has(name)) own.set(name, make());
-    return own.get(name);
   }
 
   return { create };

@@ -73,6 +73,8 @@
   const spreadText = (found) => (found.values.length > 1 ? ` ± ${Numbers.fixed(found.spread, 1)}` : "");
   const meanCell = (found) => [accuracy(found.mean), el("small", spreadText(found))];
 
+  const cell = (one, length, metric) => one.points.find((point) => point.length === length)?.[metric];
+
   function lines(sweep, pick) {
     return visible(sweep).map((one) => ({
       name: name(one),
@@ -87,7 +89,7 @@
   function values(sweep, length) {
     const metric = metricOf(sweep);
     const rows = visible(sweep)
-      .map((one) => ({ one, found: (one.points.find((point) => point.length === length) || {})[metric] }))
+      .map((one) => ({ one, found: cell(one, length, metric) }))
       .filter(({ found }) => found)
       .sort((a, b) => b.found.mean - a.found.mean);
     const times = Number((length / sweep.train_length).toFixed(2));
@@ -107,19 +109,11 @@
   function table(sweep) {
     const metric = metricOf(sweep);
     const shown = visible(sweep);
-    const cell = (one, length) => (one.points.find((point) => point.length === length) || {})[metric];
-    const best = new Map(
-      sweep.lengths.map((length) => [length, Math.max(...shown.map((one) => (cell(one, length) || { mean: -1 }).mean))]),
-    );
-    const order = [...shown].sort((a, b) => {
-      for (const length of [...sweep.lengths].reverse()) {
-        const [left, right] = [a, b].map((one) => (cell(one, length) || { mean: -1 }).mean);
-        if (left !== right) return right - left;
-      }
-      return 0;
-    });
+    const meanAt = (one, length) => cell(one, length, metric)?.mean ?? -1;
+    const best = new Map(sweep.lengths.map((length) => [length, Math.max(...shown.map((one) => meanAt(one, length)))]));
+    const order = sweep.lengths.reduce((all, length) => all.sort((a, b) => meanAt(b, length) - meanAt(a, length)), [...shown]);
     const mean = (one, length) => {
-      const found = cell(one, length);
+      const found = cell(one, length, metric);
       if (!found) return "–";
       const first = found.mean.toFixed(1) === best.get(length).toFixed(1);
       const classes = [length <= sweep.train_length && "inside", first && "best"].filter(Boolean).join(" ");

@@ -51,7 +51,7 @@ const AlphaPaths = (() => {
   // The trajectory of alpha of every head in a small plot; null if training recorded no alphas. Heads at a bound or in the tail
   // of the sigmoid are marked. onOpen(key): a plot was chosen.
   function small(run, onOpen) {
-    if (!run.alpha_steps || !run.alpha_paths) return null;
+    if (!run.alpha_paths) return null;
     const [width, height, edge] = [76, 40, 5];
     const [first, last] = [run.alpha_steps[0], run.alpha_steps[run.alpha_steps.length - 1]];
     const x = (step) => edge + ((width - 2 * edge) * (step - first)) / Math.max(last - first, 1);
@@ -76,7 +76,7 @@ const AlphaPaths = (() => {
         svg("circle", { cx: x(first), cy: y(path[0]), r: 2.5, class: "from" }),
         svg("circle", { cx: x(last), cy: y(path[path.length - 1]), r: 2.5, class: "to" }),
       );
-      return el("button", { type: "button", class: "bare", "aria-label": label, onclick: () => onOpen(key) }, image);
+      return Dom.button(image, () => onOpen(key), { class: "bare", "aria-label": label });
     };
     const note =
       "α of every head from its initial value (○) to now (●), with 1 at the bottom and 2 at the top. " +
@@ -194,7 +194,7 @@ const AlphaPaths = (() => {
         const edge = chart.width - chart.margin.right + 8;
         const bin = (range[1] - range[0]) / BINS;
         marker.replaceChildren(
-          svg("line", { class: "now", x1: x, x2: x, y1: chart.margin.top, y2: chart.height - chart.margin.bottom }),
+          chart.vertical(x, { class: "now" }),
           ...now.map((alpha, head) =>
             svg("circle", { cx: x, cy: chart.y(alpha), r: 3, fill: Colors.layer(heads[head].layer, layers), class: "now-dot" }),
           ),

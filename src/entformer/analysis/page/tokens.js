@@ -50,7 +50,8 @@ const Tokens = (() => {
     Dom.onChoice(queryLine, ".token", (index) => index !== row && onQuery(index));
 
     function show(next) {
-      const same = content && content.queries === next.queries && content.keys === next.keys;
+      const tokens = ({ queries, keys }) => JSON.stringify([queries, keys]);
+      const same = content && tokens(content) === tokens(next);
       content = next;
       if (same) return;
       queryLine.replaceChildren(

@@ -9,7 +9,18 @@ from typing import NamedTuple
 
 import torch
 
-MOST_REGISTERS = 255
+# Registers that NVIDIA's compiler may use, by kernel, whether it has powers (mode 0) and head sizes over 64: only where it
+# would spill some by itself to have more blocks per multiprocessor. 168 hold three blocks of 4 warps, 255 two.
+LIMITS = {
+    ("scout", True, False): 168,
+    ("solve", True, False): 255,
+    ("solve", True, True): 255,
+    ("output", True, False): 255,
+    ("output", True, True): 255,
+    ("output", False, True): 255,
+    ("back_q", True, False): 255,
+    ("back_q", True, True): 255,
+}
 
 
 class Config(NamedTuple):
@@ -26,13 +37,12 @@ def parts(mode: int, dtype: torch.dtype) -> int:
     return 2 if mode == 0 and dtype != torch.float32 else 1
 
 
-def options(config: Config, kernel: str, mode: int, backend: str) -> dict[str, int]:
-    """How the compiler is called for a kernel; `backend` is "cuda" or "hip".
-
-    NVIDIA's compiler aims at more blocks per multiprocessor than fit without spilling: it is told what it may use.
-    """
-    found = {"num_warps": config.warps, "num_stages": config.stages}
-    return found | ({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {})
+def options(size: int, dtype: torch.dtype, kernel: str, mode: int, backend: str) -> dict[str, int]:
+    """How the compiler is called for a kernel; `size` is the larger head size, `backend` "cuda" or "hip"."""
+    blocks = config(size, dtype)
+    limit = LIMITS.get((kernel, mode == 0, padded(size) > 64)) if backend == "cuda" else None
+    found = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    return found if limit is None else found | {"maxnreg": limit}
 
 
 def padded(size: int) -> int:

@@ -139,7 +139,8 @@ class Plan:
         if INTERPRETED:
             return {}
         backend = "hip" if torch.version.hip else "cuda"
-        return configs.options(self.config, kernel.__name__, self.mode, backend)
+        size = max(self.size, self.value_size)
+        return configs.options(size, self.call.query.dtype, kernel.__name__, self.mode, backend)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """An uninitialized tensor (B, H, *shape)."""
@@ -244,8 +245,9 @@ def attention_support(plan: Plan, row_max: Tensor, threshold: Tensor, begins: Te
 
 
 def rows_of(tensor: Tensor) -> Rows:
-    """A tensor (B, H, L, D) for the kernels, which read adjacent elements of D."""
-    tensor = tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    """A tensor (B, H, L, D) for the kernels, which read adjacent elements of D and count the rows of a block in 32 bits."""
+    adjacent = tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    tensor = tensor if adjacent and tensor.stride(-2) < 2**24 else tensor.contiguous()
     return Rows(tensor, *tensor.stride()[:3])
 
 

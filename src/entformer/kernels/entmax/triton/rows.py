@@ -15,6 +15,7 @@ from entformer.kernels.entmax.triton.maths import INF, LN2, LOG2E
 MOST_STEPS = tl.constexpr(64)
 IN_REGISTERS = 4096
 TILE = 4096  # elements per program
+MOST_ROWS = 8  # a program holds a dozen numbers per row: more of them would be spilled
 OPTIONS = {"num_warps": 4}
 
 
@@ -183,7 +184,7 @@ def gradients(grad, output, alpha, grad_scores, grad_alpha, rows, n, R: tl.const
 def _tiles(n: int) -> tuple[int, int]:
     """Rows and columns of a program."""
     columns = min(IN_REGISTERS, triton.next_power_of_2(max(n, 1)))
-    return max(1, min(64, TILE // columns)), columns
+    return max(1, min(MOST_ROWS, TILE // columns)), columns
 
 
 def entmax(scores: Tensor, alpha: Tensor) -> Tensor:
