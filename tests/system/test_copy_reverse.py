@@ -13,7 +13,7 @@ from entformer.models.config import AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import BOS, EOS, PAD
 
-SYMBOLS, LONGEST, ROWS, STEPS = 12, 8, 48, 350
+SYMBOLS, LONGEST, ROWS, STEPS = 12, 8, 48, 500
 COPY, REVERSE = 4, 5
 FIRST = 6
 

@@ -134,9 +134,10 @@ def test_the_gradient_does_not_depend_on_the_reserve(
     for saved in (reserve, reserve[..., :0]):
         inputs = (grad_like(out), q, k, v, alphas, None, None, bias, *state, saved, *how, seed, True)
         found.append(ops.attention_backward(*inputs))
-    for with_reserve, without in zip(*found, strict=True):
+    for index, (with_reserve, without) in enumerate(zip(*found, strict=True)):
         if without.numel():  # else it was not requested
-            torch.testing.assert_close(with_reserve, without, rtol=0.0, atol=2e-6 * without.abs().max().item())
+            tolerance = 5e-6 if index == 3 else 2e-6  # to alpha: a sum over all pairs, whose terms cancel
+            torch.testing.assert_close(with_reserve, without, rtol=0.0, atol=tolerance * without.abs().max().item())
 
 
 class Heads(nn.Module):
