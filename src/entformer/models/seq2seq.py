@@ -25,6 +25,7 @@ from entformer.models.special_tokens import PAD
 from entformer.models.state import DecoderState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import unchanged_on_error
+from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
@@ -59,7 +60,7 @@ class Seq2Seq(AttentionModel):
         self.target_embedding = None if config.tied_embeddings == "all" else nn.Parameter(torch.empty(size))
         self.output_weight = nn.Parameter(torch.empty(size)) if config.tied_embeddings == "none" else None
         self.positions = Sinusoidal(config.width) if config.positions == "sinusoidal" else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.kind_alphas = nn.ModuleDict()  # alphas that several layers use belong to the model
         options: dict[str, Any] = {
             "dropout": config.dropout,

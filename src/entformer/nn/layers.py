@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entformer.nn.cache import KeyValueCache, WindowedCache
+from entformer.nn.dropout import Dropout
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.window import alibi_windows
 
@@ -29,7 +30,7 @@ class Residual(nn.Module):
     def __init__(self, width: int, dropout: float, pre_norm: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
     def before(self, x: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(width, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden, width)
         self.reset_parameters()
 
