@@ -51,3 +51,5 @@ def test_transforms_and_the_compiler_take_torch_s() -> None:
     assert set(dropped.unique().tolist()) <= {0.0, 2.0}
     compiled = torch.compile(Dropout(0.5), fullgraph=True, backend="eager")
     assert set(compiled(x).unique().tolist()) <= {0.0, 2.0}
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(Dropout(0.5)))
+    assert set(traced(x).unique().tolist()) <= {0.0, 2.0}

@@ -8,6 +8,7 @@ torch draws a double for every element, which takes a tenth of the training step
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import has_torch_function_unary
 
 from entformer.kernels.checks import transform_active
 
@@ -19,8 +20,8 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         dropped = round(self.p * _STEPS)
-        plain = torch.compiler.is_compiling() or transform_active() or input.device.type != "cpu"
-        if not self.training or plain or self.inplace or not 0 < dropped < _STEPS:
+        traced = torch.compiler.is_compiling() or transform_active() or has_torch_function_unary(input)  # a proxy of torch.fx
+        if not self.training or traced or input.device.type != "cpu" or self.inplace or not 0 < dropped < _STEPS:
             return super().forward(input)
         bits = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         keep = bits.view(torch.int16)[: input.numel()].view(input.shape) >= dropped - _STEPS // 2
