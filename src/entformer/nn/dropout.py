@@ -8,9 +8,9 @@ torch draws a double for every element, which takes a tenth of the training step
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import has_torch_function_unary
 
 from entformer.kernels.checks import transform_active
+from entformer.nn.execution_mode import traced_as_leaf
 
 _STEPS = 2**16  # p is rounded to a multiple of 1 / _STEPS; the scale is that of the rounded p
 
@@ -18,10 +18,11 @@ _STEPS = 2**16  # p is rounded to a multiple of 1 / _STEPS; the scale is that of
 class Dropout(nn.Dropout):
     """torch.nn.Dropout; in eager mode on the CPU with its own way to draw from torch's generator."""
 
+    @traced_as_leaf
     def forward(self, input: Tensor) -> Tensor:
         dropped = round(self.p * _STEPS)
-        traced = torch.compiler.is_compiling() or transform_active() or has_torch_function_unary(input)  # a proxy of torch.fx
-        if not self.training or traced or input.device.type != "cpu" or self.inplace or not 0 < dropped < _STEPS:
+        plain = torch.compiler.is_compiling() or transform_active() or input.device.type != "cpu"
+        if not self.training or plain or self.inplace or not 0 < dropped < _STEPS:
             return super().forward(input)
         bits = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         keep = bits.view(torch.int16)[: input.numel()].view(input.shape) >= dropped - _STEPS // 2
