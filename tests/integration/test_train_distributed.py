@@ -86,37 +86,15 @@ def test_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
         assert "alpha" not in name or ((tensor >= 1.0) & (tensor <= 2.0)).all()
 
 
-TRAIN_IN_TURN = """
-import os, sys
-from entformer.cli.main import main
-recipes, runs, ports = (text.split(":") for text in sys.argv[1:])
-for recipe, run, os.environ["MASTER_PORT"] in zip(recipes, runs, ports, strict=True):
-    sys.argv = ["entformer", "train", recipe, "--out", run, "--threads", "1"]
-    try:
-        main()
-    except SystemExit as done:
-        if done.code:
-            raise
-"""
-
-
 @pytest.mark.slow
 def test_two_processes_resume_bitwise_identically(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
-    """Two processes train and resume in turn: the state of the one before must not matter, and starting them takes long."""
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
-    quick = {"validate_beam": 0, "metric": "loss"}
-    recipes = [make_recipe(f"steps{steps}", steps=steps, **quick) for steps in (8, 4, 8)]
-    turns = [recipes, [whole, pieces, pieces], [free_port() for _ in recipes]]
-    command = [sys.executable, "-c", TRAIN_IN_TURN, *(":".join(map(str, turn)) for turn in turns)]
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    ranks = [environment | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    processes = [subprocess.Popen(command, env=rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    for steps, run in ((8, whole), (4, pieces), (8, pieces)):
+        done = torchrun(make_recipe(f"steps{steps}", steps=steps), "--out", run, "--threads", "1")
+        assert done.returncode == 0, done.stderr
     ours, theirs = last_weights(whole), last_weights(pieces)
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     # A single process can resume the run; the change is logged.
-    more = train(make_recipe("more", steps=10, **quick), pieces, threads=1, quiet=True)
+    more = train(make_recipe("more", steps=10), pieces, threads=1, quiet=True)
     assert more.step == 10
     assert "processes: 2 before, 1 now" in (pieces / "train.log").read_text(encoding="utf-8")

@@ -164,6 +164,20 @@ def test_an_error_or_a_result_but_never_a_crash(first: int) -> None:
     assert not [text for text in errors if ".cpp" in text]
 
 
+def test_strides_of_zero_are_read_as_such() -> None:
+    """vmap of a gradient passes the state of the rows and the reserve expanded, not copied."""
+    given = attention_arguments(random.Random(3))
+    given = (*(t[:1] if isinstance(t, Tensor) and t.dim() else t for t in given[:7]), *given[7:11], 0.0, *given[12:14])
+    out, row_max, threshold, size, _entropy, reserve = attention_ops.attention(*given)
+    saved = (row_max, threshold, size, reserve)
+    ones = torch.ones_like(out)
+    once = attention_ops.attention_backward(ones, *given[:7], *saved, *given[7:13], True)
+    twice = [t.expand(2, *t.shape[1:]) if isinstance(t, Tensor) and t.dim() else t for t in (ones, *given[:7], *saved)]
+    both = attention_ops.attention_backward(*twice, *given[7:13], True)
+    for one, two in zip(once, both, strict=True):
+        assert torch.equal(two, one.expand(two.shape))
+
+
 ONE, TWO = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
 MANY = torch.ones(1, 1, 1, 1).expand(1, 1, 2**33, 1)
 REFUSED: list[tuple[dict[int, Any], str]] = [

@@ -223,7 +223,11 @@ def test_a_stopped_run_remembers_the_best(tmp_path: Path, monkeypatch: pytest.Mo
     scored(monkeypatch, scores)
     straight, expected = train_and_evaluate(recipe, spec)
     scored(monkeypatch, scores[:1])
-    stop = lambda step, *_: os.kill(os.getpid(), signal.SIGINT) if step == 3 else None  # noqa: E731
+
+    def stop(step: int, *_: object) -> None:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
     with pytest.raises(RunFailed, match="stopped at step 3"):
         train_and_evaluate(recipe, spec, tmp_path, stop)
     scored(monkeypatch, scores[1:])

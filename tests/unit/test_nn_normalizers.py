@@ -55,10 +55,16 @@ def test_padding_changes_nothing(name: str, causal: bool) -> None:
     lengths = (KEYS, 4)
     padding = torch.arange(KEYS) >= torch.tensor(lengths)[:, None]
     x[1, 4:] = torch.tensor([math.nan, math.inf, -math.inf])[:, None]
-    together, _ = module(x, x, x, key_padding_mask=padding, is_causal=causal, need_weights=False)
+    queries = random(BATCH, KEYS, EMBED).requires_grad_()
+    together, _ = module(queries, x, x, key_padding_mask=padding, is_causal=causal, need_weights=False)
+    (gradient,) = torch.autograd.grad(together.sin().sum(), queries)
     for row, length in enumerate(lengths):
-        alone, _ = module(*[x[row : row + 1, :length]] * 3, is_causal=causal, need_weights=False)
-        torch.testing.assert_close(together[row, :length], alone[0], **CLOSE)
+        # Of all queries, if those beyond the end see the same keys.
+        own = queries.detach()[row : row + 1, : length if causal else KEYS].requires_grad_()
+        alone, _ = module(own, *[x[row : row + 1, :length]] * 2, is_causal=causal, need_weights=False)
+        torch.testing.assert_close(together[row, : own.shape[1]], alone[0], **CLOSE)
+        (right,) = torch.autograd.grad(alone.sin().sum(), own)
+        torch.testing.assert_close(gradient[row, : own.shape[1]], right[0], **CLOSE)
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)

@@ -221,6 +221,15 @@ def test_why_triton_does_not_run(installed: bool, monkeypatch: pytest.MonkeyPatc
         choice.resolve("triton", "cuda")
 
 
+@pytest.mark.parametrize("device", ["cuda", "xpu", "cpu"])
+def test_plain_arithmetic_is_float32_unless_float64_is_meant(device: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert choice.dense_dtype(dtype, device, exact=False) == torch.float32
+        assert choice.dense_dtype(dtype, device, exact=True) == torch.float64
+    assert choice.dense_dtype(torch.float64, device, exact=False) == torch.float64
+    assert choice.dense_dtype(torch.float64, "mps", exact=True) == torch.float32  # which has no other
+
+
 def test_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_already_said", set())
     with pytest.raises(ImplUnavailable, match="impl='cpu' cannot run on a cuda tensor; move it to the CPU or use impl='auto'"):

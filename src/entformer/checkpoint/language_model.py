@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from entformer import __version__
 from entformer.checkpoint.device import usable_device
 from entformer.checkpoint.folder import RunFolder
-from entformer.checkpoint.load import RUN_FORMAT, find_weights, first_problem
+from entformer.checkpoint.load import RUN_FORMAT, described_by, find_weights, first_problem
 from entformer.checkpoint.weights import load_weights
-from entformer.errors import ArgumentError, DataError
+from entformer.errors import DataError
 from entformer.files import read_json
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
@@ -99,10 +99,8 @@ def load_language_model(run: Path | str, which: str | Path = "best", *, device: 
     tokenizer = open_tokenizer(info.tokenizer.name, folder.subwords)
     if tokenizer.fingerprint != info.tokenizer.fingerprint:
         raise DataError(f"{folder.subwords} is not the vocabulary this model was trained with; restore the original file.")
-    try:
+    with described_by(folder.model):
         model = CausalLM(LMConfig.from_dict(info.model))
-    except ArgumentError as err:
-        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
     weights, step = find_weights(folder, which)
     load_weights(weights, model)
     return LoadedLM(

@@ -1,5 +1,7 @@
 """Loading of a trained run: configuration from model.json, tokenizer from subwords.model, weights from a checkpoint."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,18 @@ def first_problem(err: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {message[:1].lower()}{message[1:]}"
 
 
+@contextmanager
+def described_by(path: Path) -> Iterator[None]:
+    """Names the file in the errors of a model that is built from it."""
+    try:
+        yield
+    except ArgumentError as err:
+        raise DataError(f"{path} does not describe a model of this version of entformer ({err}).") from err
+    except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
+        reason = (str(err).splitlines() or [type(err).__name__])[0]
+        raise DataError(f"the model that {path} describes cannot be built ({reason}).") from err
+
+
 def load_run(run: Path | str, which: str | Path = "best", *, device: torch.device | str = "cpu") -> LoadedRun:
     """Loads a trained run.
 
@@ -123,16 +137,9 @@ def load_run(run: Path | str, which: str | Path = "best", *, device: torch.devic
     folder.check()
     checked, info = read_model_info(folder.model)
     subwords = _subwords(folder, checked)
-    try:
-        config = Seq2SeqConfig.from_dict(checked.model)
-    except ArgumentError as err:
-        raise DataError(f"{folder.model} does not describe a model of this version of entformer ({err}).") from err
+    with described_by(folder.model):
+        model = Seq2Seq(Seq2SeqConfig.from_dict(checked.model))
     weights, step = find_weights(folder, which)
-    try:
-        model = Seq2Seq(config)
-    except (RuntimeError, MemoryError, OverflowError) as err:  # sizes beyond the memory
-        reason = (str(err).splitlines() or [type(err).__name__])[0]
-        raise DataError(f"the model that {folder.model} describes cannot be built ({reason}).") from err
     load_weights(weights, model)
     return LoadedRun(
         model=model.to(device).eval(),

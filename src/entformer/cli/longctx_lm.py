@@ -45,16 +45,7 @@ def longctx_lm(
         for run in runs:
             loaded = load_language_model(run, checkpoint, device=device)
             _, ids, _ = text_to_score(run, loaded, data=None, split=None, file=text)
-            reports.append(
-                evaluate_lengths(
-                    loaded,
-                    ids,
-                    name=run.name,
-                    factors=factors,
-                    count=windows,
-                    progress=lambda what, done, total, run=run: show(f"{run.name}: {what}", done, total),  # type: ignore[misc]
-                )
-            )
+            reports.append(evaluate_lengths(loaded, ids, name=run.name, factors=factors, count=windows, progress=show))
     found = [report.as_dict() for report in reports]
     write_json(out / "results.json", {"models": found})
     write_text(out / "table.md", markdown(reports))

@@ -83,7 +83,7 @@ def evaluate_lengths(
     far = [_far_words(ids, end, longest, train) for end in ends]
     everywhere: torch.Tensor | None = None
     for done, length in enumerate(lengths):
-        progress("perplexity", done, len(lengths))
+        progress(f"{name}: perplexity", done, len(lengths))
         found = [_read(loaded, ids, end, length) for end in ends]
         losses = torch.stack([losses for losses, _ in found])  # (windows, length)
         report.perplexity[length] = math.exp(min(float(losses[:, -train:].double().mean()), 700.0))
@@ -95,7 +95,7 @@ def evaluate_lengths(
             mean = float(everywhere[:, part].double().mean())
             report.by_position.append((int(part[-1]) + 1, math.exp(min(mean, 700.0))))
     for done, length in enumerate(lengths):
-        progress("needle", done, len(lengths))
+        progress(f"{name}: needle", done, len(lengths))
         report.needle[length] = {depth: _needle(loaded, ids, ends[0], length, depth) for depth in DEPTHS}
     return report
 

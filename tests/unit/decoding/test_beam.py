@@ -15,7 +15,7 @@ from entformer.decoding.beam import beam_search, in_loop
 from entformer.decoding.candidates import top_candidates
 from entformer.decoding.length_penalty import LengthPenalty, MaxLength
 from entformer.errors import ArgumentError, DataError
-from entformer.text.tokenizer import BOS, EOS, PAD
+from entformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 Table = Callable[[int, tuple[int, ...]], list[float]]  # (first source id, tokens so far) -> log-probability of each id
 
@@ -167,13 +167,46 @@ def test_a_sentence_gets_the_same_alone_and_in_a_batch(beam: int, zeros: float) 
         assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in found)
 
 
+def greedy_by_hand(model: ToyModel, sentence: int, longest: int) -> tuple[int, ...]:
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < longest:
+        row = model.look_up(sentence, tokens)
+        best = max(range(EOS, len(row)), key=lambda token: row[token])
+        if best == EOS:
+            break
+        tokens = (*tokens, best)
+    return tokens
+
+
 def test_a_beam_of_one_is_greedy_search() -> None:
     model = ToyModel(random_table(5, 9))
     found = beam_search(model, sources(*range(40, 60)), beam=1, max_length=6)
-    for sentence, [hypothesis] in zip(range(40, 60), found, strict=True):
-        for at, token in enumerate([*hypothesis.tokens, EOS]):
-            row = model.look_up(sentence, hypothesis.tokens[:at])
-            assert row[token] == max(row[EOS:]) or at == 6  # the limit
+    assert [h.tokens for [h] in found] == [greedy_by_hand(model, s, 6) for s in range(40, 60)]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_controls_are_never_generated_even_if_the_model_wants_nothing_else(beam: int) -> None:
+    def table(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        return [-1.1, -1.1, -1.1, -40.0 if len(tokens) < 3 else -30.0, -41.0, -42.0]
+
+    [[best, *_]] = beam_search(ToyModel(table), sources(9), beam=beam, max_length=5, n_best=beam)
+    assert not {PAD, UNK, BOS, EOS} & set(best.tokens)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_stops_late_enough_for_a_longer_translation_with_a_better_mean(beam: int) -> None:
+    """EOS looks good at once; the better mean comes two steps later. Stopping at the first finished one would miss it."""
+
+    def table(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        sure = {(4,): 5, (4, 5): 6, (4, 5, 6): EOS}.get(tokens)
+        start, lost = {EOS: 0.5, 4: 0.49}, {EOS: 0.01, 5: 0.01}
+        probabilities = start if tokens == () else lost if sure is None else {sure: 0.99}
+        return [math.log(probabilities.get(i, 1e-5)) for i in range(7)]
+
+    [[best]] = beam_search(ToyModel(table), sources(9), beam=beam, max_length=6)
+    assert best.tokens == (() if beam == 1 else (4, 5, 6))
+    [[short]] = beam_search(ToyModel(table), sources(9), beam=beam, length_penalty="none", max_length=6)
+    assert short.tokens == ()
 
 
 class SparseOutput(ToyModel):
