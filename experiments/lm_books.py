@@ -57,7 +57,8 @@ def main() -> None:
         by_layer: dict[int, list[Row]] = {}
         for row in measured:
             by_layer.setdefault(row["layer"], []).append(row)
-        alphas = [" ".join(f"{row['alpha']:.2f}" for row in own if row["alpha"] is not None) for own in by_layer.values()]
+        learned = len({row["alpha"] for row in measured}) > 1
+        alphas = [" ".join(f"{row['alpha']:.2f}" for row in own) for own in by_layer.values()] if learned else []
         best = max(measured, key=lambda row: row["induction"] or 0.0)
         role = sum(any(own["role"] == "induction" for own in row["roles"]) for row in measured)
         values = [best["induction"], best["density"], mean(row["density"] for row in measured)]

@@ -26,9 +26,9 @@ class RMSNorm(nn.RMSNorm):
         gain: Tensor | None = self.weight
         plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
         if not plain or gain is None or gain.dtype != x.dtype or gain.shape != x.shape[-1:]:
-            return super().forward(x)  # type: ignore[no-any-return]
+            return super().forward(x)
         if torch.compiler.is_compiling() or traced_by_jit():
-            return super().forward(x)  # type: ignore[no-any-return]
+            return super().forward(x)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         if records_no_graph(x, gain):
             return _RMSNorm.forward(x, gain, eps)[0]
