@@ -8,23 +8,17 @@ import ipaddress
 import os
 import socket
 import sys
-import warnings
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from entformer.cli.options import Checkpoint, Device, Threads
-from entformer.errors import ArgumentError, EntformerError
+from entformer.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from entformer.checkpoint import LoadedRun
-
-EXAMPLES = 4  # sentences offered on the page
-EXAMPLE_LENGTHS = range(20, 90)  # characters
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -55,6 +49,7 @@ def explore(
     import uvicorn
 
     from entformer.checkpoint import load_run
+    from entformer.cli.test_sets import sample_data
     from entformer.explore.app import create_app
     from entformer.explore.connections import LimitedProtocol
 
@@ -71,13 +66,13 @@ def explore(
 
             model = open_model(str(hf))
             about = name = Path(str(hf)).resolve().name if Path(str(hf)).is_dir() else str(hf)
-            examples = ["The cat sat on the mat. The dog sat on the"]
+            examples, training_text = ["The cat sat on the mat. The dog sat on the"], None
         else:
             model, name = load_run(run, checkpoint, device=device), run.resolve().name
             about = f"{model.source_language} -> {model.target_language}, step {model.step}"
-            examples = _example_sentences(run, model)
+            examples, training_text = sample_data(run, model)
         limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": timeout, "hosts": allowed}
-        app = create_app(model, name=name, folder=run, examples=examples, **limits)
+        app = create_app(model, name=name, folder=run, examples=examples, training_text=training_text, **limits)
         shown = "127.0.0.1" if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         notes.print(f"{about}: {address} (press Ctrl-C to stop)")
@@ -134,22 +129,3 @@ def _has_display() -> bool:
     """Returns whether to open a browser: over ssh, the only one may be a text browser that takes over the terminal."""
     display = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return display and sys.stdout.isatty()
-
-
-def _example_sentences(run: Path, loaded: "LoadedRun") -> list[str]:
-    """Returns a few sentences of the run's own test data; none if the data is gone."""
-    from entformer.cli.test_sets import prepared_of_run
-
-    with contextlib.suppress(EntformerError, OSError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # data that changed since training is still good for examples
-        prepared = prepared_of_run(run)
-        part = next((name for name in ("test", "valid") if name in prepared.splits), None)
-        if part is None:
-            return []
-        sources, targets = prepared.text(part)
-        lines = sources if prepared.source_language == loaded.source_language else targets
-        fitting = [line for line in dict.fromkeys(lines) if len(line) in EXAMPLE_LENGTHS]
-        questions = [line for line in fitting if line.rstrip().endswith("?")][:1]
-        spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
-        return list(dict.fromkeys([*spread[: EXAMPLES - len(questions)], *questions]))
-    return []

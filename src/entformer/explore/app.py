@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from entformer import __version__
+from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.errors import ArgumentError
 from entformer.explore.engine import Engine
@@ -64,6 +65,7 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK,
     examples: Sequence[str] = (),
     folder: Path | str | None = None,
+    training_text: TrainingText | None = None,
 ) -> FastAPI:
     """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
@@ -80,6 +82,7 @@ def create_app(
             name, and unsafe for one that only this machine should use.
         examples: Example sentences on the page.
         folder: The directory of a loaded run, to show how its alphas were learned; ignored if `run` is a directory.
+        training_text: What a run was trained on, to mark words that it has not seen.
     """
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise ArgumentError(f"max_tokens={max_tokens} must be between 1 and {MOST_TOKENS}.")
@@ -100,7 +103,8 @@ def create_app(
         loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
         folder = folder if isinstance(run, LoadedRun) else run
         known = None if folder is None else RunFolder(Path(folder))
-        engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, folder=known)
+        limits: dict[str, Any] = {"max_tokens": max_tokens, "seconds": timeout}
+        engine = Engine(loaded, name=name, examples=examples, folder=known, training_text=training_text, **limits)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 

@@ -24,9 +24,11 @@ from entformer.analysis.history import learned_alphas_of
 from entformer.analysis.measures import HEAD_MEASURES, measure_sentence
 from entformer.analysis.rows import LayerRows
 from entformer.analysis.sentence import packed_rows
+from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.attention_record import attention_hooks, rows_per_head
 from entformer.decoding.beam import beam_search
+from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
 from entformer.decoding.direction import check_source_language
 from entformer.decoding.length_penalty import MaxLength
 from entformer.decoding.records import Hypothesis, SparseRows
@@ -131,7 +133,10 @@ class HeadCollector:
 
 
 class Engine(BaseEngine):
-    """A loaded run that handles requests from any thread; its directory, if given, tells how its alphas were learned."""
+    """A loaded run that handles requests from any thread.
+
+    Its directory, if given, tells how its alphas were learned and how to decode; `training_text` which words it knows.
+    """
 
     def __init__(
         self,
@@ -142,8 +147,11 @@ class Engine(BaseEngine):
         seconds: float,
         examples: Sequence[str],
         folder: RunFolder | None = None,
+        training_text: TrainingText | None = None,
     ) -> None:
         self._run = run
+        self._decoding = DecodingDefaults() if folder is None else decoding_of_run(folder.path)
+        self._training_text = training_text
         self._model: Seq2Seq = run.model.eval()
         self._max_length = MaxLength()
         self._max_tokens = max_tokens
@@ -170,6 +178,8 @@ class Engine(BaseEngine):
                 "lowercase": bool(run.info.get("lowercase")),
                 "tokenized": bool(run.info.get("tokenized")),
                 "examples": list(examples),
+                "beam": min(self._decoding.beam, WIDEST_BEAM),
+                "training_text": None if training_text is None else training_text.describe(),
                 **{key: value for key, value in learned.items() if key in ModelFacts.model_fields},
             },
         )
@@ -230,6 +240,7 @@ class Engine(BaseEngine):
             measures=found.measures,
             steps=make_steps(log_probs.exp(), target[1:], subwords.pieces),
             omitted=found.omitted,
+            unknown=[] if self._training_text is None else self._training_text.unknown(request.text),
             notes=self._notes(request.text, finished),
             milliseconds=milliseconds_since(began),
         )
@@ -298,6 +309,8 @@ class Engine(BaseEngine):
             SimpleNamespace(start=self._model.start, step=step, log_probs=self._model.log_probs),
             torch.tensor([[*source, EOS]], device=self._device),
             beam=request.beam,
+            length_penalty=self._decoding.length_penalty,
+            length_penalty_alpha=self._decoding.length_penalty_alpha,
             n_best=n_best,
             max_length=self._max_length,
             min_length=1,
