@@ -16,7 +16,7 @@ from entformer.text.numbers import encodable
 
 POLICY = """<meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">"""
-STYLES = ("page.css", "controls.css", "tables.css", "heads.css", "inspector.css", "charts.css")
+STYLES = ("page.css", "controls.css", "tables.css", "heads.css", "story.css", "inspector.css", "charts.css")
 
 # Classic scripts in one scope. What a script runs at once may use only files above it; what it defines may use any.
 COMPONENTS = (
@@ -34,7 +34,7 @@ COMPONENTS = (
     "charts.js",
     "paths.js",
 )
-SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "layers.js", "compare.js", "summary.js", "app.js")
+SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "layers.js", "compare.js", "summary.js", "story.js", "app.js")
 
 LENGTHS_STYLES = ("page.css", "controls.css", "tables.css", "charts.css", "lengths.css")
 LENGTHS_SCRIPTS = (

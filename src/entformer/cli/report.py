@@ -246,6 +246,7 @@ def prepare_run(
     from entformer.analysis.data import RunToReport
     from entformer.analysis.gold import read_gold
     from entformer.checkpoint import RunFolder, load_run
+    from entformer.cli.test_sets import sample_data
 
     if gold is None and gold_text is not None:
         raise ArgumentError("--gold-text is the text of gold alignments; give those with --gold FILE.")
@@ -278,6 +279,7 @@ def prepare_run(
         data_name=text.shown,
         text_key=hashlib.sha256("\n".join([*sources, *targets]).encode()).hexdigest(),
         tokenized=bool(loaded.info.get("tokenized")),
+        training_text=sample_data(path, loaded)[1],
         gold=links,
         gold_store=gold_store,
     )

@@ -138,7 +138,9 @@ class AttentionAnswer(BaseModel):
     alphas: dict[str, float | None] = Field(description="The alpha each head had here; null where there is none (ReLA).")
     measures: dict[str, dict[str, float]] = Field(description="Measures of each head on this sentence, by name.")
     steps: list[Step]
-    unknown: list[str] = Field([], description="Words of the sentence that are not in the training data, where it is known.")
+    unknown: list[str] = Field(
+        default=[], description="Words of the sentence that are not in the training data, where it is known."
+    )
     omitted: list[str] = Field(description="Heads dropped because the response would be too large; request them by name.")
     notes: list[str]
     milliseconds: float

@@ -15,7 +15,7 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
 
 
 def uses_plain_bpe(model: bytes) -> bool:
-    """Returns whether the model is byte-pair encoding that changes nothing but runs of spaces, as `SubwordTokenizer.train` makes.
+    """Returns whether the model is byte-pair encoding that changes nothing but runs of spaces, as `SubwordTokenizer` trains.
 
     Args:
         model: Content of a sentencepiece model file.

@@ -81,6 +81,12 @@
     open(key, true);
   }
 
+  // The story tells of the sparsest run.
+  function openStory(key, index) {
+    if (state.run !== sparsest()) chooseRun(sparsest());
+    openExample(key, index);
+  }
+
   function chooseSentence(index) {
     state.sentence = index;
     showSentence();
@@ -133,15 +139,25 @@
     at("sentence-choice").value = state.sentence;
     const one = sentence();
     if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
-    const text = (lang, words) => el("p", { lang }, el("small", lang), el("span", words));
+    const text = (lang, ...words) => el("p", { lang }, el("small", lang), el("span", words));
     const sizes = `${one.source.length} source and ${one.target.length} target tokens`;
     put(
       "sentence-text",
-      text(run().languages[0], one.source_text),
+      text(run().languages[0], markedWords(one.source_text, one.unknown || [])),
       text(run().languages[1], one.target_text),
       el("p.note", `Sentence ${one.id}: ${sizes}; reason: ${one.why}.`),
       Data.dropped(one) && el("p", { class: "note", id: "dropped" }, Data.dropped(one)),
     );
+  }
+
+  // Words that are not in the training data are marked.
+  function markedWords(text, unknown) {
+    return text.split(/(\s+)/).map((part) => {
+      const word = unknown.find((one) => part.includes(one));
+      if (word === undefined) return part;
+      const [before, after] = [part.slice(0, part.indexOf(word)), part.slice(part.indexOf(word) + word.length)];
+      return [before, el("mark", { title: "not in the training data" }, word), after];
+    });
   }
 
   const remember = () => Dom.remember({ run: state.run, sentence: state.sentence, head: state.key || "" });
@@ -161,13 +177,10 @@
     return densities.indexOf(Math.min(...densities));
   }
 
-  // The first head to show: the one with the highest score of a role, else the sparsest. Two roles do not tell what a head
-  // attends to and are skipped.
-  const COMMON = ["broad context", "rarely active"];
+  // The first head to show: the sparsest cross head, of a model without cross attention the sparsest of all.
   function firstHead() {
-    const scores = (head) => head.roles.filter((role) => !COMMON.includes(role.role)).map((role) => role.score);
-    const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
-    const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
+    const cross = Data.headsOf(run(), "cross");
+    const head = Story.sparsestHead(cross.length ? cross : run().heads);
     return head ? Data.keyOf(head) : null;
   }
 
@@ -182,6 +195,7 @@
   }
 
   function showOverview() {
+    put("story", Story.create(runs, runs[sparsest()], openStory));
     put("cards", Summary.cards(runs));
     put("settings", Summary.settings(runs));
     put("alignment", Summary.alignment(runs));
