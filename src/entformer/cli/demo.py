@@ -241,12 +241,13 @@ def _show_scores(console: Console, evaluated: Sequence[_Evaluated], test_set: "T
 
     beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]Translation quality[/bold] on {len(test_set.sources)} unseen test sentences, beam {beam}")
-    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact matches")
+    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact")
     for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
         cells = [format_number(score["value"], 1) for score in one.report["scores"]]
-        table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
+        table.add_row(f"  {one.model.title}", *cells, str(exact))
     console.print(table)
+    console.print("  exact: translations that equal the reference.")
     console.print("  The checkpoint was selected on the validation set, not on the test set.")
     for score in evaluated[0].report["scores"][:2]:
         console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, soft_wrap=True)
