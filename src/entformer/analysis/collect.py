@@ -22,6 +22,7 @@ from entformer.analysis.words import Marks, WordMarker
 from entformer.data.batch import Batch
 from entformer.decoding.attention_record import attention_hooks
 from entformer.errors import ArgumentError
+from entformer.models.lm import CausalLM
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
@@ -107,11 +108,12 @@ def collect(
     tokenizer: Any = None,
     length: int = 2048,
 ) -> HeadTable:
-    """Measures every head of a translation model, teacher-forced on `batches`, or of a Hugging Face model on texts.
+    """Measures every head of a translation model, teacher-forced on `batches`, or of a decoder or encoder on texts.
 
     Args:
-        model: A `Seq2Seq`, or a model of transformers, converted by `entformer.hf.sparsify` or not.
-        batches: The text: batches of ids for a `Seq2Seq`; for a Hugging Face model, texts as `entformer.hf.calibrate` takes.
+        model: A `Seq2Seq`, a `CausalLM`, or a model of transformers, converted by `entformer.hf.sparsify` or not.
+        batches: The text: batches of ids for a `Seq2Seq`; ids of a text each for a `CausalLM`; for a Hugging Face model, texts
+            as `entformer.hf.calibrate` takes them.
         tokenizer: Of a Hugging Face model; by default the one saved with it.
         length: The most tokens of a text for a Hugging Face model.
         subwords: The tokenizer; without it, what needs words (merging, interrogation) is not measured.
@@ -124,17 +126,21 @@ def collect(
     Returns:
         The measures of all heads and layers.
     """
+    collector = Collector(examples=examples, seed=seed)
+    if isinstance(model, CausalLM):
+        from entformer.analysis.language_model import LMTracer, lm_inputs
+        from entformer.analysis.traces import collect_texts
+
+        return collect_texts(LMTracer(model), lm_inputs(model, batches), collector, progress)
     if not isinstance(model, Seq2Seq):
         from entformer.analysis.hugging_face import collect_hf
 
-        collector = Collector(examples=examples, seed=seed)
         return collect_hf(model, batches, collector, tokenizer=tokenizer, length=length, progress=progress)
     markers = None
     if subwords is not None:
         source_language, target_language = languages or ("", "")
         source_marker = WordMarker(subwords, source_language, tokenized=tokenized)
         markers = source_marker, WordMarker(subwords, target_language, tokenized=tokenized)
-    collector = Collector(examples=examples, seed=seed)
     device = model.source_embedding.device
     for batch in batches:
         _one_batch(model, batch.to(device), batch, collector, markers)

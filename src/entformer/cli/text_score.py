@@ -108,16 +108,17 @@ def language_report(
     progress: Callable[..., None],
 ) -> dict[str, Any]:
     """Returns the data of a report on runs of language models, by their names."""
-    from entformer.analysis.language_model import lm_report_data
+    from entformer.analysis.data import make_report
+    from entformer.analysis.language_model import lm_report
     from entformer.checkpoint.language_model import load_language_model
 
-    contents = []
+    reports = []
     for run, name in runs.items():
         loaded = load_language_model(run, checkpoint)
         given = None if data is None else Path(data)
         file, folder = (given, None) if given is not None and given.is_file() else (None, given)
         shown, ids, _ = text_to_score(run, loaded, data=folder, split=None if split == "test" else split, file=file)
-        options: dict[str, Any] = {"length": length, "texts": texts, "examples": examples, "title": title}
+        options: dict[str, Any] = {"length": length, "texts": texts, "examples": examples, "runs": len(runs)}
         options |= {"name": name, "data_name": shown, "which": checkpoint, "progress": progress}
-        contents.append(lm_report_data(run, loaded, ids, **options))
-    return {**contents[0], "runs": [report for content in contents for report in content["runs"]]}
+        reports.append(lm_report(run, loaded, ids, **options))
+    return make_report(reports, title)
