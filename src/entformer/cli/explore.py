@@ -158,8 +158,9 @@ def _example_texts(run: Path, loaded: "LoadedLM") -> list[str]:
         _, ids, _ = text_to_score(run, loaded, data=None, split=None, file=None)
         windows = cut_windows(ids, EXAMPLE_TOKENS, MOST_WINDOWS)
         chosen = windows[:: max(1, len(windows) // EXAMPLES)][:EXAMPLES]
-        texts = (loaded.tokenizer.decode(window).strip("\ufffd \n") for window in chosen)
-        return list(dict.fromkeys(text.replace("\n", " ") for text in texts if text))
+        texts = (" ".join(loaded.tokenizer.decode(window).split()) for window in chosen)
+        whole = (text.rpartition(" ")[0] or text for text in texts)  # the last word may be cut
+        return list(dict.fromkeys(text for text in whole if text))
     return []
 
 

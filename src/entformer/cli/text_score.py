@@ -77,14 +77,15 @@ def text_to_score(
     """Returns the name, the ids and the bytes of a file, or of a split of prepared text: of `data`, or of the run's own."""
     from entformer.checkpoint.folder import RunFolder
     from entformer.data.text import PreparedText
-    from entformer.text.lines import open_file
+    from entformer.text.lines import read_text
     from entformer.text.tokenizer import BOS
     from entformer.training.lm_recipe import LMRecipe
     from entformer.training.recipe_file import saved_recipe
 
     if file is not None:
-        with open_file(file) as stream:
-            tokens = [BOS, *loaded.tokenizer.encode(stream.read().decode("utf-8-sig", "replace"))]
+        tokens = [BOS, *loaded.tokenizer.encode(read_text(file))]
+        if len(tokens) == 1:
+            raise DataError(f"{file}: there is no text in this file.")
         return str(file), np.array(tokens), len(loaded.tokenizer.decode(tokens).encode())
     recipe = saved_recipe(RunFolder(run).recipe, LMRecipe)
     own = None if recipe is None else recipe.data.prepared
