@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from entformer.analysis.collect import Collector
+from entformer.analysis.collector import Collector
 from entformer.analysis.table import HeadTable
 from entformer.analysis.traces import Inputs, LayerTrace, collect_texts
 from entformer.hf.configs import switched

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from entformer.analysis.collect import Collector
+from entformer.analysis.collector import Collector
 from entformer.analysis.data import Progress, describe_table, store_sentences
 from entformer.analysis.measures import measure_sentence
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, SentenceView

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from entformer.analysis.collect import Collector
+from entformer.analysis.collector import Collector
 from entformer.analysis.rows import Floats, Ints, LayerRows
 from entformer.analysis.table import HeadTable
 from entformer.decoding.attention_record import rows_per_head

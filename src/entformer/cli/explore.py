@@ -151,7 +151,7 @@ def _has_display() -> bool:
 
 def _example_texts(run: Path, loaded: "LoadedLM") -> list[str]:
     """Returns the beginnings of a few documents of the run's own test or validation text; none if the text is gone."""
-    from entformer.analysis.language_model import cut_windows
+    from entformer.analysis.language_model_report import cut_windows
     from entformer.cli.text_score import text_to_score
 
     with contextlib.suppress(EntformerError, OSError):

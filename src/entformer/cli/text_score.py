@@ -110,7 +110,7 @@ def language_report(
 ) -> dict[str, Any]:
     """Returns the data of a report on runs of language models, by their names."""
     from entformer.analysis.data import make_report
-    from entformer.analysis.language_model import lm_report
+    from entformer.analysis.language_model_report import lm_report
     from entformer.checkpoint.language_model import load_language_model
 
     reports = []

@@ -82,9 +82,9 @@ class LMEngine(TextEngine):
         start = partial(self._model.start, windowed=False)
         if request.temperature > 0.0:
             sampling, generator = Sampling(request.temperature), torch.Generator().manual_seed(request.seed)
-            watched: Any = SimpleNamespace(start=start, step=step, parameters=self._model.parameters)
+            sampled: Any = SimpleNamespace(start=start, step=step, parameters=self._model.parameters)
             most = new_tokens(request)
-            rows = [list(generate_tokens(watched, ids, most, sampling, eos=EOS, generator=generator)) for _ in range(count)]
+            rows = [list(generate_tokens(sampled, ids, most, sampling, eos=EOS, generator=generator)) for _ in range(count)]
             return [row if len(row) == most else [*row, EOS] for row in rows]
         model = SimpleNamespace(start=lambda *_: start(), step=step, log_probs=lambda scores: scores.float().log_softmax(-1))
         (found,) = beam_search(
