@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
@@ -130,6 +131,18 @@ def test_causal_hint_equals_the_mask_it_describes(extras: bool, need_weights: bo
         torch.testing.assert_close(out, expected, **CLOSE)
         if need_weights:
             torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+@pytest.mark.parametrize(("bias", "queries", "keys", "offset"), [(causal_upper_left, 6, 6, 0), (causal_lower_right, 4, 7, 3)])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_causal_biases_of_torch(bias: Any, queries: int, keys: int, offset: int, need_weights: bool) -> None:
+    module = MultiheadAttention(8, 1, batch_first=True)  # with one head of one sequence the empty bias has a valid shape
+    x, memory = torch.randn(1, queries, 8), torch.randn(1, keys, 8)
+    ignored = torch.ones(queries, keys, dtype=torch.bool).triu(offset + 1)
+    found = module(x, memory, memory, need_weights=need_weights, attn_mask=bias(queries, keys))
+    assert torch.equal(found[0], module(x, memory, memory, need_weights=need_weights, attn_mask=ignored)[0])
+    with pytest.raises(ArgumentError, match=f"made for {queries} queries and {keys} keys, but there are 2 and {keys}"):
+        module(x[:, :2], memory, memory, attn_mask=bias(queries, keys))
 
 
 def test_same_seed_same_start() -> None:

@@ -70,7 +70,8 @@ def report_data(
 
     {"version", "title", "created", "entformer", "measures": {"heads", "layers": [`Measure.to_dict`]}, "runs": [{
         "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
-        "scores": [{"name": "validation BLEU", "value", "signature", "about", "comparison": with another run, optional}],
+        "scores": [{"name": "validation BLEU", "value", "digits" (1 if missing), "signature", "about",
+            "comparison": with another run, or missing}],
         "training_text": how much it was trained on, or null,
         "alpha_steps", "alpha_paths": {attention type: layers x heads x steps},
         "alpha_correlation": {"all" or attention type: of final with initial alphas} or null,
@@ -173,7 +174,7 @@ def _report_run(
     )
     chosen = _shown(table, run.store, shared, examples)
     views = [view_sentence(loaded.model, example, loaded.subwords, markers) for example in chosen]
-    texts = [
+    texts: list[dict[str, Any]] = [
         {
             "id": int(run.numbers[example.id]),
             "source_text": loaded.subwords.decode(example.source),

@@ -211,7 +211,7 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
         sources, references = test_set.sources[:QUICK_SENTENCES], test_set.references[:QUICK_SENTENCES]
         test_set = replace(test_set, sources=sources, references=references)
     sentences = QUICK_SENTENCES if quick else REPORT_SENTENCES
-    options = {"tokenized": test_set.tokenized, "lowercase": test_set.lowercase}
+    options: dict[str, Any] = {"tokenized": test_set.tokenized, "lowercase": test_set.lowercase}
     translations: list[list[str]] = []
     all_scores, runs = [], []
     with progress_bar(console, "  ") as show:
@@ -253,12 +253,13 @@ def _show_scores(console: Console, evaluated: Sequence[_Evaluated], test_set: "T
 
     beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]Translation quality[/bold] on {len(test_set.sources)} unseen test sentences, beam {beam}")
-    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact matches")
+    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact")
     for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
         cells = [format_number(score["value"], 1) for score in one.report["scores"]]
-        table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
+        table.add_row(f"  {one.model.title}", *cells, str(exact))
     console.print(table)
+    console.print("  exact: translations that equal the reference.")
     for score in evaluated[-1].report["scores"]:
         if (found := score.get("comparison")) is not None:
             interval = f"95% interval {found['low']:+.1f} to {found['high']:+.1f}, p = {found['p_value']:.2f}"

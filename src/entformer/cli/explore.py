@@ -11,14 +11,18 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from entformer.cli.options import Checkpoint, Device, Threads
-from entformer.errors import ArgumentError
+from entformer.errors import ArgumentError, EntformerError
 
+if TYPE_CHECKING:
+    from entformer.checkpoint.language_model import LoadedLM
+
+EXAMPLE_TOKENS, MOST_WINDOWS = 16, 1000  # of texts to continue, and how many are looked at
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -38,17 +42,24 @@ def explore(
     open_page: Annotated[
         bool | None, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default="if there is a display")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of subword tokens per sentence.")] = 100,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens.", show_default="100 of a sentence, 512 of a text to continue"),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit of a request.")] = 30.0,
     checkpoint: Checkpoint = "best",
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
-    """Explore a model in the browser: type a sentence, look at every head, try other alphas. Also serves a JSON API."""
+    """Explore a model in the browser: type a sentence, look at every head, try other alphas. Also serves a JSON API.
+
+    A translation run translates it; a language model continues it.
+    """
     import torch
     import uvicorn
 
     from entformer.checkpoint import load_run
+    from entformer.checkpoint.language_model import is_language_model, load_language_model
     from entformer.cli.test_sets import sample_data
     from entformer.explore.app import create_app
     from entformer.explore.connections import LimitedProtocol
@@ -61,12 +72,17 @@ def explore(
     allowed = _allowed_hosts(host)
     with _listen(host, port) as listener:
         model: Any
+        training_text = None
         if run is None:
             from entformer.hf.opening import open_model
 
             model = open_model(str(hf))
             about = name = Path(str(hf)).resolve().name if Path(str(hf)).is_dir() else str(hf)
-            examples, training_text = ["The cat sat on the mat. The dog sat on the"], None
+            examples = ["The cat sat on the mat. The dog sat on the"]
+        elif is_language_model(run):
+            model, name = load_language_model(run, checkpoint, device=device), run.resolve().name
+            about = f"language model, step {model.step}"
+            examples = _example_texts(run, model)
         else:
             model, name = load_run(run, checkpoint, device=device), run.resolve().name
             about = f"{model.source_language} -> {model.target_language}, step {model.step}"
@@ -129,3 +145,19 @@ def _has_display() -> bool:
     """Returns whether to open a browser: over ssh, the only one may be a text browser that takes over the terminal."""
     display = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return display and sys.stdout.isatty()
+
+
+def _example_texts(run: Path, loaded: "LoadedLM") -> list[str]:
+    """Returns the beginnings of a few documents of the run's own test or validation text; none if the text is gone."""
+    from entformer.analysis.language_model_report import cut_windows
+    from entformer.cli.test_sets import EXAMPLES
+    from entformer.cli.text_score import text_to_score
+
+    with contextlib.suppress(EntformerError, OSError):
+        _, ids, _ = text_to_score(run, loaded, data=None, split=None, file=None)
+        windows = cut_windows(ids, EXAMPLE_TOKENS, MOST_WINDOWS)
+        chosen = windows[:: max(1, len(windows) // EXAMPLES)][:EXAMPLES]
+        texts = (" ".join(loaded.tokenizer.decode(window).split()) for window in chosen)
+        whole = (text.rpartition(" ")[0] or text for text in texts)  # the last word may be cut
+        return list(dict.fromkeys(text for text in whole if text))
+    return []

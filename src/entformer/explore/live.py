@@ -16,8 +16,8 @@ from entformer.analysis.training_text import EDGES, TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
 from entformer.errors import ArgumentError
-from entformer.explore.engine import Engine
 from entformer.explore.page import ICON, OWN_STYLES, STYLES, own_file
+from entformer.explore.translation_engine import TranslationEngine
 from entformer.models.override import takes_alpha
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.alpha import learned_alphas
@@ -52,7 +52,7 @@ def live_page(
         ArgumentError: The page cannot run this model.
     """
     decoding = DecodingDefaults() if folder is None else decoding_of_run(folder.path)
-    engine = Engine(
+    engine = TranslationEngine(
         run,
         name=name,
         max_tokens=MAX_TOKENS,
