@@ -68,7 +68,7 @@ def report_data(
 
     {"version", "title", "created", "entformer", "measures": {"heads", "layers": [`Measure.to_dict`]}, "runs": [{
         "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
-        "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
+        "scores": [{"name": "validation BLEU", "value", "digits" (1 if missing), "signature", "about"}],
         "alpha_steps", "alpha_paths": {attention type: layers x heads x steps},
         "alpha_correlation": {"all" or attention type: of final with initial alphas} or null,
         "alpha_marks": {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}, "alpha_sentence": what was learned, or null,

@@ -23,6 +23,8 @@ from entformer.models.lm_config import LMConfig
 from entformer.training.metrics import metrics_of as metrics_of
 
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
+VALIDATED = (("BLEU", "bleu", 1), ("chrF", "chrf", 1), ("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 3))
+"""Scores of a validation: their names, their keys in metrics.jsonl, and the decimals to show."""
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
@@ -79,8 +81,8 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
         which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, as recorded in best.json.
 
     Returns:
-        {"name", "value", "signature", "about"} of BLEU, chrF, perplexity and bits per byte, of those that there are; empty
-        if these weights were never validated.
+        {"name", "value", "digits", "signature", "about"} of BLEU, chrF, perplexity and bits per byte, of those that there
+        are; empty if these weights were never validated.
     """
     averaged = which == AVERAGED or (which == "best" and _read(folder.path / "best.json").get("checkpoint") == AVERAGED)
     event = "averaged" if averaged else "valid"
@@ -92,10 +94,11 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
         {
             "name": f"validation {name}",
             "value": value,
+            "digits": digits,
             "signature": entry.get("signature") if key == "bleu" else None,
             "about": about,
         }
-        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"), ("bits per byte", "bits_per_byte"))
+        for name, key, digits in VALIDATED
         if isinstance(value := entry.get(key), int | float)
     ]
 

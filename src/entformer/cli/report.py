@@ -340,7 +340,9 @@ def _print(data: dict[str, Any], files: "ReportFiles") -> None:
 
     for run in data["runs"]:
         facts = _main_numbers(run)
-        scores = ", ".join(f"{score['name']} {score['value']:.2f}" for score in facts["scores"])
+        scores = ", ".join(
+            f"{score['name']} {format_number(score['value'], score.get('digits', 1))}" for score in facts["scores"]
+        )
         looked = f"{facts['data']['sentences']:,} sentences of {facts['data']['name']}"
         print("; ".join(filter(None, (f"{facts['name']}: {looked}", scores))))
         for kind, own in facts["kinds"].items():

@@ -18,8 +18,8 @@ const Summary = (() => {
       const density = Numbers.percent(Data.mean(heads.map((head) => head.density)));
       return { cells: [attnType, run.normalizers[attnType] || "–", alphaRange(run, heads), density] };
     });
-    const score = ({ about, value, name }) =>
-      el("div", { title: about }, el("b", Numbers.fixed(value, 1)), el("span", name));
+    const score = ({ about, value, name, digits = 1 }) =>
+      el("div", { title: about }, el("b", Numbers.fixed(value, digits)), el("span", name));
     const signature = ({ about, name, signature }) =>
       el("p.signature", el("b", name), ` ${about || ""} `, signature && el("code", signature));
     const { sentences, name, source_tokens, target_tokens } = run.data;

@@ -33,7 +33,7 @@ const Alignment = (() => {
   function create({ onStep, onChoice }) {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
     const lines = Lines.create({ onQuery: onStep });
-    const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
+    const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Predicted token", keys: "Attended tokens" } });
     const next = el("div.next-token");
     const element = el(
       "div.inspector.aligned",
@@ -79,8 +79,8 @@ const Alignment = (() => {
         queries: latest.sentence.target.slice(1),
         keys: latest.sentence.source.length ? latest.sentence.source : latest.sentence.target.slice(0, -1),
         predicted: null,
-        keyTitle: "Source",
-        queryTitle: "Target",
+        keyTitle: latest.sentence.source.length ? "Source" : "Earlier tokens",
+        queryTitle: latest.sentence.source.length ? "Target" : "Predicted",
       };
       tokens.show(shown);
       lines.show(shown);
