@@ -21,7 +21,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 CORE  := build/core-venv
 PIP   := -m pip install -qq --disable-pip-version-check
-PAGES := src/entformer/analysis/page src/entformer/explore/page
+PAGES := src/entformer/analysis/page src/entformer/explore/page src/entformer/widget/page
 CPP    = $(shell git ls-files '*.cpp' '*.h')
 
 CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_entmax_package.py \
