@@ -82,7 +82,7 @@ def _between(lam, width, total, slope, total_after, slope_after, e, inverse, EXA
     done = inside & ((upper - lower) * safe < (5e-5 if EXACT else 4e-3))
     still = (tl.abs(gap) < 2e-6) | (tl.abs(estimate - lam) <= 2e-7 * tl.abs(lam))
     done = done | ((inside == 0) & still)
-    reach = 0.2 * e * tl.minimum(tl.abs(estimate - lam), tl.abs(after - estimate))
+    reach = (0.3 if EXACT else 0.2) * e * tl.minimum(tl.abs(estimate - lam), tl.abs(after - estimate))
     next_lam = tl.maximum(estimate - reach, lower)
     return next_lam, tl.minimum(estimate + reach, upper) - next_lam, estimate, done
 
@@ -117,7 +117,7 @@ def solve(p, row_max, threshold, lists, counts, counters):
     else:  # known when it is compiled
         smooth: tl.constexpr = p.MODE != SPARSEMAX
         convex: tl.constexpr = True
-    width = 0.4 * e * (inverse - lam)
+    width = (0.5 if EXACT else 0.4) * e * (inverse - lam)
     below = lam  # bracket for e > 1
     above = tl.zeros([p.BM], tl.float32) + inverse
     best = lam
