@@ -7,13 +7,13 @@
   const report = JSON.parse(at("entformer-data").textContent);
   const runs = report.runs.map((one) => ({ ...one, measures: report.measures }));
   const alphas = new Map(); // "run index/key" -> alpha
-  const state = { run: 0, sentence: 0, key: null };
+  const state = { run: 0, sentence: 0, key: null, query: null };
 
   const run = () => runs[state.run];
   const sentence = () => run().sentences[state.sentence];
 
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
-  const inspector = Inspector.create({ onAlpha: changeAlpha, onOpen: (key) => open(key, false), onExample: openExample });
+  const inspector = Inspector.create({ onAlpha: changeAlpha, onOpen: (key) => open(key, false), onExample: openExample, onRow: chooseQuery });
   const table = HeadTable.create({ onOpen: (key) => open(key, true), onExample: openExample });
   const paths = AlphaPaths.create({ onOpen: (key) => open(key, true) });
   const compare = Compare.create({
@@ -49,6 +49,7 @@
     else alphas.set(`${state.run}/${key}`, alpha);
     heads.refresh(key);
     inspect();
+    remember();
   }
 
   function inspect() {
@@ -61,12 +62,19 @@
       key: state.key,
       head,
       rows: rowsOf(state.key),
+      row: state.query ?? undefined,
       ...alphaNow(head),
       canChange: Data.hasScores(sentence(), state.key),
     });
   }
 
+  function chooseQuery(row) {
+    state.query = row;
+    remember();
+  }
+
   function open(key, go) {
+    if (key !== state.key) state.query = null;
     state.key = key;
     heads.choose(key);
     paths.choose(key);
@@ -88,7 +96,7 @@
   }
 
   function chooseSentence(index) {
-    state.sentence = index;
+    Object.assign(state, { sentence: index, query: null });
     showSentence();
     showGrid();
     inspect();
@@ -101,7 +109,7 @@
     state.run = index;
     at("run-choice").value = index;
     const same = run().sentences.findIndex((one) => one.id === id);
-    state.sentence = Math.max(same, 0);
+    Object.assign(state, { sentence: Math.max(same, 0), query: null });
     if (!Data.findHead(run(), state.key)) state.key = run().heads.length ? Data.keyOf(run().heads[0]) : null;
     fillSentences();
     showSentence();
@@ -113,7 +121,7 @@
   }
 
   function showGrid() {
-    heads.show({ run: run(), rowsOf, alphaNow, key: state.key });
+    heads.show({ run: run(), rowsOf, alphaNow, key: state.key, overall: true });
   }
 
   function showPaths() {
@@ -141,7 +149,8 @@
     at("sentence-choice").value = state.sentence;
     const one = sentence();
     if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
-    const text = (lang, own, words = own) => own && el("p", { lang }, lang && el("small", lang), el("span", words));
+    const text = (lang, own, words = own) =>
+      own && el("p", { lang, dir: "auto" }, lang && el("small", lang), el("span", words));
     put(
       "sentence-text",
       text(run().languages[0], one.source_text, markedWords(one.source_text, one.unknown || [])),
@@ -161,7 +170,17 @@
     });
   }
 
-  const remember = () => Dom.remember({ run: state.run, sentence: state.sentence, head: state.key || "" });
+  function remember() {
+    const own = `${state.run}/`;
+    const changed = [...alphas].filter(([name]) => name.startsWith(own)).map(([name, alpha]) => `${name.slice(own.length)}:${alpha}`);
+    Dom.remember({
+      run: state.run,
+      sentence: state.sentence,
+      head: state.key || "",
+      ...(state.query === null ? {} : { query: state.query }),
+      ...(changed.length ? { alphas: changed.join(",") } : {}),
+    });
+  }
 
   function recall() {
     const chosen = new URLSearchParams(location.hash.slice(1));
@@ -170,6 +189,9 @@
     if (run().sentences[Number(chosen.get("sentence"))]) state.sentence = Number(chosen.get("sentence"));
     const known = Data.findHead(run(), chosen.get("head") || "");
     state.key = known ? chosen.get("head") : firstHead();
+    if (/^\d+$/.test(chosen.get("query") || "")) state.query = Number(chosen.get("query"));
+    for (const [key, alpha] of Dom.alphasIn(chosen))
+      if (Data.findHead(run(), key) && alpha >= 1 && alpha <= Inspector.HIGHEST) alphas.set(`${state.run}/${key}`, alpha);
   }
 
   // The first run to show: the one with the lowest density.

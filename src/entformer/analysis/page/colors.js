@@ -35,6 +35,7 @@ const Colors = (() => {
   // A positive weight, however small, keeps the first color of the ramp: it never looks like a zero.
   const weightRgb = (weight) => between(WEIGHT[theme()], Math.sqrt(Math.min(weight, 1)));
   const weight = (value) => css(weightRgb(value));
+  const zeroRgb = () => parse(token("--exact-zero"));
   const alphaRgb = (value) => between(ALPHA, value - 1);
   const alpha = (value) => css(alphaRgb(value));
 
@@ -56,5 +57,5 @@ const Colors = (() => {
   const dash = (index) => DASHES[index % DASHES.length];
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token };
+  return { theme, weight, weightRgb, zeroRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token };
 })();

@@ -321,8 +321,7 @@
     state.tokens = listed("tokens", Facts.TOKENS, 16);
     state.temperature = listed("temperature", Facts.TEMPERATURES, 0);
     const [lowest, highest] = model.limits.alpha;
-    for (const part of (chosen.get("alphas") || "").split(",")) {
-      const [key, alpha] = [part.split(":")[0], Number(part.split(":")[1])];
+    for (const [key, alpha] of Dom.alphasIn(chosen)) {
       const head = Data.findHead(model, key);
       if (head && head.adjustable && alpha >= lowest && alpha <= highest) setAlpha(key, alpha);
     }
