@@ -81,6 +81,12 @@
     open(key, true);
   }
 
+  // The story tells of the sparsest run.
+  function openStory(key, index) {
+    if (state.run !== sparsest()) chooseRun(sparsest());
+    openExample(key, index);
+  }
+
   function chooseSentence(index) {
     state.sentence = index;
     showSentence();
@@ -125,23 +131,34 @@
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
   function fillSentences() {
-    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110));
+    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text || one.target_text}`, 110));
     put("sentence-choice", ...run().sentences.map(option));
+    at("heads-title").textContent = `Every head on one ${Data.noun(run())}`;
+    at("sentence-name").textContent = Data.noun(run()) === "text" ? "Text" : "Sentence";
   }
 
   function showSentence() {
     at("sentence-choice").value = state.sentence;
     const one = sentence();
     if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
-    const text = (lang, words) => el("p", { lang }, el("small", lang), el("span", words));
-    const sizes = `${one.source.length} source and ${one.target.length} target tokens`;
+    const text = (lang, own, words = own) => own && el("p", { lang }, lang && el("small", lang), el("span", words));
     put(
       "sentence-text",
-      text(run().languages[0], one.source_text),
+      text(run().languages[0], one.source_text, markedWords(one.source_text, one.unknown || [])),
       text(run().languages[1], one.target_text),
-      el("p.note", `Sentence ${one.id}: ${sizes}; reason: ${one.why}.`),
+      el("p.note", `Number ${one.id}: ${Data.sizes(one.source.length, one.target.length)}; reason: ${one.why}.`),
       Data.dropped(one) && el("p", { class: "note", id: "dropped" }, Data.dropped(one)),
     );
+  }
+
+  // Words that are not in the training data are marked.
+  function markedWords(text, unknown) {
+    return text.split(/(\s+)/).map((part) => {
+      const word = unknown.find((one) => part.includes(one));
+      if (word === undefined) return part;
+      const [before, after] = [part.slice(0, part.indexOf(word)), part.slice(part.indexOf(word) + word.length)];
+      return [before, el("mark", { title: "not in the training data" }, word), after];
+    });
   }
 
   const remember = () => Dom.remember({ run: state.run, sentence: state.sentence, head: state.key || "" });
@@ -161,13 +178,10 @@
     return densities.indexOf(Math.min(...densities));
   }
 
-  // The first head to show: the one with the highest score of a role, else the sparsest. Two roles do not tell what a head
-  // attends to and are skipped.
-  const COMMON = ["broad context", "rarely active"];
+  // The first head to show: the sparsest cross head, of a model without cross attention the sparsest of all.
   function firstHead() {
-    const scores = (head) => head.roles.filter((role) => !COMMON.includes(role.role)).map((role) => role.score);
-    const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
-    const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
+    const cross = Data.headsOf(run(), "cross");
+    const head = Story.sparsestHead(cross.length ? cross : run().heads);
     return head ? Data.keyOf(head) : null;
   }
 
@@ -182,6 +196,7 @@
   }
 
   function showOverview() {
+    put("story", Story.create(runs, runs[sparsest()], openStory));
     put("cards", Summary.cards(runs));
     put("settings", Summary.settings(runs));
     put("alignment", Summary.alignment(runs));
