@@ -69,6 +69,20 @@ def test_every_command_has_help_without_importing_torch() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_flags_do_not_look_as_if_they_took_a_value() -> None:
+    for command in (["report"], ["bench", "rows"]):
+        done = python("-m", "entformer", *command, "--help", COLUMNS="100")
+        assert done.returncode == 0, done.stderr
+        assert "bool" not in done.stdout.lower()
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [("transalte x", "translate"), ("train --sett x=1 demo", "--set")])
+def test_mistyped_commands_and_options_are_suggested(arguments: str, meant: str) -> None:
+    done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "100"})
+    assert done.exit_code == 2
+    assert meant in done.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["dance", "demo --loud", "translate x --alpha 0.6", "bench rows --threads 0", "bench training --preset huge"],
