@@ -67,8 +67,9 @@ class LayerTotals:
         if not statements:
             per_sentence = density.sentence_density(density.density(rows))
             self.histogram += density.density_histogram(per_sentence)
-            for total, own in zip(self._by_keys, density.density_by_keys(rows), strict=True):
-                total += own
+            sums, counts = density.density_by_keys(rows)
+            self._by_keys[0][:] += sums
+            self._by_keys[1][:] += counts
             self.variation.add(np.nan_to_num(per_sentence), rows.key_lengths, ids)
 
     def density_by_keys(self, head: int) -> tuple[float | None, ...]:
