@@ -41,7 +41,7 @@ def test_the_headline_tells_of_the_sparsest_run_with_interval_and_p_value(page: 
     heads = data()["runs"][1]["heads"]
     expect(page.locator(".headline")).to_contain_text(f"{len(heads)} heads; the sparsest reads 60% of the keys")
     expect(page.locator(".headline")).to_contain_text(
-        "test BLEU differs by −0.8 from softmax (95% interval −1.6 to 0.04, p = 0.21)"
+        "test BLEU differs by \N{MINUS SIGN}0.8 from softmax (95% interval \N{MINUS SIGN}1.6 to 0.04, p = 0.21)"
     )
     expect(page.locator("#run-choice")).to_have_value("1")
     expect(page.locator("#knows")).to_have_text("A toy: trained for minutes.")

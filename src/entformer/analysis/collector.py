@@ -62,6 +62,7 @@ class Collector:
                 layer=layer,
                 head=head,
                 density_histogram=tuple(total.histogram[head].tolist()),
+                density_by_keys=total.density_by_keys(head),
                 values=dict.fromkeys((measure.name for measure in HEAD_MEASURES), None)
                 | values
                 | {"alpha": None if (own := (alphas or {}).get((attn_type, layer))) is None else float(own[head])},

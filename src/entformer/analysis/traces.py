@@ -111,8 +111,8 @@ def collect_texts(
             collector.add(trace.rows(ids.get(trace.attn_type)), [number])
 
         tracer.run(entry, add)
-        both = (tuple(ids["encoder"] or ()), tuple(ids["decoder"] or ()))
-        collector.end_batch({number: both})
+        source, target = (tuple(ids[side] or ()) if side in tracer.normalizers else () for side in ("encoder", "decoder"))
+        collector.end_batch({number: (source, target)})
         if progress is not None:
             progress(number + 1)
     return collector.table(tracer.alphas, tracer.normalizers)

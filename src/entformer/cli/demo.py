@@ -361,6 +361,7 @@ def _show_files(console: Console, models: "Sequence[DemoModel]", out: Path, seco
         f"{name} score --run {learned} --compare {softmax}": "test whether the difference is significant",
         f"{name} train multi30k-entmax": "train on real photo captions (downloads Multi30k; takes long)",
         f"{name} config list": "list all built-in recipes",
+        f"{name} explore {learned}": "type a sentence, change a head's alpha, see the translation change",
     }
     for title, rows in ((f"Files[/bold] (the demo took {time_text(seconds)})", files), ("Next steps[/bold]", commands)):
         console.print(f"\n[bold]{title}")

@@ -43,7 +43,8 @@ def report(
         str | None,
         typer.Option(
             metavar="DIR|TEXT",
-            help="Prepared directory, or text: a prefix (test for test.en and test.de), SOURCE,TARGET or a .tsv file.",
+            help="Prepared directory, or text: a prefix (test for test.en and test.de), SOURCE,TARGET or a .tsv file; of a "
+            "language model a text file.",
             show_default="the run's own data",
         ),
     ] = None,
@@ -152,6 +153,8 @@ def report(
     if any(map(is_language_model, runs)):
         from entformer.cli.text_score import language_report
 
+        if gold or gold_text:
+            raise ArgumentError("--gold and --gold-text align translations; a language model has none, so remove them.")
         named = dict(zip(runs, _names(runs), strict=True))
         limits = {"length": length, "texts": sentences, "examples": examples}
         with progress_bar(notes) as show:

@@ -61,13 +61,13 @@ def test_a_directory_stands_for_its_files_however_their_lines_end(tmp_path: Path
     (folder / "c.txt").write_bytes(b"")
     (folder / "b.txt").write_bytes(b"\xef\xbb\xbfa cat\r\nsits\r\n")
     (folder / "a.txt.gz").write_bytes(gzip.compress(b"no newline"))
-    (folder / "more" / "d.txt").write_bytes(b"x" * (1 << 21))  # one long line
+    (folder / "more" / "d.txt").write_bytes(b"x" * ((1 << 20) + 1))  # one long line
     prepare_text({"train": [folder], "valid": [folder / "b.txt"]}, tmp_path / "out", TextConfig("bytes"))
     text = PreparedText.open(tmp_path / "out")
     ids = text.ids("train")
     starts = (ids == BOS).nonzero()[0].tolist()
     found = [text.tokenizer.decode(part.tolist()) for part in np.split(ids, starts[1:])]
-    assert found == ["no newline", "a cat\nsits", "x" * (1 << 21)]
+    assert found == ["no newline", "a cat\nsits", "x" * ((1 << 20) + 1)]
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
@@ -107,7 +107,10 @@ def test_line_breaks_are_tokens_of_both_tokenizers() -> None:
     assert ByteTokenizer().decode(ByteTokenizer().encode(text)) == text
     assert bpe.decode(bpe.encode(text)) == "A cat.\n\nTwo dogs.\nÄ"  # runs of spaces become one
     assert max(bpe.encode(text)) < bpe.size
-    assert ByteTokenizer().pieces(ByteTokenizer().encode("a\n")) == ["a", "↵"]
+    for tokenizer in (ByteTokenizer(), bpe):
+        pieces = "".join(tokenizer.pieces(tokenizer.encode("a\nÄ")))
+        assert pieces.replace("▁", "") == "a↵<0xC3><0x84>"
+    assert ByteTokenizer().pieces(ByteTokenizer().encode("; ")) == [";", "▁"]
 
 
 def ids(total: int = 103) -> Any:

@@ -139,21 +139,23 @@
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
   function fillSentences() {
-    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110));
+    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text || one.target_text}`, 110));
     put("sentence-choice", ...run().sentences.map(option));
+    at("heads-title").textContent = `Every head on one ${Data.noun(run())}`;
+    at("sentence-name").textContent = Data.noun(run()) === "text" ? "Text" : "Sentence";
   }
 
   function showSentence() {
     at("sentence-choice").value = state.sentence;
     const one = sentence();
     if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
-    const text = (lang, ...words) => el("p", { lang, dir: "auto" }, el("small", lang), el("span", words));
-    const sizes = `${one.source.length} source and ${one.target.length} target tokens`;
+    const text = (lang, own, words = own) =>
+      own && el("p", { lang, dir: "auto" }, lang && el("small", lang), el("span", words));
     put(
       "sentence-text",
-      text(run().languages[0], markedWords(one.source_text, one.unknown || [])),
+      text(run().languages[0], one.source_text, markedWords(one.source_text, one.unknown || [])),
       text(run().languages[1], one.target_text),
-      el("p.note", `Sentence ${one.id}: ${sizes}; reason: ${one.why}.`),
+      el("p.note", `Number ${one.id}: ${Data.sizes(one.source.length, one.target.length)}; reason: ${one.why}.`),
       Data.dropped(one) && el("p", { class: "note", id: "dropped" }, Data.dropped(one)),
     );
   }

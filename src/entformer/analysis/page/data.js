@@ -133,6 +133,15 @@ const Data = (() => {
     return { text: starts ? piece.slice(1) || "␣" : piece, special: false, starts };
   }
 
+  // What a text of the run is called: models of one side read texts.
+  const noun = (run) => (run.languages.some(Boolean) ? "sentence" : "text");
+
+  // "12 source and 14 target tokens"; of models of one side "14 tokens".
+  function sizes(source, target) {
+    if (source && target) return `${Numbers.count(source)} source and ${Numbers.count(target)} target tokens`;
+    return `${Numbers.count(source || target)} tokens`;
+  }
+
   // The weight of a key that is not stored.
   const restText = (rows) => (rows.cut ? `below ${rows.cut}` : "exactly 0");
 
@@ -177,6 +186,8 @@ const Data = (() => {
     support,
     density,
     shown,
+    noun,
+    sizes,
     restText,
     dropped,
     mean,

@@ -26,13 +26,13 @@ const Summary = (() => {
     return el(
       "article",
       { class: "card", style: { "--own": Colors.run(index) } },
-      el("h3", run.name, el("small", run.languages.join(" → "))),
+      el("h3", run.name, el("small", run.languages.filter(Boolean).join(" → "))),
       el("div.scores", run.scores.map(score)),
       Dom.table({ titles: ["", "normalizer", "α", "density"], rows }),
       el(
         "p.note",
-        `${run.heads.length} heads, measured on ${Numbers.count(sentences)} sentences of ${name || "the data"}` +
-          ` (${Numbers.count(source_tokens)} source and ${Numbers.count(target_tokens)} target tokens).`,
+        `${run.heads.length} heads, measured on ${Numbers.count(sentences)} ${Data.noun(run)}s of ${name || "the data"}` +
+          ` (${Data.sizes(source_tokens, target_tokens)}).`,
       ),
       run.scores.length > 0 &&
         el("details", el("summary", "Data sets and signatures of the scores"), run.scores.map(signature)),
