@@ -94,18 +94,12 @@ def get_signature() -> Signature:
 
 
 def time_interleaved(
-    functions: Mapping[str, Callable[[], object]],
-    *,
-    rounds: int,
-    warmup: int = 2,
-    max_rounds: Mapping[str, int] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    functions: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 2, max_rounds: Mapping[str, int] | None = None
 ) -> dict[str, list[float]]:
     """Runs every function once per round and returns the seconds each took, round by round.
 
     Args:
         max_rounds: slow functions run in this many of the first rounds only, without warm-up.
-        clock: `time.thread_time` leaves out what other processes took, of functions that run in this thread alone.
     """
     limits = max_rounds or {}
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
