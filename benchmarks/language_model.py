@@ -12,7 +12,6 @@ of it grew since an empty context, which is the attention.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -98,7 +97,7 @@ def training_step(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], 
     return step
 
 
-def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, rounds: int, clock: Callable[[], float]) -> None:
+def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, rounds: int) -> None:
     ids = text[: rows * length].view(rows, length)
     labels = text[1 : rows * length + 1].view(rows, length)
     peer = GPT(ours.config, length)
@@ -107,7 +106,7 @@ def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, round
         OURS: training_step(ours, lambda: ours.loss(ids, labels).loss / labels.numel()),
     }
     sizes = {PEER: peer, OURS: ours}
-    seconds = time_interleaved(steps, rounds=rounds, warmup=2, clock=clock)
+    seconds = time_interleaved(steps, rounds=rounds, warmup=2)
     for m in measurements(seconds, OURS, f"{length} tokens", "step", {}):  # time of the peer / ours: our speed / the peer's
         speeds = {name: labels.numel() / median(own) for name, own in seconds.items()}
         print(
@@ -117,7 +116,7 @@ def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, round
             print(f"    {name}: {speed:,.0f} tokens/s, {sum(p.numel() for p in sizes[name].parameters()):,} parameters")
 
 
-def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: int, clock: Callable[[], float]) -> None:
+def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: int) -> None:
     longest = max(contexts) + ROUND
     peer = GPT(ours.config, longest).eval()
     ours.eval()
@@ -144,7 +143,7 @@ def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: 
 
     for context in [1, *contexts]:
         add(context)
-    seconds = time_interleaved(steps, rounds=rounds, warmup=1, clock=clock)
+    seconds = time_interleaved(steps, rounds=rounds, warmup=1)
     ms = {name: 1e3 * median(own) / ROUND for name, own in seconds.items()}
 
     def ratio(context: int, base: int | None) -> float:
@@ -170,7 +169,6 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     torch.manual_seed(SEED)
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
     contexts = [64, 128] if options.quick else [256, 2048, 16384]
     rounds = 3 if options.quick else 21
     if options.run is not None:
@@ -190,10 +188,10 @@ def main() -> None:
         if options.only != "decoding":
             weights = {name: t.clone() for name, t in model.state_dict().items()}
             for length, rows in ((64, 2), (128, 1)) if options.quick else ((256, 16), (1024, 4)):
-                measure_training(model.train(), text, length, rows, rounds, clock)
+                measure_training(model.train(), text, length, rows, rounds)
                 model.load_state_dict(weights)
         if options.only != "training":
-            measure_decoding(model, text, contexts, rounds, clock)
+            measure_decoding(model, text, contexts, rounds)
         print(get_signature())
 
 

@@ -2,6 +2,7 @@
 
 from entformer import analysis as analysis
 from entformer import compat as compat
+from entformer import distributed as distributed
 from entformer import explore as explore
 from entformer import hf as hf
 from entformer.compat.activations import Entmax15 as Entmax15
@@ -64,6 +65,8 @@ from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
 from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
 from entformer.nn.window import alibi_windows as alibi_windows
 from entformer.operators import register_operators as register_operators
+from entformer.widget.view import AttentionView as AttentionView
+from entformer.widget.view import show as show
 
 __version__: str
 __all__: list[str]

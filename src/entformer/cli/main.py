@@ -6,13 +6,14 @@ so that `--help` is fast.
 
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from entformer import __version__
 from entformer.cli import bench, config, longctx
 from entformer.cli.average import average
+from entformer.cli.convert import convert
 from entformer.cli.demo import demo
 from entformer.cli.doctor import doctor
 from entformer.cli.explore import explore
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, prep, train, translate, generate, score, average, report, explore):
+for _command in (demo, prep, train, translate, generate, score, average, convert, report, explore):
     app.command()(_command)
 app.add_typer(longctx.app, name="longctx")
 app.add_typer(bench.app, name="bench")
@@ -56,6 +57,16 @@ def _entformer(
     """Adaptively sparse attention for PyTorch: alpha-entmax with a learned alpha per head."""
 
 
+def _hide_flag_types(command: Any, parent: Any = None) -> None:
+    """Makes `--help` list flags without a type, which would look as if they took a value."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    for param in command.get_params(context):
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_flag_types(subcommand, context)
+
+
 def main() -> None:
     """Runs the command line. Errors are one line on stderr; --debug prints the traceback."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -63,7 +74,9 @@ def main() -> None:
     # --debug may come after the subcommand, where users add it when a command has just failed.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(args=arguments, prog_name="entformer")
+        command = typer.main.get_command(app)
+        _hide_flag_types(command)
+        command(args=arguments, prog_name="entformer")
     except Exception as err:
         if debug:
             raise

@@ -30,7 +30,7 @@ from entformer.data.store import AGAIN, check_size, map_array, read_object
 from entformer.errors import ArgumentError, DataError
 from entformer.files import file_sha256, staged_directory, write_json
 from entformer.text.documents import BpeTokenizer, ByteTokenizer, DocumentTokenizer, open_tokenizer
-from entformer.text.lines import open_file
+from entformer.text.lines import read_text
 from entformer.text.tokenizer import BOS, EOS, SMALLEST, SubwordTokenizer
 
 BUILTIN = "builtin"
@@ -78,7 +78,8 @@ def prepare_text(
     """Writes the text of files, or the built-in text, to the directory `out`; returns the content of prep.json.
 
     Args:
-        files: "train", and "valid" and "test" where they have files of their own; without any, the built-in text.
+        files: "train", and "valid" and "test" where they have files of their own; without any, the built-in text. A directory
+            stands for all files in it.
         out: The directory to create; it appears complete or not at all.
         config: Tokenizer, documents and splits.
         subwords: An existing vocabulary to use, instead of learning one.
@@ -91,6 +92,7 @@ def prepare_text(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and (not overwrite or not (out / "prep.json").is_file()):
         raise ArgumentError(f"{out} exists; choose another directory, or pass --overwrite to replace a prepared one.")
+    files = {split: list(_files(paths)) for split, paths in files.items()}
     splits = _splits(files, config)
     tokenizer: DocumentTokenizer
     if config.tokenizer == "bytes":
@@ -156,15 +158,22 @@ def builtin_documents() -> dict[str, list[str]]:
     return found
 
 
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yields files; those of a directory in the order of their names, hidden ones left out."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+        if not found:
+            raise DataError(f"{path}: this directory has no files; name text files, or a directory with some.")
+        yield from found
+
+
 def _documents(paths: Sequence[Path], kind: str) -> list[str]:
     found: list[str] = []
     for path in paths:
-        with open_file(path) as file:
-            try:
-                text = file.read().decode("utf-8-sig")
-            except (UnicodeDecodeError, EOFError, OSError) as err:
-                raise DataError(f"{path}: not text in UTF-8, or damaged ({err}).") from err
-        text = text.replace("\r\n", "\n")
+        text = read_text(path)
         found += [text] if kind == "file" else re.split(r"\n\s*\n", text) if kind == "paragraph" else text.split("\n")
     return [document for document in (one.strip("\n") for one in found) if document.strip()]
 
@@ -303,25 +312,39 @@ class TextBatches:
         rows: Rows of a batch.
         seed: Seed of the shuffling, and of the offset at which the rows of an epoch begin.
         rank, world_size: This process and the number of processes; each gets the same number of batches.
+        per_step: Batches of all processes in one step, by default one of each; an epoch has a multiple of them.
     """
 
-    def __init__(self, ids: NDArray[Any], *, length: int, rows: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
-        if len(ids) < length * world_size + 1:
+    def __init__(
+        self,
+        ids: NDArray[Any],
+        *,
+        length: int,
+        rows: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        per_step: int | None = None,
+    ) -> None:
+        self.per_step = world_size if per_step is None else per_step
+        if len(ids) < length * self.per_step + 1:
             raise DataError(
-                f"the training text has {len(ids)} tokens, fewer than a row of {length} for each of {world_size} processes; "
-                "give more text, or a smaller training.context."
+                f"the training text has {len(ids)} tokens, fewer than a row of {length} for each of {self.per_step} batches of "
+                "a step; give more text, or a smaller training.context."
             )
         self.ids, self.length, self.rows, self.seed, self.rank, self.world_size = ids, length, rows, seed, rank, world_size
         self._planned: tuple[int, NDArray[np.int64]] | None = None
 
     def batches_in(self, epoch: int) -> int:
-        return max(1, len(self._plan(epoch)) // (self.rows * self.world_size))
+        steps = max(1, len(self._plan(epoch)) // (self.rows * self.per_step))
+        return steps * self.per_step // self.world_size
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
         starts = self._plan(epoch)
         for index in range(start, self.batches_in(epoch)):
-            of_all = starts[index * self.rows * self.world_size :][: self.rows * self.world_size]
-            yield TextBatch.cut(self.ids, of_all[self.rank :: self.world_size], self.length)
+            step, part = divmod(index * self.world_size + self.rank, self.per_step)
+            of_all = starts[step * self.rows * self.per_step :][: self.rows * self.per_step]
+            yield TextBatch.cut(self.ids, of_all[part :: self.per_step], self.length)
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
         """Returns where the rows of an epoch begin, shuffled."""
