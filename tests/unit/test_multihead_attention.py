@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -291,6 +292,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"positions": "absolute"}, "'absolute'.*rotary"),
     ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
     ({"backend": "flash"}, "'flash'"),
+    ({"embed_dim": "4"}, "embed_dim must be an integer, not str"),
+    ({"num_heads": 2.0}, "num_heads must be an integer, not float"),
     ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
     ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),
 ]
@@ -317,6 +320,15 @@ CALLS = {
     "keys": (((4, 3, 6),) * 3, {"key_mask": torch.ones(3, 5).bool()}, r"key_mask must be boolean .* dimensions and 4 keys"),
     "float": (((4, 3, 6),) * 3, {"mask": torch.ones(1, 1, 4, 4)}, "mask must be boolean"),
 }
+
+
+@pytest.mark.parametrize("wrong", [[[0.0] * 6], np.zeros((3, 6), np.float32), "text"], ids=["list", "array", "str"])
+def test_what_is_no_tensor_is_refused(wrong: Any) -> None:
+    tensor = torch.zeros(3, 6)
+    for place, name in enumerate(("query", "key", "value")):
+        arguments = [wrong if i == place else tensor for i in range(3)]
+        with pytest.raises(ArgumentError, match=f"{name} must be a tensor, not {type(wrong).__name__}"):
+            MultiheadAttention(6, 2)(*arguments)
 
 
 @pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())

@@ -16,7 +16,7 @@ from entformer.text.numbers import encodable
 
 POLICY = """<meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">"""
-STYLES = ("page.css", "controls.css", "tables.css", "heads.css", "inspector.css", "charts.css")
+STYLES = ("page.css", "controls.css", "tables.css", "heads.css", "story.css", "inspector.css", "charts.css")
 
 # Classic scripts in one scope. What a script runs at once may use only files above it; what it defines may use any.
 COMPONENTS = (
@@ -34,7 +34,7 @@ COMPONENTS = (
     "charts.js",
     "paths.js",
 )
-SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "layers.js", "compare.js", "summary.js", "app.js")
+SCRIPTS = (*COMPONENTS, "table.js", "roles.js", "layers.js", "compare.js", "summary.js", "story.js", "app.js")
 
 LENGTHS_STYLES = ("page.css", "controls.css", "tables.css", "charts.css", "lengths.css")
 LENGTHS_SCRIPTS = (
@@ -59,18 +59,23 @@ def assemble_lengths(data: dict[str, Any]) -> str:
 
 
 def _data_page(template: str, styles: Sequence[str], scripts: Sequence[str], data: dict[str, Any]) -> str:
-    try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as err:
-        raise DataError(f"the report cannot be written as JSON ({err}); write null where a number is unknown.") from err
     parts = {
         "title": html.escape(str(data.get("title", "entformer report"))),
         "policy": POLICY,
         "style": "\n".join(map(page_file, styles)),
         "script": "\n".join(map(page_file, scripts)),
-        "data": text.replace("<", "\\u003c"),
+        "data": data_text(data),
     }
     return fill_page(page_file(template), parts)
+
+
+def data_text(data: dict[str, Any]) -> str:
+    """Returns data as JSON inside a script element, which no text can end."""
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as err:
+        raise DataError(f"the report cannot be written as JSON ({err}); write null where a number is unknown.") from err
+    return text.replace("<", "\\u003c")
 
 
 def fill_page(template: str, parts: Mapping[str, str]) -> str:

@@ -37,7 +37,12 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
 def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [pair for key, inner in value.items() for pair in _flat(inner, f"{name}.{key}" if name else str(key))]
-    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value)]
+    return [(name, ", ".join(map(str, map(_shared, value))) if isinstance(value, list) else _shared(value))]
+
+
+def _shared(value: Any) -> Any:
+    """Returns a setting as it may be shared: of an absolute path the name only."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def learned_alphas_of(

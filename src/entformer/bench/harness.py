@@ -2,7 +2,7 @@
 
 Clocks change and other processes run, so times of separate runs cannot be compared. Here all functions run once per round, in
 rotating order, and each time is divided by the baseline's time in the same round. Reported are the median and the quartiles of
-these ratios; below 1 is faster than the baseline. With one thread its CPU time is measured, which leaves out waiting for a core.
+these ratios; below 1 is faster than the baseline. With one thread its CPU time is measured: waiting for a core does not count.
 """
 
 import ctypes

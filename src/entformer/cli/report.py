@@ -71,9 +71,17 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="The text for --hf; pairs separated by tabs for an encoder-decoder.")
     ] = None,
     length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf and for language models.")] = 512,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write a page that runs the model of one RUN in the browser, without a server.")
+    ] = False,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="HTML file to write; the numbers go to a .json file next to it.")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="HTML file to write; the numbers go to a .json file next to it.",
+            show_default="report.html, or live.html",
+        ),
+    ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for PNG, SVG and PDF figures.", show_default="figures, next to the page"),
@@ -87,6 +95,11 @@ def report(
 
     For directories of `entformer longctx`: accuracy, attention and learned scales against sequence length.
     """
+    out = out or Path("live.html" if live else "report.html")
+    if live:
+        from entformer.cli.live import write_live
+
+        return write_live(runs or [], out, title, checkpoint, as_json=as_json)
     if out.suffix.lower() == ".json":
         raise ArgumentError(
             f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
@@ -236,6 +249,7 @@ def prepare_run(
     from entformer.analysis.data import RunToReport
     from entformer.analysis.gold import read_gold
     from entformer.checkpoint import RunFolder, load_run
+    from entformer.cli.test_sets import sample_data
 
     if gold is None and gold_text is not None:
         raise ArgumentError("--gold-text is the text of gold alignments; give those with --gold FILE.")
@@ -268,6 +282,7 @@ def prepare_run(
         data_name=text.shown,
         text_key=hashlib.sha256("\n".join([*sources, *targets]).encode()).hexdigest(),
         tokenized=bool(loaded.info.get("tokenized")),
+        training_text=sample_data(path, loaded)[1],
         gold=links,
         gold_store=gold_store,
     )

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from entformer import __version__
+from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.checkpoint.language_model import LoadedLM, is_language_model, load_language_model
 from entformer.errors import ArgumentError
@@ -67,6 +68,7 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK,
     examples: Sequence[str] = (),
     folder: Path | str | None = None,
+    training_text: TrainingText | None = None,
 ) -> FastAPI:
     """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
@@ -83,6 +85,7 @@ def create_app(
             name, and unsafe for one that only this machine should use.
         examples: Example sentences on the page.
         folder: The directory of a loaded run, to show how its alphas were learned; ignored if `run` is a directory.
+        training_text: What a run that translates was trained on, to mark words that it has not seen.
     """
     if isinstance(run, Path | str):
         folder, name = run, name or Path(run).resolve().name
@@ -108,7 +111,7 @@ def create_app(
     elif isinstance(run, LoadedLM):
         engine = LMEngine(run, **common, folder=known)
     else:
-        engine = TranslationEngine(run, **common, folder=known)
+        engine = TranslationEngine(run, **common, folder=known, training_text=training_text)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 

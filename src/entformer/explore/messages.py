@@ -150,6 +150,9 @@ class AttentionAnswer(BaseModel):
     alphas: dict[str, float | None] = Field(description="The alpha each head had here; null where there is none (ReLA).")
     measures: dict[str, dict[str, float]] = Field(description="Measures of each head on this sentence, by name.")
     steps: list[Step]
+    unknown: list[str] = Field(
+        default=[], description="Words of the sentence that are not in the training data, where it is known."
+    )
     omitted: list[str] = Field(description="Heads dropped because the response would be too large; request them by name.")
     notes: list[str]
     milliseconds: float
@@ -212,6 +215,8 @@ class ModelFacts(BaseModel):
     measures: MeasureLists = Field(description="The measures that `/api/attention` returns.")
     limits: Limits
     examples: list[str] = Field(description="Example sentences.")
+    beam: int = Field(5, description="The beam that the page starts with.")
+    training_text: str | None = Field(None, description="How much the model was trained on, where it is known.")
     alpha_steps: list[int] | None = Field(None, description="The training steps of `alpha_paths`; null if none were written.")
     alpha_paths: dict[str, list[list[list[float]]]] | None = Field(None, description="Attention type -> layers, heads, steps.")
     alpha_marks: dict[str, str] = Field({}, description="Heads at a bound of alpha, or in the tail of the sigmoid.")

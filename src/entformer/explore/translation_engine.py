@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from entformer.analysis.collect import layer_rows
+from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.attention_record import attention_hooks, rows_per_head
 from entformer.decoding.beam import beam_search
+from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
 from entformer.decoding.direction import check_source_language
 from entformer.decoding.length_penalty import MaxLength
 from entformer.decoding.records import Hypothesis
@@ -37,6 +39,7 @@ from entformer.explore.engine import (
 from entformer.explore.messages import (
     HIGHEST_ALPHA,
     LOWEST_ALPHA,
+    WIDEST_BEAM,
     AttentionAnswer,
     AttentionRequest,
     Candidate,
@@ -52,7 +55,10 @@ from entformer.text.tokenizer import BOS, EOS, NUM_SPECIAL_TOKENS
 
 
 class TranslationEngine(BaseEngine):
-    """A loaded run that handles requests from any thread; its directory, if given, tells how its alphas were learned."""
+    """A loaded run that handles requests from any thread.
+
+    Its directory, if given, tells how its alphas were learned and how to decode; `training_text` which words it knows.
+    """
 
     def __init__(
         self,
@@ -63,8 +69,11 @@ class TranslationEngine(BaseEngine):
         seconds: float,
         examples: Sequence[str],
         folder: RunFolder | None = None,
+        training_text: TrainingText | None = None,
     ) -> None:
         self._run = run
+        self._decoding = DecodingDefaults() if folder is None else decoding_of_run(folder.path)
+        self._training_text = training_text
         self._model: Seq2Seq = run.model.eval()
         self._max_length = MaxLength()
         self._max_tokens = max_tokens
@@ -88,6 +97,8 @@ class TranslationEngine(BaseEngine):
                 "lowercase": bool(run.info.get("lowercase")),
                 "tokenized": bool(run.info.get("tokenized")),
                 "examples": list(examples),
+                "beam": min(self._decoding.beam, WIDEST_BEAM),
+                "training_text": None if training_text is None else training_text.describe(),
                 **learned_facts(folder, self._model.config, alphas, run.step),
             },
         )
@@ -142,6 +153,7 @@ class TranslationEngine(BaseEngine):
             measures=found.measures,
             steps=make_steps(log_probs.exp(), target[1:], subwords.pieces),
             omitted=found.omitted,
+            unknown=[] if self._training_text is None else self._training_text.unknown(request.text),
             notes=self._notes(request.text, finished),
             milliseconds=milliseconds_since(began),
         )
@@ -209,6 +221,8 @@ class TranslationEngine(BaseEngine):
             SimpleNamespace(start=self._model.start, step=step, log_probs=self._model.log_probs),
             torch.tensor([[*source, EOS]], device=self._device),
             beam=request.beam,
+            length_penalty=self._decoding.length_penalty,
+            length_penalty_alpha=self._decoding.length_penalty_alpha,
             n_best=n_best,
             max_length=self._max_length,
             min_length=1,

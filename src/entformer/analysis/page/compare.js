@@ -279,7 +279,7 @@ const Compare = (() => {
     if (!found.length) return null;
     return Charts.figure(
       "The best previous-token head",
-      "In the encoder of each run, on the sentence chosen above. Blank is exactly 0.",
+      "In the encoder of each run, on the sentence chosen above. Gray is exactly 0.",
       el(
         "div.best-heads",
         found.map(({ run, index, head, rows }) =>

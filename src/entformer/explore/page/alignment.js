@@ -73,14 +73,15 @@ const Alignment = (() => {
       const rows = rowsOf(content);
       element.querySelector(".sides").hidden = !rows;
       if (!rows) return;
+      const { queries: target, keys: source } = Data.tokensOf(latest.sentence, "cross");
       const shown = {
         rows,
         title: "Alignment",
-        queries: latest.sentence.target.slice(1),
-        keys: latest.sentence.source.length ? latest.sentence.source : latest.sentence.target.slice(0, -1),
+        queries: target.slice(1),
+        keys: source.length ? source : target.slice(0, -1),
         predicted: null,
-        keyTitle: latest.sentence.source.length ? "Source" : "Earlier tokens",
-        queryTitle: latest.sentence.source.length ? "Target" : "Predicted",
+        keyTitle: source.length ? "Source" : "Earlier tokens",
+        queryTitle: source.length ? "Target" : "Predicted",
       };
       tokens.show(shown);
       lines.show(shown);

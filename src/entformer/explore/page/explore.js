@@ -211,7 +211,13 @@
     sentence = found;
     for (const id of ["alignment", "heads"]) at(id).hidden = !sentence;
     at("examples").hidden = !model.examples.length;
-    put("notes", ...(sentence?.notes || []).map((note) => el("p.note", note)));
+    const unknown = sentence?.unknown || [];
+    put(
+      "notes",
+      ...(sentence?.notes || []).map((note) => el("p.note", note)),
+      unknown.length &&
+        el("p.note", { id: "unknown" }, "Not in the training data: ", unknown.flatMap((word, at) => [at ? ", " : "", el("mark", word)]), "."),
+    );
     if (!sentence) outcome = { trained: null, changed: null };
     showTranslations();
     const overrides = alphas.size ? { alphas: Object.fromEntries(alphas) } : {};
@@ -224,6 +230,7 @@
     if (!sentence) return;
     state.step = Math.min(state.step ?? (continues() ? outcome.trained.source.length - 1 : 0), sentence.steps.length - 1);
     for (const head of model.heads) Object.assign(head, sentence.measures[Data.keyOf(head)]);
+    if (state.key === null) open(firstHead(), false);
     changes.show(model, alphas);
     for (const key of keysOf()) heads.refresh(key);
     showAlignment();
@@ -259,6 +266,13 @@
       preset.disabled = !head.adjustable;
       preset.setAttribute("aria-pressed", Math.abs(alphaNow(head).alpha - Number(preset.dataset.alpha)) < 1e-9);
     }
+  }
+
+  // The sparsest cross head, of a model without cross attention the sparsest of all.
+  function firstHead() {
+    const cross = Data.headsOf(model, "cross");
+    const [head] = [...(cross.length ? cross : model.heads)].sort((a, b) => a.density - b.density);
+    return Data.keyOf(head);
   }
 
   function open(key, go) {
@@ -301,19 +315,17 @@
     const chosen = new URLSearchParams(location.hash.slice(1));
     const number = (name, most, usual) => Math.min(Math.max(Math.trunc(Number(chosen.get(name))) || usual, 1), most);
     state.text = (chosen.get("text") ?? model.examples[0] ?? "").slice(0, model.limits.characters);
-    state.beam = number("beam", model.limits.beam, 5);
+    state.beam = number("beam", model.limits.beam, model.beam);
     state.nBest = number("n", model.limits.n_best, 3);
     const listed = (name, values, usual) => (values.includes(Number(chosen.get(name) ?? NaN)) ? Number(chosen.get(name)) : usual);
     state.tokens = listed("tokens", Facts.TOKENS, 16);
     state.temperature = listed("temperature", Facts.TEMPERATURES, 0);
     const [lowest, highest] = model.limits.alpha;
-    for (const part of (chosen.get("alphas") || "").split(",")) {
-      const [key, alpha] = [part.split(":")[0], Number(part.split(":")[1])];
+    for (const [key, alpha] of Dom.alphasIn(chosen)) {
       const head = Data.findHead(model, key);
       if (head && head.adjustable && alpha >= lowest && alpha <= highest) setAlpha(key, alpha);
     }
-    const first = model.heads.find((head) => head.attn_type === "cross") || model.heads[0];
-    state.key = Data.findHead(model, chosen.get("head") || "") ? chosen.get("head") : Data.keyOf(first);
+    state.key = Data.findHead(model, chosen.get("head") || "") ? chosen.get("head") : null;
     state.side = alphas.size ? "changed" : "trained";
   }
 

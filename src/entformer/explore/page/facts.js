@@ -30,6 +30,8 @@ const Facts = (() => {
     }
     if (model.step) parts.push(`step ${Numbers.count(model.step)}`);
     at("facts").textContent = [...parts, `entformer ${model.entformer}`].join(", ");
+    at("knows").textContent = model.training_text || "";
+    at("knows").hidden = !model.training_text;
     at("text").maxLength = model.limits.characters;
     put(
       "examples",
@@ -50,6 +52,7 @@ const Facts = (() => {
   }
 
   function showCommand(body) {
+    if (!at("curl")) return; // a page without a server
     const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
     const address = new URL("api/attention", document.baseURI).href;
     at("curl").textContent = `curl -s ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;

@@ -13,6 +13,7 @@ const Translations = (() => {
     function show(content) {
       const { trained, changed } = content;
       element.replaceChildren(
+        ...(trained ? [] : [el("p.note", "Nothing yet: type above, or choose an example.")]),
         ...(trained ? [card("trained", "As trained", trained, content)] : []),
         ...(changed ? [card("changed", `With ${content.count === 1 ? "one" : content.count} α changed`, changed, content)] : []),
       );
@@ -29,7 +30,7 @@ const Translations = (() => {
             "li",
             Dom.button(
               [
-                el("span", { class: "translation", lang: content.language }, text.length && candidate.text ? text : "(empty)"),
+                el("span", { class: "translation", lang: content.language, dir: "auto" }, text.length && candidate.text ? text : "(empty)"),
                 el("small", { title: "mean log-probability of a token" }, score(candidate, content.noun)),
               ],
               () => onChoose(side, index),
