@@ -9,7 +9,8 @@ import hashlib
 import html
 from importlib.resources import files
 
-from entformer.analysis.assemble import COMPONENTS, fill_page, page_file
+from entformer.analysis.assemble import COMPONENTS
+from entformer.pages import fill_page, page_file
 
 STYLES = ("page.css", "controls.css", "heads.css", "inspector.css", "charts.css")
 OWN_STYLES = ("explore.css",)
