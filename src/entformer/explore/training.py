@@ -58,7 +58,7 @@ def _thin(points: Curve) -> Curve:
 
 def _mean(entry: dict[str, Any]) -> float:
     values = [head for heads in entry.values() if isinstance(heads, list) for layer in heads for head in layer]
-    return sum(values) / max(len(values), 1)
+    return float(sum(values)) / max(len(values), 1)
 
 
 def _planned_steps(folder: RunFolder) -> int | None:
