@@ -79,13 +79,9 @@ def test_the_library_names_no_directory_of_the_machine(undefined: list[tuple[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-def test_compilers_that_build_the_kernels_without_a_warning(
-    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
-    monkeypatch.setenv("CXX", compiler)
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_clang_builds_the_kernels_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "clang++")
     monkeypatch.setenv("ENTFORMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ENTFORMER_CXXFLAGS", "-O0 -Werror")  # scripts/build_wheel.py has -Werror at full optimization
     out, err = start("-c", COMPARE).communicate()
