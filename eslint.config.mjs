@@ -1,7 +1,7 @@
 // The scripts of the pages are inlined one after another into one HTML file: each defines one global object, which later ones use.
 import { readdirSync, readFileSync } from "node:fs";
 
-const directories = ["src/entformer/analysis/page", "src/entformer/explore/page"];
+const directories = ["src/entformer/analysis/page", "src/entformer/explore/page", "src/entformer/widget/page"];
 const scripts = directories.flatMap((directory) =>
   readdirSync(directory)
     .filter((name) => name.endsWith(".js"))

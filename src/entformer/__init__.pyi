@@ -65,6 +65,8 @@ from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
 from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
 from entformer.nn.window import alibi_windows as alibi_windows
 from entformer.operators import register_operators as register_operators
+from entformer.widget.view import AttentionView as AttentionView
+from entformer.widget.view import show as show
 
 __version__: str
 __all__: list[str]

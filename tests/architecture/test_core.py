@@ -37,6 +37,7 @@ ef.MultiheadAttention(8, 2, normalizer="entmax", alpha="learned")(q[0], q[0], q[
 ef.CausalLM(ef.LMConfig(vocab_size=9, layers=1, heads=2, width=8, hidden=16))(torch.tensor([[1, 2, 3]]))
 ef.EntmaxLoss()(torch.randn(3, 5), torch.tensor([0, 1, 2]))
 assert torch.equal(entmax.entmax15(torch.ones(4)), torch.full((4,), 0.25))
+ef.show(ef.attention(q, k, v, return_support=True), list("abcd")).html
 sizes, ids = {"vocab_size": 8, "width": 8, "heads": 2, "hidden": 8}, torch.ones(1, 3, dtype=torch.long)
 ef.CausalLM(ef.LMConfig(**sizes, layers=1, attention={"normalizer": "entmax"}))(ids).sum().backward()
 ef.Seq2Seq(ef.Seq2SeqConfig(**sizes, encoder_layers=1, decoder_layers=1))(ids, ids).sum().backward()

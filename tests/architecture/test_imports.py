@@ -41,3 +41,8 @@ except entformer.MissingExtra as err:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "entformer.hf needs transformers, which is not installed: pip install 'entformer[hf]'"
+
+
+def test_reports_and_the_explorer_of_runs_need_no_transformers() -> None:
+    loaded = modules_after("import entformer.analysis.language_model_report, entformer.cli.text_score, entformer.explore.app")
+    assert "transformers" not in loaded

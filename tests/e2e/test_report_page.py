@@ -179,6 +179,7 @@ def test_sentences_and_runs_are_chosen(page: Page) -> None:
 
 
 def test_cross_attention_is_drawn_as_lines_between_the_sentences(page: Page) -> None:
+    choose_head(page, "encoder.0.0")
     choose_head(page, "cross.1.0")
     lines = page.locator(".lines")
     expect(lines.locator(".all path")).to_have_count(len(own_rows("cross.1.0")["col"]))  # none for a weight of zero

@@ -17,6 +17,7 @@ from entformer.cli import self_test
 from entformer.cli.doctor import OPERATORS
 from entformer.cli.main import app
 from entformer.errors import EntformerError
+from entformer.kernels.sources import sources_hash
 
 Entformer = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,20 @@ def test_every_command_has_help_without_importing_torch() -> None:
     done = python("-c", HELP.format(commands=COMMANDS))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
+
+
+def test_flags_do_not_look_as_if_they_took_a_value() -> None:
+    for command in (["report"], ["bench", "rows"]):
+        done = python("-m", "entformer", *command, "--help", COLUMNS="100")
+        assert done.returncode == 0, done.stderr
+        assert "bool" not in done.stdout.lower()
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [("transalte x", "translate"), ("train --sett x=1 demo", "--set")])
+def test_mistyped_commands_and_options_are_suggested(arguments: str, meant: str) -> None:
+    done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "100"})
+    assert done.exit_code == 2
+    assert meant in done.output
 
 
 @pytest.mark.parametrize(
@@ -128,6 +143,10 @@ def test_doctor_as_json(entformer: Entformer) -> None:
         dispatch = devices["cpu"]
         assert dispatch["serves"] in ("cpu", "reference")
         assert {dispatch["serves"], *dispatch["why_not"]} == {"cpu", "reference", "triton"}
+    assert found["sources"] == sources_hash()
+    assert set(found["distributed"]) <= {"gloo", "nccl", "mpi", "ucc", "xccl"}
+    assert found["origin"] in (("wheel", "cache") if found["library"] else ("reference",))
+    assert found["origin_reason"]
     if found["library"]:
         assert found["instruction_sets"][found["instruction_set"]] is True
         assert all(set(row) == {"choice", "path", "condition"} for row in found["dispatch_table"])
@@ -144,9 +163,11 @@ def test_doctor_reports_every_operator_with_kernels() -> None:
 def test_doctor_without_kernels_gives_the_reason() -> None:
     done = python("-m", "entformer.cli.main", "doctor", "--json", ENTFORMER_NATIVE="0")
     assert done.returncode == 0, done.stdout + done.stderr
-    dispatch = json.loads(done.stdout)["operators"]["entformer::entmax"]["cpu"]
-    assert dispatch["serves"] == "reference"
+    found = json.loads(done.stdout)
+    dispatch = found["operators"]["entformer::entmax"]["cpu"]
+    assert dispatch["serves"] == found["origin"] == "reference"
     assert "ENTFORMER_NATIVE=0" in dispatch["why_not"]["cpu"]
+    assert "ENTFORMER_NATIVE=0" in found["origin_reason"]
 
 
 def test_doctor_detects_a_wrong_kernel(entformer: Entformer, monkeypatch: pytest.MonkeyPatch) -> None:

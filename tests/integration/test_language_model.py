@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from entformer.analysis import collect
+from entformer.analysis.language_model_report import cut_windows
 from entformer.checkpoint.language_model import is_language_model, load_language_model
 from entformer.cli.text_score import language_report
 from entformer.data.text import PreparedText
@@ -108,7 +110,15 @@ def test_scores_and_heads_of_a_run_whose_documents_are_shorter_than_rows(recipe:
     (own,) = content["runs"]
     assert [(head["attn_type"], head["layer"], head["head"]) for head in own["heads"]] == [("decoder", 0, 0), ("decoder", 0, 1)]
     assert own["alpha_steps"][-1] == own["step"] == loaded.step
-    assert {score["name"] for score in own["scores"]} == {"validation perplexity", "validation bits per byte"}
+    assert {score["name"]: score["digits"] for score in own["scores"]} == {
+        "validation perplexity": 2,
+        "validation bits per byte": 3,
+    }
+    assert own["data"]["source_tokens"] == 0 < own["data"]["target_tokens"]
+    longest = max(map(len, cut_windows(ids, 32, 6)))
+    assert all(len(head["density_by_keys"]) == longest.bit_length() and head["alpha_initial"] for head in own["heads"])
+    collected = collect(loaded.model, [ids[:20].tolist()])
+    assert [row.key for row in collected] == ["decoder.0.0", "decoder.0.1"]
     assert {"first token", "previous token"} <= {role["role"] for role in own["roles"]}
     shown = own["sentences"][0]["heads"]["decoder.0.0"]
     assert shown["scores"] is not None

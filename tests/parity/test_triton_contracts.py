@@ -124,23 +124,29 @@ def test_products_and_bytes_are_those_of_the_cost_model(monkeypatch: pytest.Monk
     assert sum(t.numel() * t.element_size() for t in state) == gpu_cost.bytes_saved(length, queries, keys)
 
 
-def steps_of(q: Tensor, k: Tensor, alphas: tuple[float, ...], **how: Any) -> Tensor:
-    """Steps of the solver per block of 64 queries, a row per alpha; q and k (1, 1, L, D)."""
+ALPHAS = (1.25, 1.5, 1.75, 2.0)
+ROWS = {torch.float16: 64, torch.float32: 32}  # queries per block, as on a GPU
+
+
+def steps_of(q: Tensor, k: Tensor, dtype: torch.dtype, **how: Any) -> Tensor:
+    """Steps of the solver per block of queries, a row per alpha; q and k (1, 1, L, D)."""
     from entformer.kernels.attention.triton import launch
 
-    n = len(alphas)
-    q, k = (t.half().expand(-1, n, -1, -1) for t in (q, k))
+    q, k = (t.to(dtype).expand(-1, len(ALPHAS), -1, -1) for t in (q, k))
     with launch.counting() as counts:
-        attention(q, k, k, alpha=torch.tensor(alphas), impl="triton", **how)
+        attention(q, k, k, alpha=torch.tensor(ALPHAS), impl="triton", **how)
     return counts[0][0, :, :, 1].float()
 
 
+@pytest.mark.parametrize("dtype", ROWS, ids=str)
 @pytest.mark.parametrize("spread", [0.2, 1.0, 4.0])
-def test_the_solver_takes_three_steps_or_fewer_on_average(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_blocks(monkeypatch, 64, 128)
+def test_the_solver_takes_three_steps_or_fewer_on_average(
+    spread: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, ROWS[dtype], 128)
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 1, n, 16, generator=generator) for n in (64, 256))
-    steps = steps_of(q, k, (1.25, 1.5, 1.75, 2.0), scale=spread / 4.0)
+    steps = steps_of(q, k, dtype, scale=spread / 4.0)
     assert steps.mean() <= 3.0
     assert steps.max() <= 4
 
@@ -172,11 +178,12 @@ def trained_head(length: int) -> tuple[Tensor, Tensor]:
 
 
 def test_steps_on_the_scores_of_a_trained_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_blocks(monkeypatch, 64, 64)
     q, k = trained_head(128)
-    steps = steps_of(q, k, (1.25, 1.5, 1.75, 2.0), is_causal=True)
-    assert steps.mean() <= 3.0
-    assert steps.max() <= 4
+    for dtype, rows in ROWS.items():
+        use_blocks(monkeypatch, rows, 64)
+        steps = steps_of(q, k, dtype, is_causal=True)
+        assert steps.mean() <= 3.0
+        assert steps.max() <= 4
 
 
 class NoValues(TorchDispatchMode):

@@ -3,9 +3,11 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from entformer.errors import ArgumentError
 from entformer.nn.alpha import LearnedAlpha
@@ -130,6 +132,18 @@ def test_causal_hint_equals_the_mask_it_describes(extras: bool, need_weights: bo
         torch.testing.assert_close(out, expected, **CLOSE)
         if need_weights:
             torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+@pytest.mark.parametrize(("bias", "queries", "keys", "offset"), [(causal_upper_left, 6, 6, 0), (causal_lower_right, 4, 7, 3)])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_causal_biases_of_torch(bias: Any, queries: int, keys: int, offset: int, need_weights: bool) -> None:
+    module = MultiheadAttention(8, 1, batch_first=True)  # with one head of one sequence the empty bias has a valid shape
+    x, memory = torch.randn(1, queries, 8), torch.randn(1, keys, 8)
+    ignored = torch.ones(queries, keys, dtype=torch.bool).triu(offset + 1)
+    found = module(x, memory, memory, need_weights=need_weights, attn_mask=bias(queries, keys))
+    assert torch.equal(found[0], module(x, memory, memory, need_weights=need_weights, attn_mask=ignored)[0])
+    with pytest.raises(ArgumentError, match=f"made for {queries} queries and {keys} keys, but there are 2 and {keys}"):
+        module(x[:, :2], memory, memory, attn_mask=bias(queries, keys))
 
 
 def test_same_seed_same_start() -> None:
@@ -278,6 +292,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"positions": "absolute"}, "'absolute'.*rotary"),
     ({"positions": "alibi", "add_zero_attn": True}, "have no position"),
     ({"backend": "flash"}, "'flash'"),
+    ({"embed_dim": "4"}, "embed_dim must be an integer, not str"),
+    ({"num_heads": 2.0}, "num_heads must be an integer, not float"),
     ({"backend": "sdpa"}, "computes softmax without ALiBi only"),
     ({"backend": "sdpa", "normalizer": "softmax", "positions": "alibi"}, "without ALiBi only"),
 ]
@@ -304,6 +320,15 @@ CALLS = {
     "keys": (((4, 3, 6),) * 3, {"key_mask": torch.ones(3, 5).bool()}, r"key_mask must be boolean .* dimensions and 4 keys"),
     "float": (((4, 3, 6),) * 3, {"mask": torch.ones(1, 1, 4, 4)}, "mask must be boolean"),
 }
+
+
+@pytest.mark.parametrize("wrong", [[[0.0] * 6], np.zeros((3, 6), np.float32), "text"], ids=["list", "array", "str"])
+def test_what_is_no_tensor_is_refused(wrong: Any) -> None:
+    tensor = torch.zeros(3, 6)
+    for place, name in enumerate(("query", "key", "value")):
+        arguments = [wrong if i == place else tensor for i in range(3)]
+        with pytest.raises(ArgumentError, match=f"{name} must be a tensor, not {type(wrong).__name__}"):
+            MultiheadAttention(6, 2)(*arguments)
 
 
 @pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())

@@ -61,6 +61,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"alpha": torch.full((2, 4), 1.5), "alpha_dim": 1}, r"it has shape \(2, 4\)"),
     ({"alpha": torch.full((3,), 1.5), "alpha_dim": -1}, "along a dimension of the scores other than dim=2"),
     ({"alpha": torch.full((4,), 1.5), "alpha_dim": 3}, "alpha_dim=3 is out of range"),
+    ({"dim": "last"}, "dim must be an integer, not str"),
     ({"impl": "cuda"}, "impl='cuda' is not known; choose one of auto, reference, cpu, triton"),
 ]
 
@@ -69,6 +70,10 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 def test_invalid_arguments_raise(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         entmax(**{"x": X} | change)
+
+
+def test_dir_lists_functions_and_packages() -> None:
+    assert {"attention", "show", "MultiheadAttention", "analysis", "compat", "explore", "hf"} <= set(dir(ef))
 
 
 # ---- masks --------------------------------------------------------------------------------------------------------------

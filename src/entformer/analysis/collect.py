@@ -6,92 +6,23 @@ A hook passes on the exact support of each layer (compressed rows, one batch at 
 support is dropped. `Collector` does the same with weights of any model.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from entformer.analysis.examples import ExampleSampler, Tokens, most_varied
-from entformer.analysis.measures import HEAD_MEASURES
-from entformer.analysis.roles import find_roles
-from entformer.analysis.rows import Floats, Ints, LayerRows
-from entformer.analysis.table import HeadRow, HeadTable, LayerRow
-from entformer.analysis.totals import LayerTotals
+from entformer.analysis.collector import Collector
+from entformer.analysis.rows import Ints, LayerRows
+from entformer.analysis.table import HeadTable
 from entformer.analysis.words import Marks, WordMarker
 from entformer.data.batch import Batch
 from entformer.decoding.attention_record import attention_hooks
-from entformer.errors import ArgumentError
-from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.models.lm import CausalLM
+from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.hooks import AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.text.tokenizer import SubwordTokenizer
-
-Alphas = Mapping[tuple[str, int], Sequence[float] | Floats]
-
-
-class Collector:
-    """The measures of all layers over batches.
-
-    For weights of any model: `collector.add(LayerRows.from_dense("decoder", 0, weights, causal=True), ids)` for every layer
-    of every batch, then `collector.table()`.
-    """
-
-    def __init__(self, *, examples: int = 0, seed: int = 1) -> None:
-        self.totals: dict[tuple[str, int], LayerTotals] = {}
-        self._sampler = ExampleSampler(examples, seed)
-        self.sentences = self.source_tokens = self.target_tokens = 0
-
-    def add(self, rows: LayerRows, ids: Sequence[int] | Ints | None = None, marks: Marks | None = None) -> None:
-        """Adds one layer of one batch: `ids` (B,) of its sentences, `marks` with the words of self-attention."""
-        key = rows.attn_type, rows.layer
-        totals = self.totals.setdefault(key, LayerTotals(rows.heads))
-        if totals.heads != rows.heads:
-            raise ArgumentError(f"{rows.attn_type} layer {rows.layer} had {totals.heads} heads and now has {rows.heads}.")
-        totals.add(rows, np.arange(rows.batch) if ids is None else np.asarray(ids, np.int64), marks)
-
-    def add_contrast(self, rows: LayerRows, marks: Marks) -> None:
-        """Adds one layer of questions read again as statements: `marks.mark` is the index of the full stop."""
-        if (key := (rows.attn_type, rows.layer)) not in self.totals:
-            raise ArgumentError(f"{rows.attn_type} layer {rows.layer}: add the questions themselves first, with `add`.")
-        self.totals[key].add(rows, np.arange(rows.batch), marks, statements=True)
-
-    def end_batch(self, sentences: Mapping[int, tuple[Tokens, Tokens]], questions: Iterable[int] = ()) -> None:
-        """Counts the sentences of a batch after all its layers, and samples examples."""
-        self.sentences += len(sentences)
-        self.source_tokens += sum(len(source) for source, _ in sentences.values())
-        self.target_tokens += sum(len(target) for _, target in sentences.values())
-        self._sampler.add(sentences, questions, self.totals.values())
-
-    def table(self, alphas: Alphas | None = None, normalizers: Mapping[str, str] | None = None) -> HeadTable:
-        """Returns the measures. `alphas`: (attention type, layer) -> a number per head."""
-        if not self.totals:
-            raise ArgumentError("nothing was collected: there was no batch.")
-        ordered = sorted(self.totals.items(), key=lambda entry: ([*KINDS, entry[0][0]].index(entry[0][0]), entry[0]))
-        varied = most_varied(self.totals)
-        heads = [
-            HeadRow(
-                attn_type=attn_type,
-                layer=layer,
-                head=head,
-                density_histogram=tuple(total.histogram[head].tolist()),
-                values=dict.fromkeys((measure.name for measure in HEAD_MEASURES), None)
-                | values
-                | {"alpha": None if (own := (alphas or {}).get((attn_type, layer))) is None else float(own[head])},
-            )
-            for (attn_type, layer), total in ordered
-            for head, values in enumerate(total.head_values())
-        ]
-        return HeadTable(
-            heads=tuple(find_roles(row) for row in heads),
-            layers=tuple(LayerRow(attn_type=key[0], layer=key[1], values=total.layer_values()) for key, total in ordered),
-            sentences=self.sentences,
-            source_tokens=self.source_tokens,
-            target_tokens=self.target_tokens,
-            normalizers=dict(normalizers or {}),
-            varied=varied,
-            examples=self._sampler.chosen(varied),
-        )
 
 
 def collect(
@@ -107,11 +38,12 @@ def collect(
     tokenizer: Any = None,
     length: int = 2048,
 ) -> HeadTable:
-    """Measures every head of a translation model, teacher-forced on `batches`, or of a Hugging Face model on texts.
+    """Measures every head of a translation model, teacher-forced on `batches`, or of a decoder or encoder on texts.
 
     Args:
-        model: A `Seq2Seq`, or a model of transformers, converted by `entformer.hf.sparsify` or not.
-        batches: The text: batches of ids for a `Seq2Seq`; for a Hugging Face model, texts as `entformer.hf.calibrate` takes.
+        model: A `Seq2Seq`, a `CausalLM`, or a model of transformers, converted by `entformer.hf.sparsify` or not.
+        batches: The text: batches of ids for a `Seq2Seq`; ids of a text each for a `CausalLM`; for a Hugging Face model, texts
+            as `entformer.hf.calibrate` takes them.
         tokenizer: Of a Hugging Face model; by default the one saved with it.
         length: The most tokens of a text for a Hugging Face model.
         subwords: The tokenizer; without it, what needs words (merging, interrogation) is not measured.
@@ -124,17 +56,21 @@ def collect(
     Returns:
         The measures of all heads and layers.
     """
+    collector = Collector(examples=examples, seed=seed)
+    if isinstance(model, CausalLM):
+        from entformer.analysis.language_model import LMTracer, lm_inputs
+        from entformer.analysis.traces import collect_texts
+
+        return collect_texts(LMTracer(model), lm_inputs(model, batches), collector, progress)
     if not isinstance(model, Seq2Seq):
         from entformer.analysis.hugging_face import collect_hf
 
-        collector = Collector(examples=examples, seed=seed)
         return collect_hf(model, batches, collector, tokenizer=tokenizer, length=length, progress=progress)
     markers = None
     if subwords is not None:
         source_language, target_language = languages or ("", "")
         source_marker = WordMarker(subwords, source_language, tokenized=tokenized)
         markers = source_marker, WordMarker(subwords, target_language, tokenized=tokenized)
-    collector = Collector(examples=examples, seed=seed)
     device = model.source_embedding.device
     for batch in batches:
         _one_batch(model, batch.to(device), batch, collector, markers)

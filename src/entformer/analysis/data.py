@@ -29,6 +29,7 @@ from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES
 from entformer.analysis.roles import ROLES, find_roles, positional_heads, rank_heads
 from entformer.analysis.sentence import SentenceView, packed_rows, packed_scores, view_sentence
 from entformer.analysis.table import Example, HeadRow, HeadTable
+from entformer.analysis.training_text import TrainingText
 from entformer.analysis.words import WordMarker
 from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.data.batching import TokenBatches
@@ -56,6 +57,7 @@ class RunToReport:
     data_name: str
     text_key: str  # equal for runs on the same sentences
     tokenized: bool
+    training_text: TrainingText | None = None
     gold: Gold | None = None
     gold_store: TokenStore | None = None
     scores: Sequence[dict[str, Any]] = ()  # besides those of the run directory, such as those of a test set
@@ -68,7 +70,9 @@ def report_data(
 
     {"version", "title", "created", "entformer", "measures": {"heads", "layers": [`Measure.to_dict`]}, "runs": [{
         "name", "languages", "normalizers", "settings": {"a.b": value}, "data",
-        "scores": [{"name": "validation BLEU", "value", "signature", "about"}],
+        "scores": [{"name": "validation BLEU", "value", "digits" (1 if missing), "signature", "about",
+            "comparison": with another run, or missing}],
+        "training_text": how much it was trained on, or null,
         "alpha_steps", "alpha_paths": {attention type: layers x heads x steps},
         "alpha_correlation": {"all" or attention type: of final with initial alphas} or null,
         "alpha_marks": {"encoder.0.1": "at 1", "at 2" or "sigmoid tail"}, "alpha_sentence": what was learned, or null,
@@ -79,7 +83,8 @@ def report_data(
         "alignment": {"best_head", "best_layer", "best_layer_raw", "averaged", "averaged_raw", "layers"} or null,
         "contrast": {"sentence": index in "sentences", "source": pieces, "heads": encoder's} or null: a question as a statement,
         "varied": [`VariedPair`, with indices in "sentences"],
-        "sentences": [{"id", "source_text", "target_text", "source", "target" (pieces), "why", "omitted": [heads not stored],
+        "sentences": [{"id", "source_text", "target_text", "unknown": [words that are not in the training data], "source",
+            "target" (pieces), "why", "omitted": [heads not stored],
             "heads": {"encoder.0.0": {"crow", "col", "weight", "cut": smaller weights are dropped, or null,
                 "scores": `packed_scores` or null}}}]}]}
     """
@@ -169,7 +174,7 @@ def _report_run(
     )
     chosen = _shown(table, run.store, shared, examples)
     views = [view_sentence(loaded.model, example, loaded.subwords, markers) for example in chosen]
-    texts = [
+    texts: list[dict[str, Any]] = [
         {
             "id": int(run.numbers[example.id]),
             "source_text": loaded.subwords.decode(example.source),
@@ -177,12 +182,15 @@ def _report_run(
         }
         for example in chosen
     ]
+    if run.training_text is not None:
+        texts = [{**text, "unknown": run.training_text.unknown(text["source_text"])} for text in texts]
     report = {
         "name": run.name,
         "languages": list(languages),
         "settings": settings_of(run.folder),
         "scores": [*run.scores, *validation_scores(run.folder, metrics, loaded.step, run.which)],
         "step": loaded.step,
+        "training_text": None if run.training_text is None else run.training_text.describe(),
         **learned_alphas_of(run.folder, loaded.model.config, alphas, loaded.step),
         **describe_table(table, views, run.data_name),
         "alignment": None if scores is None else _alignment_report(scores),

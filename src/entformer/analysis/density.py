@@ -5,6 +5,7 @@ import numpy as np
 from entformer.analysis.rows import Floats, Ints, LayerRows, once_per_batch
 
 BINS = 20
+KEY_BINS = 20  # of queries by the keys they see: powers of two up to a million
 
 
 @once_per_batch
@@ -33,6 +34,18 @@ def density_histogram(per_sentence: Floats) -> Ints:
     bins = np.floor(BINS * np.nan_to_num(per_sentence) + 1e-9).astype(np.int64)  # rounding must not move 0.05 a bin down
     cells = np.minimum(bins, BINS - 1) + BINS * np.arange(heads)
     return np.bincount(cells[~np.isnan(per_sentence)], minlength=BINS * heads).reshape(heads, BINS)
+
+
+def density_by_keys(rows: LayerRows) -> tuple[Floats, Ints]:
+    """Sums `density` over the queries that see 2^k to 2^(k + 1) - 1 keys, k = 0, ..., 19, and counts them: (H, 20), (20,).
+
+    A query of causal attention at position i sees i + 1 keys.
+    """
+    bins = np.minimum(np.log2(np.maximum(rows.visible, 1)).astype(np.int64), KEY_BINS - 1)  # (B, Lq)
+    per_row = density(rows)
+    real = rows.real.ravel()
+    sums = [np.bincount(bins.ravel()[real], per_row[:, head].ravel()[real], KEY_BINS) for head in range(rows.heads)]
+    return np.array(sums), np.bincount(bins.ravel()[real], minlength=KEY_BINS)
 
 
 def support(rows: LayerRows) -> Floats:

@@ -23,6 +23,8 @@ from entformer.models.lm_config import LMConfig
 from entformer.training.metrics import metrics_of as metrics_of
 
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
+VALIDATED = (("BLEU", "bleu", 1), ("chrF", "chrf", 1), ("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 3))
+"""Scores of a validation: their names, their keys in metrics.jsonl, and the decimals to show."""
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
@@ -35,7 +37,12 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
 def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [pair for key, inner in value.items() for pair in _flat(inner, f"{name}.{key}" if name else str(key))]
-    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value)]
+    return [(name, ", ".join(map(str, map(_shared, value))) if isinstance(value, list) else _shared(value))]
+
+
+def _shared(value: Any) -> Any:
+    """Returns a setting as it may be shared: of an absolute path the name only."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def learned_alphas_of(
@@ -79,8 +86,8 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
         which: "best", "last", "averaged" or a checkpoint; "best" may be the averaged weights, as recorded in best.json.
 
     Returns:
-        {"name", "value", "signature", "about"} of BLEU, chrF, perplexity and bits per byte, of those that there are; empty
-        if these weights were never validated.
+        {"name", "value", "digits", "signature", "about"} of BLEU, chrF, perplexity and bits per byte, of those that there
+        are; empty if these weights were never validated.
     """
     averaged = which == AVERAGED or (which == "best" and _read(folder.path / "best.json").get("checkpoint") == AVERAGED)
     event = "averaged" if averaged else "valid"
@@ -92,10 +99,11 @@ def validation_scores(folder: RunFolder, metrics: list[dict[str, Any]], step: in
         {
             "name": f"validation {name}",
             "value": value,
+            "digits": digits,
             "signature": entry.get("signature") if key == "bleu" else None,
             "about": about,
         }
-        for name, key in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"), ("bits per byte", "bits_per_byte"))
+        for name, key, digits in VALIDATED
         if isinstance(value := entry.get(key), int | float)
     ]
 

@@ -55,6 +55,8 @@ class HeadRow(_Row):
     head: int
     density_histogram: tuple[int, ...]
     """How many sentences have which density, the mean over their queries, in 20 bins from 0 to 1."""
+    density_by_keys: tuple[float | None, ...] = ()
+    """The mean density of the queries that see 2^k to 2^(k + 1) - 1 keys: in a decoder, density against position."""
     roles: tuple[Role, ...] = ()
 
     @property

@@ -2,7 +2,7 @@
 
 Clocks change and other processes run, so times of separate runs cannot be compared. Here all functions run once per round, in
 rotating order, and each time is divided by the baseline's time in the same round. Reported are the median and the quartiles of
-these ratios; below 1 is faster than the baseline.
+these ratios; below 1 is faster than the baseline. With one thread its CPU time is measured: waiting for a core does not count.
 """
 
 import ctypes
@@ -102,6 +102,7 @@ def time_interleaved(
         max_rounds: slow functions run in this many of the first rounds only, without warm-up.
     """
     limits = max_rounds or {}
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     names = list(functions)
     for _ in range(warmup):
         for name, function in functions.items():
@@ -115,9 +116,9 @@ def time_interleaved(
             shift = index % len(names)  # so that no function always finds the caches of the same predecessor
             for name in names[shift:] + names[:shift]:
                 if index < limits.get(name, rounds):
-                    start = time.perf_counter()
+                    start = clock()
                     functions[name]()
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(clock() - start)
     finally:
         if was_collecting:
             gc.enable()

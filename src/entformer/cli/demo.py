@@ -202,7 +202,7 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
     from entformer.cli.report import prepare_run
     from entformer.cli.test_sets import prepared_test_set
     from entformer.cli.translate import translate_all
-    from entformer.decoding.scoring import corpus_scores
+    from entformer.decoding.scoring import corpus_scores, paired_bootstrap
     from entformer.decoding.translate import Translator
     from entformer.files import write_json, write_text
 
@@ -211,18 +211,30 @@ def _evaluate(models: "Sequence[DemoModel]", out: Path, console: Console, *, qui
         sources, references = test_set.sources[:QUICK_SENTENCES], test_set.references[:QUICK_SENTENCES]
         test_set = replace(test_set, sources=sources, references=references)
     sentences = QUICK_SENTENCES if quick else REPORT_SENTENCES
-    translations, all_scores, runs = [], [], []
+    options: dict[str, Any] = {"tokenized": test_set.tokenized, "lowercase": test_set.lowercase}
+    translations: list[list[str]] = []
+    all_scores, runs = [], []
     with progress_bar(console, "  ") as show:
         for model in models:
             translator = Translator(model.folder.path, window=100)  # a larger window is hardly faster, and its progress jumps
             lines = translate_all(translator, test_set.sources, f"{model.title}: translating test sentences", show)
             write_text(out / f"{model.name}.test.de", "".join(f"{line}\n" for line in lines))
-            scores = corpus_scores(lines, test_set.references, tokenized=test_set.tokenized, lowercase=test_set.lowercase)
+            scores = corpus_scores(lines, test_set.references, **options)
             about = f"on {scores.lines:,} sentences of the test set, beam {model.recipe.decoding.beam}"
             test_scores = [
-                {"name": f"test {name}", "value": score.value, "signature": score.signature, "about": about}
-                for name, score in (("BLEU", scores["bleu"]), ("chrF", scores["chrf"]))
+                {"name": f"test {title}", "value": scores[name].value, "signature": scores[name].signature, "about": about}
+                for name, title in (("bleu", "BLEU"), ("chrf", "chrF"))
             ]
+            if translations:
+                compared = paired_bootstrap(translations[0], lines, test_set.references, **options)
+                for score, one in zip(test_scores, compared, strict=False):
+                    score["comparison"] = {
+                        "baseline": models[0].title,
+                        "difference": one.difference,
+                        "low": one.difference_low,
+                        "high": one.difference_high,
+                        "p_value": one.p_value,
+                    }
             runs.append(replace(prepare_run(model.folder.path, model.title, sentences=sentences), scores=test_scores))
             translations.append(lines)
             all_scores.append(scores)
@@ -241,12 +253,17 @@ def _show_scores(console: Console, evaluated: Sequence[_Evaluated], test_set: "T
 
     beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]Translation quality[/bold] on {len(test_set.sources)} unseen test sentences, beam {beam}")
-    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact matches")
+    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact")
     for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
         cells = [format_number(score["value"], 1) for score in one.report["scores"]]
-        table.add_row(f"  {one.model.title}", *cells, f"{exact} of {len(test_set.references)}")
+        table.add_row(f"  {one.model.title}", *cells, str(exact))
     console.print(table)
+    console.print("  exact: translations that equal the reference.")
+    for score in evaluated[-1].report["scores"]:
+        if (found := score.get("comparison")) is not None:
+            interval = f"95% interval {found['low']:+.1f} to {found['high']:+.1f}, p = {found['p_value']:.2f}"
+            console.print(f"  Difference in {score['name']}: {found['difference']:+.1f} ({interval}, paired bootstrap)")
     console.print("  The checkpoint was selected on the validation set, not on the test set.")
     for score in evaluated[0].report["scores"][:2]:
         console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, soft_wrap=True)
@@ -344,6 +361,7 @@ def _show_files(console: Console, models: "Sequence[DemoModel]", out: Path, seco
         f"{name} score --run {learned} --compare {softmax}": "test whether the difference is significant",
         f"{name} train multi30k-entmax": "train on real photo captions (downloads Multi30k; takes long)",
         f"{name} config list": "list all built-in recipes",
+        f"{name} explore {learned}": "type a sentence, change a head's alpha, see the translation change",
     }
     for title, rows in ((f"Files[/bold] (the demo took {time_text(seconds)})", files), ("Next steps[/bold]", commands)):
         console.print(f"\n[bold]{title}")

@@ -45,18 +45,19 @@ def examine() -> dict[str, Any]:
     from entformer.cli.self_test import self_test
     from entformer.kernels import native
     from entformer.kernels.build import compiler_version
+    from entformer.kernels.sources import X86_FLAGS, sources_hash
 
     why_not = native.load()
     available: dict[str, bool] = {}
     if why_not is None:
         before = native.isa()
         try:
-            available = {name: native.set_isa(name) for name in reversed(native.X86_FLAGS)}  # widest first
+            available = {name: native.set_isa(name) for name in reversed(X86_FLAGS)}  # widest first
         finally:
             native.set_isa(before)
     names = ("choice", "path", "condition")  # the first condition that holds decides the path of the kernels
     paths = [] if why_not else [dict(zip(names, row, strict=True)) for row in native.dispatch_table()]
-    library = native.library_path()
+    library = native.library()
     try:
         compiler = native.compiler()
     except native.BuildError:  # reported as the reason why there are no kernels
@@ -73,8 +74,12 @@ def examine() -> dict[str, Any]:
         "compiler": shlex.join(compiler) if compiler else None,
         "compiler_version": (compiler_version(compiler) or None) if compiler else None,
         "cache": str(cache_root()),
-        "library": str(library) if library else None,
+        "library": str(library.path) if library else None,
+        "origin": library.origin if library else "reference",
+        "origin_reason": library.reason if library else why_not,
+        "sources": sources_hash(),
         "triton": _triton(),
+        "distributed": _distributed(),
         "instruction_set": native.isa() if why_not is None else None,
         "instruction_sets": available,
         "operators": dict.fromkeys(OPERATORS, devices),  # all operators share one library
@@ -114,6 +119,14 @@ def _triton() -> str:
     return f"{version}; GPU kernels {'run' if why_not is None else f'do not run: {why_not}'}"
 
 
+def _distributed() -> list[str]:
+    """The back ends of torch.distributed in this build of torch."""
+    from torch import distributed
+
+    known = ("gloo", "nccl", "mpi", "ucc", "xccl")
+    return [name for name in known if distributed.is_available() and getattr(distributed, f"is_{name}_available")()]
+
+
 def _print(report: dict[str, Any], console: Console) -> None:
     def line(label: str, text: str, style: str = "") -> None:
         console.print(Text.assemble((f"{label:<14}", "dim"), (text, style)), soft_wrap=True)  # paths can be copied whole
@@ -125,7 +138,10 @@ def _print(report: dict[str, Any], console: Console) -> None:
     line("compiler", f"{report['compiler']} ({report['compiler_version']})" if report["compiler"] else "not found")
     line("kernel cache", report["cache"])
     line("library", report["library"] or "none")
+    line("origin", f"{report['origin']}: {report['origin_reason']}")
+    line("sources", report["sources"])
     line("triton", report["triton"])
+    line("distributed", ", ".join(report["distributed"]) or "not in this build of torch")
     if report["instruction_set"]:
         others = [name for name, works in report["instruction_sets"].items() if works and name != report["instruction_set"]]
         missing = [name for name, works in report["instruction_sets"].items() if not works]

@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 import sys
-import warnings
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +20,9 @@ from entformer.cli.options import Checkpoint, Device, Threads
 from entformer.errors import ArgumentError, EntformerError
 
 if TYPE_CHECKING:
-    from entformer.checkpoint import LoadedRun
+    from entformer.checkpoint.language_model import LoadedLM
 
-EXAMPLES = 4  # sentences offered on the page
-EXAMPLE_LENGTHS = range(20, 90)  # characters
+EXAMPLE_TOKENS, MOST_WINDOWS = 16, 1000  # of texts to continue, and how many are looked at
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -44,17 +42,25 @@ def explore(
     open_page: Annotated[
         bool | None, typer.Option("--open/--no-open", help="Open the page in a browser.", show_default="if there is a display")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of subword tokens per sentence.")] = 100,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens.", show_default="100 of a sentence, 512 of a text to continue"),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit of a request.")] = 30.0,
     checkpoint: Checkpoint = "best",
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
-    """Explore a model in the browser: type a sentence, look at every head, try other alphas. Also serves a JSON API."""
+    """Explore a model in the browser: type a sentence, look at every head, try other alphas. Also serves a JSON API.
+
+    A translation run translates it; a language model continues it.
+    """
     import torch
     import uvicorn
 
     from entformer.checkpoint import load_run
+    from entformer.checkpoint.language_model import is_language_model, load_language_model
+    from entformer.cli.test_sets import sample_data
     from entformer.explore.app import create_app
     from entformer.explore.connections import LimitedProtocol
 
@@ -66,18 +72,23 @@ def explore(
     allowed = _allowed_hosts(host)
     with _listen(host, port) as listener:
         model: Any
+        training_text = None
         if run is None:
             from entformer.hf.opening import open_model
 
             model = open_model(str(hf))
             about = name = Path(str(hf)).resolve().name if Path(str(hf)).is_dir() else str(hf)
             examples = ["The cat sat on the mat. The dog sat on the"]
+        elif is_language_model(run):
+            model, name = load_language_model(run, checkpoint, device=device), run.resolve().name
+            about = f"language model, step {model.step}"
+            examples = _example_texts(run, model)
         else:
             model, name = load_run(run, checkpoint, device=device), run.resolve().name
             about = f"{model.source_language} -> {model.target_language}, step {model.step}"
-            examples = _example_sentences(run, model)
+            examples, training_text = sample_data(run, model)
         limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": timeout, "hosts": allowed}
-        app = create_app(model, name=name, folder=run, examples=examples, **limits)
+        app = create_app(model, name=name, folder=run, examples=examples, training_text=training_text, **limits)
         shown = "127.0.0.1" if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         notes.print(f"{about}: {address} (press Ctrl-C to stop)")
@@ -136,20 +147,17 @@ def _has_display() -> bool:
     return display and sys.stdout.isatty()
 
 
-def _example_sentences(run: Path, loaded: "LoadedRun") -> list[str]:
-    """Returns a few sentences of the run's own test data; none if the data is gone."""
-    from entformer.cli.test_sets import prepared_of_run
+def _example_texts(run: Path, loaded: "LoadedLM") -> list[str]:
+    """Returns the beginnings of a few documents of the run's own test or validation text; none if the text is gone."""
+    from entformer.analysis.language_model_report import cut_windows
+    from entformer.cli.test_sets import EXAMPLES
+    from entformer.cli.text_score import text_to_score
 
-    with contextlib.suppress(EntformerError, OSError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # data that changed since training is still good for examples
-        prepared = prepared_of_run(run)
-        part = next((name for name in ("test", "valid") if name in prepared.splits), None)
-        if part is None:
-            return []
-        sources, targets = prepared.text(part)
-        lines = sources if prepared.source_language == loaded.source_language else targets
-        fitting = [line for line in dict.fromkeys(lines) if len(line) in EXAMPLE_LENGTHS]
-        questions = [line for line in fitting if line.rstrip().endswith("?")][:1]
-        spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
-        return list(dict.fromkeys([*spread[: EXAMPLES - len(questions)], *questions]))
+    with contextlib.suppress(EntformerError, OSError):
+        _, ids, _ = text_to_score(run, loaded, data=None, split=None, file=None)
+        windows = cut_windows(ids, EXAMPLE_TOKENS, MOST_WINDOWS)
+        chosen = windows[:: max(1, len(windows) // EXAMPLES)][:EXAMPLES]
+        texts = (" ".join(loaded.tokenizer.decode(window).split()) for window in chosen)
+        whole = (text.rpartition(" ")[0] or text for text in texts)  # the last word may be cut
+        return list(dict.fromkeys(text for text in whole if text))
     return []

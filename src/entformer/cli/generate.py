@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def generate(
     run: Run,
     prompt: Annotated[str | None, typer.Option(help="Text to continue.", show_default="typed lines, or standard input")] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens at most.")] = 100,
+    tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens.")] = 100,
     samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     temperature: Annotated[float, typer.Option(min=0.0, help="Divides the scores; 0: the most probable token.")] = 0.8,
     entmax: Annotated[

@@ -13,7 +13,7 @@ from entformer.errors import ArgumentError
 
 
 def longctx_lm(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of language models.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories of language models.")],
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Text to read.", show_default="the test text of each run's data")
     ] = None,

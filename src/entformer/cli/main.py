@@ -6,7 +6,7 @@ so that `--help` is fast.
 
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +57,16 @@ def _entformer(
     """Adaptively sparse attention for PyTorch: alpha-entmax with a learned alpha per head."""
 
 
+def _hide_flag_types(command: Any, parent: Any = None) -> None:
+    """Makes `--help` list flags without a type, which would look as if they took a value."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    for param in command.get_params(context):
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_flag_types(subcommand, context)
+
+
 def main() -> None:
     """Runs the command line. Errors are one line on stderr; --debug prints the traceback."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -64,7 +74,9 @@ def main() -> None:
     # --debug may come after the subcommand, where users add it when a command has just failed.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(args=arguments, prog_name="entformer")
+        command = typer.main.get_command(app)
+        _hide_flag_types(command)
+        command(args=arguments, prog_name="entformer")
     except Exception as err:
         if debug:
             raise

@@ -33,7 +33,9 @@ def prep(
     more: Annotated[list[Path] | None, typer.Argument(metavar="[FILES]", help="Further files of --text.")] = None,
     text: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILES", help="Text for a language model, plain or .gz: --text a.txt b.txt."),
+        typer.Option(
+            metavar="FILES", help="Text for a language model, plain or .gz, files or directories: --text a.txt b.txt."
+        ),
     ] = None,
     tokenizer: Annotated[Literal["bpe", "bytes"], typer.Option(help="Of --text: subwords or bytes.")] = "bpe",
     documents: Annotated[Literal["file", "paragraph", "line"], typer.Option(help="Of --text: what a document is.")] = "file",

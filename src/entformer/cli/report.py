@@ -43,7 +43,8 @@ def report(
         str | None,
         typer.Option(
             metavar="DIR|TEXT",
-            help="Prepared directory, or text: a prefix (test for test.en and test.de), SOURCE,TARGET or a .tsv file.",
+            help="Prepared directory, or text: a prefix (test for test.en and test.de), SOURCE,TARGET or a .tsv file; of a "
+            "language model a text file.",
             show_default="the run's own data",
         ),
     ] = None,
@@ -70,9 +71,17 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="The text for --hf; pairs separated by tabs for an encoder-decoder.")
     ] = None,
     length: Annotated[int, typer.Option(min=2, help="Tokens of a text for --hf and for language models.")] = 512,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write a page that runs the model of one RUN in the browser, without a server.")
+    ] = False,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="HTML file to write; the numbers go to a .json file next to it.")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="HTML file to write; the numbers go to a .json file next to it.",
+            show_default="report.html, or live.html",
+        ),
+    ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for PNG, SVG and PDF figures.", show_default="figures, next to the page"),
@@ -86,6 +95,11 @@ def report(
 
     For directories of `entformer longctx`: accuracy, attention and learned scales against sequence length.
     """
+    out = out or Path("live.html" if live else "report.html")
+    if live:
+        from entformer.cli.live import write_live
+
+        return write_live(runs or [], out, title, checkpoint, as_json=as_json)
     if out.suffix.lower() == ".json":
         raise ArgumentError(
             f"{out}: the numbers are written to a .json file next to the page; give --out a name that ends in .html."
@@ -139,6 +153,8 @@ def report(
     if any(map(is_language_model, runs)):
         from entformer.cli.text_score import language_report
 
+        if gold or gold_text:
+            raise ArgumentError("--gold and --gold-text align translations; a language model has none, so remove them.")
         named = dict(zip(runs, _names(runs), strict=True))
         limits = {"length": length, "texts": sentences, "examples": examples}
         with progress_bar(notes) as show:
@@ -233,6 +249,7 @@ def prepare_run(
     from entformer.analysis.data import RunToReport
     from entformer.analysis.gold import read_gold
     from entformer.checkpoint import RunFolder, load_run
+    from entformer.cli.test_sets import sample_data
 
     if gold is None and gold_text is not None:
         raise ArgumentError("--gold-text is the text of gold alignments; give those with --gold FILE.")
@@ -265,6 +282,7 @@ def prepare_run(
         data_name=text.shown,
         text_key=hashlib.sha256("\n".join([*sources, *targets]).encode()).hexdigest(),
         tokenized=bool(loaded.info.get("tokenized")),
+        training_text=sample_data(path, loaded)[1],
         gold=links,
         gold_store=gold_store,
     )
@@ -340,7 +358,9 @@ def _print(data: dict[str, Any], files: "ReportFiles") -> None:
 
     for run in data["runs"]:
         facts = _main_numbers(run)
-        scores = ", ".join(f"{score['name']} {score['value']:.2f}" for score in facts["scores"])
+        scores = ", ".join(
+            f"{score['name']} {format_number(score['value'], score.get('digits', 1))}" for score in facts["scores"]
+        )
         looked = f"{facts['data']['sentences']:,} sentences of {facts['data']['name']}"
         print("; ".join(filter(None, (f"{facts['name']}: {looked}", scores))))
         for kind, own in facts["kinds"].items():

@@ -246,6 +246,7 @@ def _print_comparisons(title: str, comparisons: "Sequence[Comparison]") -> None:
     for one in comparisons:
         verdict = "significant at 0.05" if one.p_value < 0.05 else "not significant"
         print(
-            f"  {score_title(one.name, one.signature)}: {one.baseline:.2f} -> {one.system:.2f} ({one.difference:+.2f}), "
+            f"  {score_title(one.name, one.signature)}: {one.baseline:.2f} -> {one.system:.2f} ({one.difference:+.2f}, "
+            f"95% interval {one.difference_low:+.2f} to {one.difference_high:+.2f}), "
             f"p = {one.p_value:.4f}, {verdict}\n    {one.signature}"
         )

@@ -1,5 +1,6 @@
 """Test sets: of a named corpus ("multi30k/tok:valid"), of a prepared directory or of text files."""
 
+import contextlib
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,17 +8,20 @@ from typing import Any
 
 import yaml
 
-from entformer.checkpoint import RunFolder
+from entformer.analysis.training_text import TrainingText, read_training_text
+from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.data.builtin import SOURCE_LANGUAGE, TARGET_LANGUAGE, builtin_corpus
 from entformer.data.corpus import ParallelText
 from entformer.data.downloads import fetch
 from entformer.data.prepared import Prepared
 from entformer.data.texts import find_text, is_pair, is_tsv, refuse_swapped
-from entformer.errors import ArgumentError, DataError
+from entformer.errors import ArgumentError, DataError, EntformerError
 from entformer.files import read_json
 from entformer.tasks.corpora import cache_folder
 
 PARTS = ("test", "valid")
+EXAMPLES = 4  # sentences offered on a page
+EXAMPLE_LENGTHS = range(20, 90)  # characters
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,24 @@ def prepared_of_run(run: Path | None) -> Prepared:
     if prepared.fingerprint != facts.get("data_fingerprint"):
         warnings.warn(f"the data in {found} has changed since {run} was trained.", stacklevel=3)
     return prepared
+
+
+def sample_data(run: Path, loaded: LoadedRun) -> tuple[list[str], TrainingText | None]:
+    """Returns a few sentences of the run's own test data, and what it was trained on; none if the data is gone."""
+    with contextlib.suppress(EntformerError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # data that changed since training is still good for examples
+        prepared = prepared_of_run(run)
+        return _examples(prepared, loaded.source_language), read_training_text(prepared, loaded.source_language)
+    return [], None
+
+
+def _examples(prepared: Prepared, source_language: str) -> list[str]:
+    part = next((name for name in PARTS if name in prepared.splits), None)
+    if part is None:
+        return []
+    sources, targets = prepared.text(part)
+    lines = sources if prepared.source_language == source_language else targets
+    fitting = [line for line in dict.fromkeys(lines) if len(line) in EXAMPLE_LENGTHS]
+    questions = [line for line in fitting if line.rstrip().endswith("?")][:1]
+    spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
+    return list(dict.fromkeys([*spread[: EXAMPLES - len(questions)], *questions]))

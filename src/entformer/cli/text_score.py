@@ -77,14 +77,15 @@ def text_to_score(
     """Returns the name, the ids and the bytes of a file, or of a split of prepared text: of `data`, or of the run's own."""
     from entformer.checkpoint.folder import RunFolder
     from entformer.data.text import PreparedText
-    from entformer.text.lines import open_file
+    from entformer.text.lines import read_text
     from entformer.text.tokenizer import BOS
     from entformer.training.lm_recipe import LMRecipe
     from entformer.training.recipe_file import saved_recipe
 
     if file is not None:
-        with open_file(file) as stream:
-            tokens = [BOS, *loaded.tokenizer.encode(stream.read().decode("utf-8-sig", "replace"))]
+        tokens = [BOS, *loaded.tokenizer.encode(read_text(file))]
+        if len(tokens) == 1:
+            raise DataError(f"{file}: there is no text in this file.")
         return str(file), np.array(tokens), len(loaded.tokenizer.decode(tokens).encode())
     recipe = saved_recipe(RunFolder(run).recipe, LMRecipe)
     own = None if recipe is None else recipe.data.prepared
@@ -108,16 +109,17 @@ def language_report(
     progress: Callable[..., None],
 ) -> dict[str, Any]:
     """Returns the data of a report on runs of language models, by their names."""
-    from entformer.analysis.language_model import lm_report_data
+    from entformer.analysis.data import make_report
+    from entformer.analysis.language_model_report import lm_report
     from entformer.checkpoint.language_model import load_language_model
 
-    contents = []
+    reports = []
     for run, name in runs.items():
         loaded = load_language_model(run, checkpoint)
         given = None if data is None else Path(data)
         file, folder = (given, None) if given is not None and given.is_file() else (None, given)
         shown, ids, _ = text_to_score(run, loaded, data=folder, split=None if split == "test" else split, file=file)
-        options: dict[str, Any] = {"length": length, "texts": texts, "examples": examples, "title": title}
+        options: dict[str, Any] = {"length": length, "texts": texts, "examples": examples, "runs": len(runs)}
         options |= {"name": name, "data_name": shown, "which": checkpoint, "progress": progress}
-        contents.append(lm_report_data(run, loaded, ids, **options))
-    return {**contents[0], "runs": [report for content in contents for report in content["runs"]]}
+        reports.append(lm_report(run, loaded, ids, **options))
+    return make_report(reports, title)

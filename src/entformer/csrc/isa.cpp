@@ -5,12 +5,23 @@
 #include "dispatch.h"
 #include "kernel_table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace {
 
 struct InstructionSet {
   const KernelTable* (*table)();
   bool (*is_supported)();
 };
+
+#if defined(__x86_64__)
+bool has_f16c() {  // clang's __builtin_cpu_supports does not know the name
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
 
 const InstructionSet kInstructionSets[] = {
 // widest first
@@ -20,8 +31,7 @@ const InstructionSet kInstructionSets[] = {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
      }},
-    {entformer_kernels_avx2,
-     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
+    {entformer_kernels_avx2, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
 #endif
     {entformer_kernels_portable, [] { return true; }},
 };

@@ -1,7 +1,18 @@
-// The one source that is compiled once per instruction set (kernels/native.py): fills the KernelTable of that set.
+// The one source that is compiled once per instruction set (kernels/sources.py): fills the KernelTable of that set.
+#if !defined(__clang__)  // gcc 12's own AVX-512 headers trip both
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #include "attention_backward.h"
 #include "entmax.h"
 #include "kernel_table.h"
+
+#if defined(__x86_64__) && defined(__GLIBC__)
+// The default versions, of glibc 2.29, differ in errno alone; with these the library loads on older systems too.
+__asm__(".symver exp, exp@GLIBC_2.2.5");
+__asm__(".symver log, log@GLIBC_2.2.5");
+#endif
 
 #if defined(__AVX512F__)
 #define ENTFORMER_ISA "avx512"

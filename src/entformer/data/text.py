@@ -30,7 +30,7 @@ from entformer.data.store import AGAIN, check_size, map_array, read_object
 from entformer.errors import ArgumentError, DataError
 from entformer.files import file_sha256, staged_directory, write_json
 from entformer.text.documents import BpeTokenizer, ByteTokenizer, DocumentTokenizer, open_tokenizer
-from entformer.text.lines import open_file
+from entformer.text.lines import read_text
 from entformer.text.tokenizer import BOS, EOS, SMALLEST, SubwordTokenizer
 
 BUILTIN = "builtin"
@@ -78,7 +78,8 @@ def prepare_text(
     """Writes the text of files, or the built-in text, to the directory `out`; returns the content of prep.json.
 
     Args:
-        files: "train", and "valid" and "test" where they have files of their own; without any, the built-in text.
+        files: "train", and "valid" and "test" where they have files of their own; without any, the built-in text. A directory
+            stands for all files in it.
         out: The directory to create; it appears complete or not at all.
         config: Tokenizer, documents and splits.
         subwords: An existing vocabulary to use, instead of learning one.
@@ -91,6 +92,7 @@ def prepare_text(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and (not overwrite or not (out / "prep.json").is_file()):
         raise ArgumentError(f"{out} exists; choose another directory, or pass --overwrite to replace a prepared one.")
+    files = {split: list(_files(paths)) for split, paths in files.items()}
     splits = _splits(files, config)
     tokenizer: DocumentTokenizer
     if config.tokenizer == "bytes":
@@ -156,15 +158,22 @@ def builtin_documents() -> dict[str, list[str]]:
     return found
 
 
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yields files; those of a directory in the order of their names, hidden ones left out."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+        if not found:
+            raise DataError(f"{path}: this directory has no files; name text files, or a directory with some.")
+        yield from found
+
+
 def _documents(paths: Sequence[Path], kind: str) -> list[str]:
     found: list[str] = []
     for path in paths:
-        with open_file(path) as file:
-            try:
-                text = file.read().decode("utf-8-sig")
-            except (UnicodeDecodeError, EOFError, OSError) as err:
-                raise DataError(f"{path}: not text in UTF-8, or damaged ({err}).") from err
-        text = text.replace("\r\n", "\n")
+        text = read_text(path)
         found += [text] if kind == "file" else re.split(r"\n\s*\n", text) if kind == "paragraph" else text.split("\n")
     return [document for document in (one.strip("\n") for one in found) if document.strip()]
 

@@ -60,6 +60,7 @@ def beam_search(
     n_best: int = 1,
     prefix: Sequence[Sequence[int]] | None = None,
     cut_loops: bool = False,
+    must_end: bool = True,
 ) -> list[list[Hypothesis]]:
     """Returns at least one and at most `n_best` hypotheses for each sentence, best score first.
 
@@ -76,6 +77,7 @@ def beam_search(
         prefix: Ids that the translation of each sentence must start with. `log_prob` and the length penalty apply to what
             follows.
         cut_loops: With a beam of 1, cut a translation that only repeats itself, as those of untrained models do.
+        must_end: False: what is live at the maximum length is returned as it is, instead of ending there.
 
     Raises:
         ArgumentError: An argument is invalid.
@@ -102,7 +104,7 @@ def beam_search(
         vocabulary = logits.shape[-1]
         constraints = DecodingConstraints.at(
             length,
-            limits=[s.limit for s in sentences],
+            limits=[s.limit if must_end else math.inf for s in sentences],
             prefixes=[s.prefix for s in sentences],
             min_length=min_length,
             device=device,
@@ -117,6 +119,8 @@ def beam_search(
         ends = chosen == EOS
         for b, at in (ends[:, :beam] & (values[:, :beam] > -math.inf)).nonzero().tolist():
             sentence, log_prob = sentences[b], float(values[b, at])
+            if not must_end and length >= sentence.limit:
+                continue  # it is returned below, without EOS
             score = penalty.score(log_prob, length + 1 - len(sentence.prefix))
             text = tuple(tokens[b, int(rows[b, at])].tolist())
             sentence.keep(Hypothesis(text, score, log_prob), length * beam + at, n_best)
@@ -125,7 +129,10 @@ def beam_search(
         for b, sentence in enumerate(sentences):
             given = len(sentence.prefix)
             if _done(sentence, best_live[b], length, penalty, n_best):
-                if not sentence.finished:
+                if not must_end and length >= sentence.limit:
+                    for row in (so_far[b] > -math.inf).nonzero()[:, 0].tolist():
+                        sentence.keep(_cut(tokens[b, row : row + 1], so_far[b, row : row + 1], penalty, given), row, n_best)
+                elif not sentence.finished:
                     sentence.keep(_cut(tokens[b], so_far[b], penalty, given), 0, n_best)
             elif cut_loops and beam == 1 and in_loop([*tokens[b, 0].tolist(), int(chosen[b, 0])]):
                 sentence.keep(_cut(torch.cat([tokens[b], chosen[b, :, None]], 1), values[b], penalty, given), 0, n_best)

@@ -47,7 +47,7 @@ class DecodingConstraints:
 
     @classmethod
     def at(
-        cls, length: int, *, limits: Sequence[int], prefixes: Sequence[Sequence[int]], min_length: int, device: torch.device
+        cls, length: int, *, limits: Sequence[float], prefixes: Sequence[Sequence[int]], min_length: int, device: torch.device
     ) -> "DecodingConstraints":
         """Returns the constraints for sentences with `length` tokens so far."""
         must_end = [length >= limit for limit in limits]

@@ -4,6 +4,7 @@ Exact zeros are white with a dot, the smallest weight is visibly blue, masked ke
 """
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from entformer.text.numbers import plain_label
 
-__all__ = ["Figure", "HeadPicture", "add_legend", "draw_head", "draw_heads", "shown_piece"]
+__all__ = ["Figure", "HeadPicture", "NotebookFigure", "add_legend", "draw_head", "draw_heads", "shown_piece"]
 
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#cfe3f5", "#6aaed6", "#2070b4", "#08306b"])
 HIDDEN = "#e3e3e3"
@@ -34,6 +35,15 @@ class HeadPicture(NamedTuple):
     query_tokens: Sequence[str]  # as many as queries, or empty
     key_tokens: Sequence[str]
     causal: bool = False  # query i attends to keys j <= i
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks display; one made without pyplot would only be printed."""
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
 
 
 def shown_piece(piece: str) -> str:
@@ -71,14 +81,14 @@ def draw_head(axes: Axes, picture: HeadPicture, *, labels: bool = True, font: fl
         axes.set_yticks(range(queries), [_token_label(token) for token in picture.query_tokens], fontsize=font)
 
 
-def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -> Figure:
+def draw_heads(pictures: Sequence[HeadPicture], *, columns: int | None = None) -> NotebookFigure:
     """Draws several heads side by side; up to four are labeled with tokens."""
     columns = columns or min(4, max(1, len(pictures)))
     lines = -(-len(pictures) // columns)
     labels = len(pictures) <= 4
     side = 4.2 if labels else 1.9
     layout = ConstrainedLayoutEngine(h_pad=0.1, compress=True)  # keeps the aspect ratio
-    figure = Figure(figsize=(side * columns + 0.4, side * lines + 0.9), layout=layout)
+    figure = NotebookFigure(figsize=(side * columns + 0.4, side * lines + 0.9), layout=layout)
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, columns, squeeze=False)
     for index, axes in enumerate(panels.flat):

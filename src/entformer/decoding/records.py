@@ -6,24 +6,24 @@ Rows of ReLA may be empty and do not sum to one.
 
 import html
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from entformer.decoding.sparse_rows import SparseRows as SparseRows
 from entformer.errors import ArgumentError, DataError
 from entformer.text.numbers import format_alpha, format_percent, plain_label
 
 if TYPE_CHECKING:
-    from entformer.decoding.heatmap import Figure
+    from entformer.decoding.heatmap import NotebookFigure
 
 FORMAT = 1  # of the JSON
 SIDES = ("source", "target", "source_pieces", "target_pieces")
 SIDE = 112  # pixels of a heatmap in HTML
 MOST_CELLS = 3000  # of one heatmap; the largest weights are drawn
 RAMP = ("#cfe3f5", "#9dc7e6", "#6aaed6", "#4290c6", "#2070b4", "#08306b")
+HIDDEN = "#d9d9d9"  # keys that a query may not see
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,6 @@ class HeadKey(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows:
-    """Attention weights of one head in CSR form: row i has weight[crow[i]:crow[i + 1]] at keys col[crow[i]:crow[i + 1]]."""
-
-    crow: npt.NDArray[np.int64]  # (queries + 1,)
-    col: npt.NDArray[np.int32]  # (nnz,)
-    weight: npt.NDArray[np.float32]  # (nnz,)
-    keys: int
-
-    @classmethod
-    def from_lists(cls, stored: Mapping[str, Any], keys: int) -> "SparseRows":
-        """Returns the rows of which JSON holds "crow", "col" and "weight"."""
-        types = {"crow": np.int64, "col": np.int32, "weight": np.float32}
-        return cls(**{name: np.array(stored[name], dtype) for name, dtype in types.items()}, keys=keys)
-
-    @property
-    def queries(self) -> int:
-        return len(self.crow) - 1
-
-    def row(self, query: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Returns keys and weights of one query."""
-        inside = slice(int(self.crow[query]), int(self.crow[query + 1]))
-        return self.col[inside], self.weight[inside]
-
-    def dense(self) -> npt.NDArray[np.float32]:
-        """Returns the dense weights (queries, keys)."""
-        full = np.zeros((self.queries, self.keys), dtype=np.float32)
-        full[np.repeat(np.arange(self.queries), np.diff(self.crow)), self.col] = self.weight
-        return full
-
-
-@dataclass(frozen=True, eq=False)
 class AttentionRecord:
     """Attention weights of every head for one sentence and its translation.
 
@@ -94,8 +63,8 @@ class AttentionRecord:
     def head(self, kind: str, layer: int, head: int) -> SparseRows:
         return self.heads[HeadKey(kind, layer, head)]
 
-    def plot(self, kind: str | None = None, layer: int | None = None, head: int | None = None) -> "Figure":
-        """Plots one head, or all heads of an attention type or layer; returns a matplotlib Figure."""
+    def plot(self, kind: str | None = None, layer: int | None = None, head: int | None = None) -> "NotebookFigure":
+        """Plots one head, or all heads of an attention type or layer; returns a matplotlib Figure, which notebooks display."""
         from entformer.decoding.heatmap import HeadPicture, draw_heads
 
         wanted = [
@@ -165,7 +134,9 @@ class AttentionRecord:
 
 def _as_html(record: AttentionRecord) -> str:
     """Returns a grid per attention type with a row per layer."""
-    parts = [f"<p>{html.escape(_text(record.source_pieces))}<br>{html.escape(_text(record.target_pieces))}</p>"]
+    sides = {"source": record.source_pieces, "target": record.target_pieces}
+    named = "<br>".join(f"{side}: {html.escape(' '.join(pieces))}" for side, pieces in sides.items() if pieces)
+    parts = [f"<p>{named}</p>", _legend()]
     for kind in dict.fromkeys(key.kind for key in record.heads):
         lines = []
         for layer in sorted({key.layer for key in record.heads if key.kind == kind}):
@@ -175,9 +146,12 @@ def _as_html(record: AttentionRecord) -> str:
     return f'<div class="entformer-record">{"".join(parts)}</div>'
 
 
-def _text(pieces: Sequence[str]) -> str:
-    words = "".join(piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
-    return words.replace("▁", " ").strip()
+def _legend() -> str:
+    """Explains the drawings, and says how to see one of them large."""
+    colors = {"small weight": RAMP[0], "weight 1": RAMP[-1], "exactly 0": "#fff", "masked": HIDDEN}
+    swatch = "display:inline-block;width:12px;height:12px;border:1px solid #999;margin:0 4px 0 12px;background:"
+    swatches = "".join(f'<span style="{swatch}{color}"></span>{name}' for name, color in colors.items())
+    return f"<p>queries down, keys across:{swatches}. Larger, with tokens: <code>entformer.show(record)</code></p>"
 
 
 def _cell(key: HeadKey, rows: SparseRows, alpha: float | None) -> str:
@@ -187,12 +161,19 @@ def _cell(key: HeadKey, rows: SparseRows, alpha: float | None) -> str:
     name = html.escape(f"{kind} layer {layer} head {head}: {len(rows.col)} weights, {format_percent(density)} of all pairs")
     if len(rows.col) > MOST_CELLS:  # omitted weights would look like exact zeros
         caption += f", largest {MOST_CELLS:,} of {len(rows.col):,} weights"
+    masked = _masked(rows) if kind == "decoder" else ""
     return (
         f'<figure style="margin:4px"><svg width="{SIDE}" height="{SIDE}" preserveAspectRatio="none" '
         f'viewBox="0 0 {max(rows.keys, 1)} {max(rows.queries, 1)}" style="background:#fff;border:1px solid #999" '
         f'role="img" aria-label="{name}">'
-        f"<title>{name}</title>{_rectangles(rows)}</svg><figcaption>{caption}</figcaption></figure>"
+        f"<title>{name}</title>{masked}{_rectangles(rows)}</svg><figcaption>{caption}</figcaption></figure>"
     )
+
+
+def _masked(rows: SparseRows) -> str:
+    """Returns the keys after each query as one shape."""
+    steps = "".join(f"V{i}H{i + 1}" for i in range(1, rows.queries))
+    return f'<path d="M1 0{steps}V0Z" fill="{HIDDEN}"/>'
 
 
 def _rectangles(rows: SparseRows) -> str:

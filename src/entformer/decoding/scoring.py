@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
@@ -37,6 +38,7 @@ MEANINGS = {
 SPECIAL = ("tokenized_bleu", "moses_bleu", "lowercase_bleu")  # variants of BLEU for certain data
 UNSPACED = ("ja", "zh", "yue", "th", "lo", "km", "my")  # no spaces between words: not supported by Moses
 RESAMPLES = 1000
+SEED = 12345  # sacreBLEU's
 
 
 def title(name: str, signature: str) -> str:
@@ -102,6 +104,8 @@ class Comparison:
     baseline: float
     system: float
     difference: float
+    difference_low: float  # 95% interval of the difference, from the percentiles of resamples
+    difference_high: float
     p_value: float  # probability of a difference this large by chance
     baseline_mean: float
     baseline_ci95: float
@@ -198,6 +202,7 @@ def paired_bootstrap(
         test = PairedTest(systems, {name: metric}, scored, test_type="bs", n_samples=resamples)
         signatures, results = test()
         [(title, signature)] = signatures.items()
+        low, high = _difference_interval(metric, first_lines, second_lines, scored, resamples)
         pair: list[Any] = results[title]
         first, second = pair
         found.append(
@@ -206,6 +211,8 @@ def paired_bootstrap(
                 baseline=float(first.score),
                 system=float(second.score),
                 difference=float(second.score - first.score),
+                difference_low=low,
+                difference_high=high,
                 # sacreBLEU calls no difference significant
                 p_value=1.0 if first.score == second.score else float(second.p_value),
                 baseline_mean=float(first.mean),
@@ -216,6 +223,21 @@ def paired_bootstrap(
             )
         )
     return tuple(found)
+
+
+def _difference_interval(
+    metric: Any, baseline: Sequence[str], system: Sequence[str], references: Sequence[Sequence[str]], resamples: int
+) -> tuple[float, float]:
+    """Returns the 95% percentile interval of the difference, both systems resampled with the same lines."""
+    both = [np.array(metric._extract_corpus_statistics(lines, references), np.float64) for lines in (baseline, system)]
+    rng = np.random.default_rng(SEED)
+    differences = []
+    for _ in range(resamples):
+        chosen = rng.integers(len(baseline), size=len(baseline))
+        first, second = (metric._compute_score_from_stats(statistics[chosen].sum(0)).score for statistics in both)
+        differences.append(second - first)
+    low, high = np.quantile(differences, [0.025, 0.975]).tolist()
+    return low, high
 
 
 def scoring_warnings(

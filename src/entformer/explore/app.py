@@ -16,9 +16,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from entformer import __version__
+from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
+from entformer.checkpoint.language_model import LoadedLM, is_language_model, load_language_model
 from entformer.errors import ArgumentError
-from entformer.explore.engine import Engine
+from entformer.explore.lm_engine import LMEngine
 from entformer.explore.messages import (
     AttentionAnswer,
     AttentionRequest,
@@ -31,14 +33,16 @@ from entformer.explore.messages import (
 from entformer.explore.model_queue import Deadline, ModelQueue, Refused
 from entformer.explore.page import explorer_page
 from entformer.explore.security import LOOPBACK, SecurityMiddleware
+from entformer.explore.translation_engine import TranslationEngine
 
 if TYPE_CHECKING:
-    from entformer.explore.hf_engine import HfEngine
+    from entformer.explore.text_engine import TextEngine
 
-MOST_TOKENS = 4096  # of a sentence, whatever the user allows: attention is quadratic
+MOST_TOKENS = 4096  # of a text, whatever the user allows: attention is quadratic
+SENTENCE_TOKENS, TEXT_TOKENS = 100, 512  # of a sentence to translate, and of a text to continue, unless the user sets it
 
-DESCRIPTION = """Translate a sentence with a trained model, return the weights of every attention head, and change the alpha of
-some heads. Nothing is stored between requests. A failed request returns an error message in `detail`."""
+DESCRIPTION = """Translate a sentence or continue a text with a trained model, return the weights of every attention head, and
+change the alpha of some heads. Nothing is stored between requests. A failed request returns an error message in `detail`."""
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "The request cannot be read, or is for another host"},
     408: {"model": ErrorResponse, "description": "The request did not arrive in time"},
@@ -53,34 +57,41 @@ MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    run: Path | str | LoadedRun | tuple[Any, Any],
+    run: Path | str | LoadedRun | LoadedLM | tuple[Any, Any],
     *,
     which: str | Path = "best",
     name: str | None = None,
     device: torch.device | str = "cpu",
-    max_tokens: int = 100,
+    max_tokens: int | None = None,
     timeout: float = 30.0,
     waiting: int = 100,
     hosts: Sequence[str] = LOOPBACK,
     examples: Sequence[str] = (),
     folder: Path | str | None = None,
+    training_text: TrainingText | None = None,
 ) -> FastAPI:
     """Creates the explorer of one run, to run on any ASGI server or to mount into another application.
 
     Args:
-        run: A run directory, a loaded run, or a pair of a Hugging Face language model and its tokenizer. Do not train the
-            model meanwhile.
+        run: A run directory, a loaded run of either task, or a pair of a Hugging Face language model and its tokenizer. Do
+            not train the model meanwhile.
         which: The weights, as in `load_run`; ignored if the run is loaded.
         name: Shown on the page; by default the directory's name.
         device: The device to load a run directory to.
-        max_tokens: The maximum number of subwords of a sentence.
+        max_tokens: The maximum number of subwords of a sentence; by default 100, and 512 for a model that continues text.
         timeout: Seconds for a request, waiting included.
         waiting: How many requests may wait for the model; more are refused at once.
         hosts: Allowed values of the Host header, without port. ["*"] allows any: needed where others reach the app by its
             name, and unsafe for one that only this machine should use.
         examples: Example sentences on the page.
         folder: The directory of a loaded run, to show how its alphas were learned; ignored if `run` is a directory.
+        training_text: What a run that translates was trained on, to mark words that it has not seen.
     """
+    if isinstance(run, Path | str):
+        folder, name = run, name or Path(run).resolve().name
+        run = (load_language_model if is_language_model(Path(run)) else load_run)(run, which, device=device)
+    if max_tokens is None:
+        max_tokens = SENTENCE_TOKENS if isinstance(run, LoadedRun) else TEXT_TOKENS
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise ArgumentError(f"max_tokens={max_tokens} must be between 1 and {MOST_TOKENS}.")
     if not 0 < timeout < float("inf"):
@@ -89,18 +100,18 @@ def create_app(
         raise ArgumentError(f"waiting={waiting} must be at least 1.")
     if isinstance(hosts, str) or not hosts:
         raise ArgumentError('hosts must be a list of names, such as ["localhost"], or ["*"] for any.')
-    if name is None:
-        name = Path(run).resolve().name if isinstance(run, Path | str) else "this model"
-    engine: Engine | HfEngine
+    name = name or "this model"
+    known = None if folder is None else RunFolder(Path(folder))
+    common: dict[str, Any] = {"name": name, "max_tokens": max_tokens, "seconds": timeout, "examples": examples}
+    engine: TranslationEngine | TextEngine
     if isinstance(run, tuple):
         from entformer.explore import hf_engine
 
-        engine = hf_engine.HfEngine(*run, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples)
+        engine = hf_engine.HfEngine(*run, **common)
+    elif isinstance(run, LoadedLM):
+        engine = LMEngine(run, **common, folder=known)
     else:
-        loaded = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
-        folder = folder if isinstance(run, LoadedRun) else run
-        known = None if folder is None else RunFolder(Path(folder))
-        engine = Engine(loaded, name=name, max_tokens=max_tokens, seconds=timeout, examples=examples, folder=known)
+        engine = TranslationEngine(run, **common, folder=known, training_text=training_text)
     queue = ModelQueue(seconds=timeout, places=waiting)
     page, policy = explorer_page(name)
 
@@ -133,9 +144,14 @@ def create_app(
         """The heads, their trained alphas, and the limits of a request."""
         return engine.facts
 
-    @app.post("/api/translate", response_model=TranslateAnswer, responses=MODEL_ERRORS, summary="Translate a sentence")
+    @app.post(
+        "/api/translate",
+        response_model=TranslateAnswer,
+        responses=MODEL_ERRORS,
+        summary="Translate a sentence, or continue a text",
+    )
     async def translate(body: TranslateRequest, request: Request) -> Response:
-        """The n best translations, optionally with other alphas for some heads."""
+        """The n best translations or continuations, optionally with other alphas for some heads."""
         return await answer(request, lambda deadline: engine.translate(body, deadline))
 
     @app.post("/api/attention", response_model=AttentionAnswer, responses=MODEL_ERRORS, summary="Weights of every head")

@@ -1,63 +1,42 @@
-"""Runs the model for the explorer.
+"""What the engines of all models share: facts, limits, a lock, the weights and measures of heads, the next token.
 
-    text -> ids -> beam search, with changed alphas -> candidates
-    text, target -> one pass with a hook on every layer -> sparse weights, measures, probabilities of the next token
-
-A lock admits one thread at a time, and alphas are overridden only while it is held.
+A lock admits one thread at a time, and alphas are overridden only while it is held. `translation_engine.py` translates,
+`text_engine.py` continues text.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from entformer import __version__
-from entformer.analysis.collect import layer_rows
 from entformer.analysis.history import learned_alphas_of
 from entformer.analysis.measures import HEAD_MEASURES, measure_sentence
 from entformer.analysis.rows import LayerRows
 from entformer.analysis.sentence import packed_rows
-from entformer.checkpoint import LoadedRun, RunFolder
-from entformer.decoding.attention_record import attention_hooks, rows_per_head
-from entformer.decoding.beam import beam_search
-from entformer.decoding.direction import check_source_language
-from entformer.decoding.length_penalty import MaxLength
-from entformer.decoding.records import Hypothesis, SparseRows
-from entformer.decoding.scoring import look_tokenized
-from entformer.decoding.translate import one_line
+from entformer.checkpoint import RunFolder
+from entformer.decoding.records import SparseRows
 from entformer.errors import ArgumentError
 from entformer.explore.messages import (
     CHARACTERS,
-    HIGHEST_ALPHA,
-    LOWEST_ALPHA,
     WIDEST_BEAM,
     Alternative,
-    AttentionAnswer,
-    AttentionRequest,
-    Candidate,
     HeadFacts,
     HeadWeights,
     Limits,
     MeasureLists,
     ModelFacts,
-    Search,
     Step,
-    TranslateAnswer,
-    TranslateRequest,
 )
 from entformer.explore.model_queue import Deadline
+from entformer.models.attention_settings import AttentionModel
+from entformer.models.config import Seq2SeqConfig
+from entformer.models.lm_config import LMConfig
 from entformer.models.override import overridden_alphas, takes_alpha
-from entformer.models.seq2seq import Seq2Seq
-from entformer.nn.hooks import AttentionTrace
-from entformer.nn.multihead_attention import MultiheadAttention
-from entformer.text.tokenizer import BOS, EOS, NUM_SPECIAL_TOKENS
 
 MOST_WEIGHTS = 1_000_000  # in one answer: some ten bytes each
 ALTERNATIVES = 5  # tokens shown for each step
@@ -97,6 +76,16 @@ class BaseEngine:
             **facts,
         )
 
+    def _override(self, alphas: Mapping[str, float]) -> AbstractContextManager[None]:
+        """Returns a context in which some heads have other alphas."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _changed(self, alphas: Mapping[str, float]) -> Iterator[None]:
+        """Locks the model for this thread, with these alphas."""
+        with self._lock, self._override(alphas):
+            yield
+
     def _select_heads(self, names: Sequence[str] | None) -> set[str]:
         for name in names or ():
             if name not in self._alphas:
@@ -130,197 +119,32 @@ class HeadCollector:
             self.heads[name] = HeadWeights(**packed_rows(rows))
 
 
-class Engine(BaseEngine):
-    """A loaded run that handles requests from any thread; its directory, if given, tells how its alphas were learned."""
+def heads_of(model: AttentionModel) -> tuple[dict[str, float | None], set[str]]:
+    """Returns the alpha of each head by name, None where there is none, and the heads that may have another."""
+    alphas: dict[str, float | None] = {}
+    adjustable: set[str] = set()
+    for attn_type, layer, attention in model.attention_layers():
+        own = attention.alphas
+        names = [f"{attn_type}.{layer}.{head}" for head in range(attention.num_heads)]
+        alphas.update(zip(names, [None] * len(names) if own is None else own.tolist(), strict=True))
+        adjustable.update(names if takes_alpha(attention) else ())
+    return alphas, adjustable
 
-    def __init__(
-        self,
-        run: LoadedRun,
-        *,
-        name: str,
-        max_tokens: int,
-        seconds: float,
-        examples: Sequence[str],
-        folder: RunFolder | None = None,
-    ) -> None:
-        self._run = run
-        self._model: Seq2Seq = run.model.eval()
-        self._max_length = MaxLength()
-        self._max_tokens = max_tokens
-        heads = list(self._heads())
-        alphas = {key: alpha for key, alpha, _ in heads}
-        final = {parse_head(key): alpha for key, alpha in alphas.items() if alpha is not None}
-        learned = {} if folder is None else learned_alphas_of(folder, self._model.config, final, run.step)
-        super().__init__(
-            self._model,
-            alphas,
-            {key for key, _, adjustable in heads if adjustable},
-            {
-                "tokens": max_tokens,
-                "target_tokens": self._max_length(max_tokens),
-                "alpha": (LOWEST_ALPHA, HIGHEST_ALPHA),
-                "seconds": seconds,
-            },
-            {
-                "name": name,
-                "languages": (run.source_language, run.target_language),
-                "step": run.step,
-                "vocabulary": run.subwords.size,
-                "normalizers": {attn_type: module.normalizer for attn_type, _, module in self._model.attention_layers()},
-                "lowercase": bool(run.info.get("lowercase")),
-                "tokenized": bool(run.info.get("tokenized")),
-                "examples": list(examples),
-                **{key: value for key, value in learned.items() if key in ModelFacts.model_fields},
-            },
-        )
 
-    def _heads(self) -> Iterator[tuple[str, float | None, bool]]:
-        for attn_type, layer, attention in self._model.attention_layers():
-            own = attention.alphas
-            alphas = [None] * attention.num_heads if own is None else own.tolist()
-            yield from ((f"{attn_type}.{layer}.{head}", alpha, takes_alpha(attention)) for head, alpha in enumerate(alphas))
+def override_heads(model: AttentionModel, alphas: Mapping[str, float]) -> AbstractContextManager[None]:
+    """Returns a context in which heads have other alphas, by name."""
+    return overridden_alphas(model, {parse_head(name): alpha for name, alpha in alphas.items()})
 
-    # ---- requests --------------------------------------------------------------------------------------------------------
 
-    def translate(self, request: TranslateRequest, deadline: Deadline) -> TranslateAnswer:
-        """Returns the n best translations."""
-        began = time.perf_counter()
-        source = self._source(request.text)
-        with self._changed(request.alphas):
-            found = self._search(source, request, request.n_best, deadline)
-        subwords = self._run.subwords
-        return TranslateAnswer(
-            source=subwords.pieces([*source, EOS]),
-            candidates=[
-                Candidate(
-                    text=one_line(subwords.decode(hypothesis.tokens)),
-                    score=_finite(hypothesis.score),
-                    log_prob=_finite(hypothesis.log_prob),
-                    finished=hypothesis.finished,
-                    pieces=subwords.pieces(hypothesis.tokens),
-                    ids=list(hypothesis.tokens),
-                )
-                for hypothesis in found
-            ],
-            notes=self._notes(request.text, found[0].finished),
-            milliseconds=milliseconds_since(began),
-        )
-
-    def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionAnswer:
-        """Returns the attention of every head while the target is read, and the probability of each of its tokens."""
-        began = time.perf_counter()
-        source, finished = self._source(request.text), True
-        selected = self._select_heads(request.heads)
-        given = self._target(request)
-        with self._changed(request.alphas):
-            if given is None:
-                (best,) = self._search(source, request, 1, deadline)
-                given, finished = list(best.tokens), best.finished
-            found = HeadCollector(selected, deadline)
-            log_probs = self._read(source, given, found)
-        subwords = self._run.subwords
-        target = [BOS, *given, EOS]
-        return AttentionAnswer(
-            source=subwords.pieces([*source, EOS]),
-            target=subwords.pieces(target),
-            source_text=one_line(request.text),
-            target_text=one_line(subwords.decode(given)),
-            heads=found.heads,
-            alphas={**self._alphas, **request.alphas},
-            measures=found.measures,
-            steps=make_steps(log_probs.exp(), target[1:], subwords.pieces),
-            omitted=found.omitted,
-            notes=self._notes(request.text, finished),
-            milliseconds=milliseconds_since(began),
-        )
-
-    # ---- text to ids -----------------------------------------------------------------------------------------------------
-
-    def _source(self, text: str) -> list[int]:
-        ids = self._encode(text)
-        if not ids:
-            raise ArgumentError("text contains no word; write a sentence.")
-        if len(ids) > self._max_tokens:
-            raise ArgumentError(
-                f"the sentence has {len(ids)} subwords; at most {self._max_tokens} are allowed. Shorten it, or start the "
-                "explorer with a larger --max-tokens."
-            )
-        return ids
-
-    def _target(self, request: AttentionRequest) -> list[int] | None:
-        """Returns the ids to read, without BOS and EOS; None: the model's own translation."""
-        ids = request.target_ids if request.target is None else self._encode(request.target)
-        if ids is None:
-            return None
-        most, size = self.facts.limits.target_tokens, self._run.subwords.size
-        if len(ids) > most:
-            raise ArgumentError(f"the target has {len(ids)} subwords; at most {most} are allowed. Shorten it.")
-        if any(not NUM_SPECIAL_TOKENS <= token < size for token in ids):
-            raise ArgumentError(f"target_ids must be between {NUM_SPECIAL_TOKENS} and {size - 1}, without BOS and EOS.")
-        return list(ids)
-
-    def _encode(self, text: str) -> list[int]:
-        text = one_line(text).replace("\0", " ")  # a NUL ends a string in sentencepiece
-        return self._run.subwords.encode(text.lower() if self.facts.lowercase else text)
-
-    def _notes(self, text: str, finished: bool) -> list[str]:
-        """Returns warnings about the input and the translation."""
-        run, notes = self._run, []
-        language_warning = check_source_language([text], run.source_language, run.target_language)
-        if language_warning is not None:
-            notes.append(f"{language_warning[0].upper()}{language_warning[1:]}")
-        ends = text.rstrip().endswith((".", "?", "!"))
-        if self.facts.tokenized and ends and not look_tokenized([text]):
-            notes.append("This model was trained on tokenized text: put a space before punctuation.")
-        if not finished:
-            notes.append("The translation was cut at the length limit.")
-        return notes
-
-    # ---- the model -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _changed(self, alphas: dict[str, float]) -> Iterator[None]:
-        """Locks the model for this thread, with these alphas."""
-        with self._lock, overridden_alphas(self._model, {parse_head(key): alpha for key, alpha in alphas.items()}):
-            yield
-
-    def _search(self, source: Sequence[int], request: Search, n_best: int, deadline: Deadline) -> list[Hypothesis]:
-        prefix = self._encode(request.prefix)
-        most = self._max_length(len(source))
-        if len(prefix) > most:
-            raise ArgumentError(f"the prefix has {len(prefix)} subwords; a translation of this sentence has at most {most}.")
-
-        def step(tokens: Tensor, state: Any) -> Tensor:
-            deadline.check()
-            return self._model.step(tokens, state)
-
-        (found,) = beam_search(
-            SimpleNamespace(start=self._model.start, step=step, log_probs=self._model.log_probs),
-            torch.tensor([[*source, EOS]], device=self._device),
-            beam=request.beam,
-            n_best=n_best,
-            max_length=self._max_length,
-            min_length=1,
-            prefix=[prefix],
-        )
-        return found
-
-    def _read(self, source: Sequence[int], target: Sequence[int], found: HeadCollector) -> Tensor:
-        """Reads source and target into `found`, and returns log-probabilities (T + 1, V)."""
-        sizes = np.array([len(source) + 1]), np.array([len(target) + 1])
-
-        def hook(attn_type: str, layer: int, _: MultiheadAttention, trace: AttentionTrace) -> None:
-            rows = rows_per_head(trace.support, trace.query.shape[2], trace.key.shape[2])
-            found.add(layer_rows(attn_type, layer, trace, *sizes), rows)
-
-        with attention_hooks(self._model, hook):
-            memory = self._model.encode(torch.tensor([[*source, EOS]], device=self._device))
-            hidden = self._model.decode(torch.tensor([[BOS, *target]], device=self._device), memory)
-            return self._model.log_probs(self._model.logits(hidden[0]))
-
-    @property
-    def _device(self) -> torch.device:
-        return self._model.source_embedding.device
+def learned_facts(
+    folder: RunFolder | None, config: Seq2SeqConfig | LMConfig, alphas: Mapping[str, float | None], step: int
+) -> dict[str, Any]:
+    """Returns what `ModelFacts` has about how alphas were learned; nothing without a run directory."""
+    if folder is None:
+        return {}
+    final = {parse_head(name): alpha for name, alpha in alphas.items() if alpha is not None}
+    learned = learned_alphas_of(folder, config, final, step)
+    return {key: value for key, value in learned.items() if key in ModelFacts.model_fields}
 
 
 def make_steps(probabilities: Tensor, predicted: Sequence[int], pieces: Callable[[Sequence[int]], Sequence[str]]) -> list[Step]:
@@ -349,7 +173,3 @@ def parse_head(name: str) -> tuple[str, int, int]:
 
 def milliseconds_since(began: float) -> float:
     return round(1000 * (time.perf_counter() - began), 1)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

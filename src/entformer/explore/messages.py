@@ -12,6 +12,7 @@ CHARACTERS = 4000  # of a sentence
 IDS = 100_000  # of subwords in a request; the model's own limit is far below
 WIDEST_BEAM = 10
 MOST_OVERRIDES = 4096
+NEW_TOKENS, MOST_NEW_TOKENS = 16, 256  # of a continuation
 LOWEST_ALPHA, HIGHEST_ALPHA = 1.0, 4.0
 
 HeadName = Annotated[str, StringConstraints(pattern=r"^(encoder|decoder|cross)\.[0-9]{1,3}\.[0-9]{1,3}$")]
@@ -37,6 +38,17 @@ class Search(_Request):
     )
     beam: int = Field(5, ge=1, le=WIDEST_BEAM, strict=True, description="Hypotheses kept alive; 1 is greedy search.")
     prefix: Text = Field("", description="What the translation must begin with.")
+    new_tokens: int | None = Field(
+        None, ge=1, le=MOST_NEW_TOKENS, strict=True, description=f"Tokens to continue a text by; {NEW_TOKENS} if null."
+    )
+    temperature: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        allow_inf_nan=False,
+        description="Of models that continue text: above 0, tokens are sampled with this temperature, and there is no beam.",
+    )
+    seed: int = Field(1, ge=0, lt=2**31, strict=True, description="Of samples; the same seed gives the same text.")
 
 
 class TranslateRequest(Search):
@@ -84,7 +96,7 @@ class Candidate(BaseModel):
     text: str
     score: float | None = Field(description="log_prob per token; what candidates are compared by. null: not possible at all.")
     log_prob: float | None = Field(description="Natural logarithm of its probability, end included.")
-    finished: bool = Field(description="false: cut at the length limit.")
+    finished: bool = Field(description="false: cut at the length limit, as most continuations are.")
     pieces: list[str] = Field(description="Its subwords, without start and end.")
     ids: list[int] = Field(description="Their ids, for `target_ids`.")
 
@@ -138,6 +150,9 @@ class AttentionAnswer(BaseModel):
     alphas: dict[str, float | None] = Field(description="The alpha each head had here; null where there is none (ReLA).")
     measures: dict[str, dict[str, float]] = Field(description="Measures of each head on this sentence, by name.")
     steps: list[Step]
+    unknown: list[str] = Field(
+        default=[], description="Words of the sentence that are not in the training data, where it is known."
+    )
     omitted: list[str] = Field(description="Heads dropped because the response would be too large; request them by name.")
     notes: list[str]
     milliseconds: float
@@ -200,6 +215,8 @@ class ModelFacts(BaseModel):
     measures: MeasureLists = Field(description="The measures that `/api/attention` returns.")
     limits: Limits
     examples: list[str] = Field(description="Example sentences.")
+    beam: int = Field(5, description="The beam that the page starts with.")
+    training_text: str | None = Field(None, description="How much the model was trained on, where it is known.")
     alpha_steps: list[int] | None = Field(None, description="The training steps of `alpha_paths`; null if none were written.")
     alpha_paths: dict[str, list[list[list[float]]]] | None = Field(None, description="Attention type -> layers, heads, steps.")
     alpha_marks: dict[str, str] = Field({}, description="Heads at a bound of alpha, or in the tail of the sigmoid.")

@@ -9,7 +9,8 @@ import hashlib
 import html
 from importlib.resources import files
 
-from entformer.analysis.assemble import COMPONENTS, fill_page, page_file
+from entformer.analysis.assemble import COMPONENTS
+from entformer.pages import fill_page, page_file
 
 STYLES = ("page.css", "controls.css", "heads.css", "inspector.css", "charts.css")
 OWN_STYLES = ("explore.css",)
@@ -26,18 +27,22 @@ def explorer_page(name: str) -> tuple[str, str]:
     parts = {
         "title": html.escape(name),
         "policy": ICON,  # the policy is a header, which can forbid framing too
-        "style": "\n".join([*map(page_file, STYLES), *map(_own, OWN_STYLES)]),
-        "script": "\n".join([*map(page_file, COMPONENTS), *map(_own, OWN_SCRIPTS)]),
+        "made": "entformer explore",
+        "about": own_file("about_api.html"),
+        "data": "",
+        "style": "\n".join([*map(page_file, STYLES), *map(own_file, OWN_STYLES)]),
+        "script": "\n".join([*map(page_file, COMPONENTS), *map(own_file, OWN_SCRIPTS)]),
     }
     style, script = (_hash(f"\n{parts[part]}\n") for part in ("style", "script"))  # as they are between their tags
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return fill_page(_own("page.html"), parts), policy
+    return fill_page(own_file("page.html"), parts), policy
 
 
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
+    """Returns the text of one file of the explorer's page."""
     return (files("entformer.explore") / "page" / name).read_text(encoding="utf-8")
 
 

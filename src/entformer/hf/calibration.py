@@ -60,6 +60,41 @@ class Calibration:
     alphas: dict[str, Tensor] = field(default_factory=dict)
     scales: dict[str, Tensor] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict, repr=False)
+    cost: str = "auto"
+
+    def choose(self, model: nn.Module, *, density: float | None = None, max_divergence: float | None = None) -> "Calibration":
+        """Sets alphas and scales for another density from the same measurements, without reading a text.
+
+        Args:
+            model: The model that was calibrated.
+            density, max_divergence: As for `calibrate`.
+
+        Returns:
+            The density and divergence expected, and the alphas and scales set.
+
+        Raises:
+            ArgumentError: An argument is invalid, or the model has other heads than the one that was calibrated.
+        """
+        settings, target = settings_of(model), _target(density, max_divergence)
+        heads = dict(sparse_heads(model))
+        if {name: own.num_heads for name, own in heads.items()} != {name: g.js.shape[1] for name, g in self.grids.items()}:
+            raise ArgumentError("the model has other heads than the one that was calibrated; call entformer.hf.calibrate.")
+        chosen = allocate(self.grids, target, max_divergence=max_divergence, cost=self.cost)
+        table = torch.tensor(CANDIDATES, dtype=torch.float64)
+        for name, index in chosen.items():
+            heads[name].set(alpha=table[index, 0], scale=table[index, 1])
+        found = Calibration(
+            density=mean_density(self.grids, chosen),
+            divergence=total_damage(self.grids, chosen),
+            dense_heads=sum(int((index == 0).sum()) for index in chosen.values()),
+            heads=sum(len(index) for index in chosen.values()),
+            alphas={name: table[index, 0] for name, index in chosen.items()},
+            scales={name: table[index, 1] for name, index in chosen.items()},
+            grids=self.grids,
+            cost=self.cost,
+        )
+        settings["calibration"] = settings.get("calibration", {}) | {"density": round(found.density, 4)}
+        return found
 
 
 def calibrate(
@@ -100,11 +135,7 @@ def calibrate(
     Raises:
         ArgumentError: An argument is invalid, or the model was not converted.
     """
-    if density is not None and max_divergence is not None:
-        raise ArgumentError("density and max_divergence are both given; pass one of them.")
-    target = 0.1 if density is None else density
-    if not 0.0 < target <= 1.0:
-        raise ArgumentError(f"density={target} must be above 0 and at most 1.")
+    _target(density, max_divergence)
     if cost not in COSTS:
         raise ArgumentError(f"cost={cost!r} is not known; choose one of {', '.join(COSTS)}.")
     settings = settings_of(model)
@@ -123,19 +154,22 @@ def calibrate(
             grids[name] = measure_candidates(seen)
             if progress is not None:
                 progress("fitting heads", number + 1, len(captured))
-        chosen = allocate(grids, target, max_divergence=max_divergence, cost=cost)
     except BaseException:
         for name, own in heads.items():
             own.set(*before[name])
         raise
-    result = apply_candidates(heads, grids, chosen)
-    settings["calibration"] = {
-        "density": round(result.density, 4),
-        "tokens": sum(int(entry["input_ids"].numel()) for entry in inputs if "input_ids" in entry),
-        "length": length,
-        "cost": cost,
-    }
-    return result
+    tokens = sum(int(entry["input_ids"].numel()) for entry in inputs if "input_ids" in entry)
+    settings["calibration"] = {"tokens": tokens, "length": length, "cost": cost}
+    return Calibration(1.0, 0.0, 0, 0, grids=grids, cost=cost).choose(model, density=density, max_divergence=max_divergence)
+
+
+def _target(density: float | None, max_divergence: float | None) -> float:
+    if density is not None and max_divergence is not None:
+        raise ArgumentError("density and max_divergence are both given; pass one of them.")
+    target = 0.1 if density is None else density
+    if not 0.0 < target <= 1.0:
+        raise ArgumentError(f"density={target} must be above 0 and at most 1.")
+    return target
 
 
 @torch.no_grad()
@@ -234,19 +268,3 @@ def total_damage(grids: Mapping[str, Grid], chosen: Mapping[str, Tensor]) -> flo
 
 def _chosen(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(0, index[None])[0]
-
-
-def apply_candidates(heads: Mapping[str, Any], grids: Mapping[str, Grid], chosen: Mapping[str, Tensor]) -> Calibration:
-    """Sets alphas and scales to the chosen candidates."""
-    table = torch.tensor(CANDIDATES, dtype=torch.float64)
-    for name, index in chosen.items():
-        heads[name].set(alpha=table[index, 0], scale=table[index, 1])
-    return Calibration(
-        density=mean_density(grids, chosen),
-        divergence=total_damage(grids, chosen),
-        dense_heads=sum(int((index == 0).sum()) for index in chosen.values()),
-        heads=sum(len(index) for index in chosen.values()),
-        alphas={name: table[index, 0] for name, index in chosen.items()},
-        scales={name: table[index, 1] for name, index in chosen.items()},
-        grids=dict(grids),
-    )

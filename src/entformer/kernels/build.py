@@ -16,13 +16,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-PATIENCE = 3.0  # seconds of compiling before the user is told what is going on
-LINK = "the library"  # the last job
 _POLL = 0.02
+_log = logging.getLogger("entformer")  # without a configuration of its own, it writes to the standard error
+_starting = threading.RLock()  # held while a compiler is started; a fork waits for it
 _held: set[int] = set()  # descriptors of build locks of this process
 
 
@@ -73,26 +73,40 @@ def compile_library(
     ]
     library = scratch / "kernels.so"
     link = [*cxx, "-shared", *map(str, objects), "-o", str(library), *link_flags]
+    _log.warning("entformer: compiling the CPU kernels with %s, about a minute, once per machine", Path(cxx[0]).name)
+    began = time.monotonic()
+
+    def report(done: int) -> None:
+        _log.warning("entformer: compiled %d of %d files in %.0f s", done, len(sources), time.monotonic() - began)
+
     with _collected_signals() as received:
         names = [source.name for source, _ in sources]
-        _run(cxx, list(zip(names, commands, strict=True)), objects, scratch, received)
-        _run(cxx, [(LINK, link)], [library], scratch, received)
+        _run(cxx, list(zip(names, commands, strict=True)), objects, scratch, received, report)
+        _run(cxx, [("the library", link)], [library], scratch, received)
     return library
 
 
 def _run(
-    cxx: Sequence[str], jobs: list[tuple[str, list[str]]], targets: list[Path], scratch: Path, received: Sequence[int] = ()
+    cxx: Sequence[str],
+    jobs: list[tuple[str, list[str]]],
+    targets: list[Path],
+    scratch: Path,
+    received: Sequence[int],
+    report: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Run commands, as many at once as there are cores; all are over when this returns or raises."""
+    """Run commands, as many at once as there are cores; all are over when this returns or raises.
+
+    `report` is called with the number of those that have ended, each time one has.
+    """
     environment = os.environ | {"TMPDIR": str(scratch)}
     waiting = list(enumerate(jobs))
     running: dict[int, subprocess.Popen[bytes]] = {}
-    began, told = time.monotonic(), False
     try:
         while waiting or running:
             while waiting and len(running) < _cores():
                 number, (_, command) = waiting.pop(0)
-                with (scratch / f"{number}.log").open("wb") as log:
+                # A child forked now would hold the pipe that Popen reads until its end, and the build would wait for the child.
+                with (scratch / f"{number}.log").open("wb") as log, _starting:
                     running[number] = subprocess.Popen(
                         command,
                         stdin=subprocess.DEVNULL,
@@ -109,10 +123,7 @@ def _run(
                     del running[number]
                     said = (scratch / f"{number}.log").read_text(encoding="utf-8", errors="replace")
                     _check(cxx, jobs[number][0], process.returncode, said, targets[number])
-            if jobs[0][0] != LINK and not told and time.monotonic() - began > PATIENCE:
-                told = True
-                # Without a configuration of its own, logging writes this line to the standard error.
-                logging.getLogger("entformer").warning("entformer: compiling CPU kernels, about a minute, once per machine")
+                    report(len(jobs) - len(waiting) - len(running))
     finally:
         for process in running.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -131,9 +142,7 @@ def _check(cxx: Sequence[str], source: str, code: int, said: str, target: Path) 
     if os.strerror(errno.ENOSPC) in said:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines() or [f"exit code {code}"]
-    is_clang = "clang" in compiler_version(cxx).lower()
-    advice = " (this is clang; the kernels are developed with g++, so try CXX=g++)" if is_clang else ""
-    raise BuildError(f"{name} could not compile {source}: {lines[0].strip()}{advice}.")
+    raise BuildError(f"{name} could not compile {source}: {lines[0].strip()}.")
 
 
 def compiler_version(cxx: Sequence[str]) -> str:
@@ -206,7 +215,11 @@ def _only_one_builder(cache: Path) -> Iterator[None]:
     handle = os.open(cache / "build.lock", os.O_RDWR | os.O_CREAT, 0o600)
     _held.add(handle)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.warning("entformer: another process is compiling the CPU kernels; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         # Explicitly: a forked child has a copy of the descriptor, and closing ours alone would not end the lock.
@@ -215,8 +228,10 @@ def _only_one_builder(cache: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _close_in_child() -> None:
+def _reset_in_child() -> None:
     """A child does not go on with its parent's builds. Its copies of their locks would outlive the parent."""
+    global _starting
+    _starting = threading.RLock()
     for handle in _held:
         with contextlib.suppress(OSError):
             os.close(handle)
@@ -224,4 +239,6 @@ def _close_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+    os.register_at_fork(
+        before=lambda: _starting.acquire(), after_in_parent=lambda: _starting.release(), after_in_child=_reset_in_child
+    )

@@ -1,9 +1,11 @@
-"""Builds and loads the C++ kernels of `csrc/`, which register themselves as torch operators.
+"""Loads the C++ kernels of `csrc/`, which register themselves as torch operators; compiles them first where it must.
 
-The library is compiled once per (sources, compiler, CPU, torch) into a user cache (`entformer/cache.py`). A lock keeps two
-processes from building at once, and a checksum in its name is verified before loading, so that a truncated file is rebuilt. A
-library that other users could have written is never loaded. `ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS`
-adds compiler flags. Run as a module (`python -m entformer.kernels.native`) it builds and reports.
+A wheel contains the compiled library, in `prebuilt/`, named by the checksum of the sources it was compiled from; it is loaded
+if these are the sources of the package. Otherwise the library is compiled once per (sources, compiler, CPU, torch) into a user
+cache (`entformer/cache.py`). A lock keeps two processes from building at once. The name of a cached library has the checksum of
+its bytes, so that a truncated file is rebuilt; one that other users could have written is never loaded.
+`ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS` adds compiler flags. Run as a module
+(`python -m entformer.kernels.native`) it loads, builds if it must, and reports.
 """
 
 import ctypes
@@ -14,57 +16,49 @@ import stat
 import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from entformer.cache import cache_root, temporary_root
 from entformer.kernels.build import BuildError, build_directory, compile_library, compiler
+from entformer.kernels.sources import compile_jobs, link_flags, sources_hash
 
-__all__ = ["BuildError", "compiler", "dispatch_table", "isa", "library_path", "load", "set_isa"]
+__all__ = ["BuildError", "Library", "compiler", "dispatch_table", "isa", "library", "library_path", "load", "set_isa"]
 
-SOURCES = Path(__file__).parent.parent / "csrc"
-# Bindings are compiled once, against torch's headers; kernels once per instruction set, plain C++.
-BINDINGS = ("isa.cpp", "bindings.cpp")
-KERNELS = ("kernels.cpp",)
-HEADERS = tuple(sorted(path.name for path in SOURCES.glob("*.h")))
+PREBUILT = Path(__file__).parent.parent / "prebuilt"  # only in wheels, by scripts/build_wheel.py
 
-X86_FLAGS = {
-    "portable": [],
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
-}
-COMMON_FLAGS = [
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-ffp-contract=fast",
-    "-Wall",
-    "-Wextra",
-]
-COMMON_FLAGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]  # gcc 12's own AVX-512 headers trip both
-TARGET_TORCH = "0x020a000000000000"  # the oldest torch whose stable ABI we use: 2.10
+
+class Library(NamedTuple):
+    """A library that is in use."""
+
+    path: Path
+    origin: str  # "wheel" or "cache"
+    reason: str  # why this one, for the user
+
 
 _lock = threading.Lock()  # held while building and loading, up to minutes
 _opening = threading.RLock()  # held while the library is opened, milliseconds; a fork waits for it
-_state: dict[str, str | None] = {}  # "why_not" once load() has run; "path" of the library in use
+_state: dict[str, Library | str] = {}  # "outcome" once load() has run: the library, or one sentence why there is none
 
 
 def load() -> str | None:
     """Make the operators available. Returns None, or one sentence saying why they are not. Runs once per process."""
-    if "why_not" in _state:
-        return _state["why_not"]
-    with _lock:
-        if "why_not" not in _state:
-            try:
-                _state["path"] = str(_build_and_load())
-                _state["why_not"] = None
-            except BuildError as problem:
-                _state["why_not"] = str(problem)
-            except (OSError, RuntimeError) as problem:
-                _state["why_not"] = f"the C++ kernels cannot be prepared ({' '.join(str(problem).split())})."
-    return _state["why_not"]
+    if "outcome" not in _state:
+        with _lock:
+            if "outcome" not in _state:
+                try:
+                    _state["outcome"] = _find_and_load()
+                except BuildError as problem:
+                    _state["outcome"] = str(problem)
+                except (OSError, RuntimeError) as problem:
+                    _state["outcome"] = f"the C++ kernels cannot be prepared ({_one_line(problem)})."
+    outcome = _state["outcome"]
+    return outcome if isinstance(outcome, str) else None
+
+
+def _one_line(problem: Exception) -> str:
+    return " ".join(str(problem).split())
 
 
 def _reset_in_child() -> None:
@@ -80,10 +74,16 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def library() -> Library | None:
+    """The library this process runs, where it comes from and why; None if there is none."""
+    outcome = _state.get("outcome")
+    return outcome if isinstance(outcome, Library) else None
+
+
 def library_path() -> Path | None:
-    """The library this process runs, if any."""
-    path = _state.get("path")
-    return Path(path) if path else None
+    """The file of the library this process runs, if any."""
+    found = library()
+    return found.path if found else None
 
 
 def isa() -> str:
@@ -115,18 +115,34 @@ def _text(name: str) -> str:
     return str(function().decode())
 
 
-def _build_and_load() -> Path:
+def _find_and_load() -> Library:
     if os.environ.get("ENTFORMER_NATIVE") == "0":
         raise BuildError("the C++ kernels are switched off by ENTFORMER_NATIVE=0.")
     if os.name != "posix":
         raise BuildError(f"the C++ kernels are not built on {platform.system()} yet.")
+    prebuilt = PREBUILT / f"kernels_{sources_hash()}.so"
+    refused = _prebuilt_refused(prebuilt)
+    if refused is None:
+        return Library(prebuilt, "wheel", "compiled from the sources of this package")
     directory = _own_directory()
     found = _cached(directory)
     if found is None or _load_error(found):
         found = _build(directory)
         if problem := _load_error(found):
             raise BuildError(f"the library just built at {found} cannot be loaded: {problem}")
-    return found
+    return Library(found, "cache", f"compiled on this machine: {refused}")
+
+
+def _prebuilt_refused(prebuilt: Path) -> str | None:
+    """Loads the library of the wheel; if that is not for this process, returns why."""
+    if not PREBUILT.is_dir():
+        return "this package was installed from source, without a compiled library"
+    if _extra_flags():
+        return "ENTFORMER_CXXFLAGS asks for other flags than those of the wheel"
+    if not prebuilt.exists():
+        return "the sources of this package are not those that the library of the wheel was compiled from"
+    problem = _load_error(prebuilt)
+    return f"the library of the wheel cannot be loaded ({_one_line(problem)})" if problem else None
 
 
 def _load_error(path: Path) -> OSError | None:
@@ -140,11 +156,8 @@ def _load_error(path: Path) -> OSError | None:
 
 def _key() -> str:
     """Everything that decides the bytes of the library, except the compiler (asked only when we must build)."""
-    digest = hashlib.sha256()
-    for name in (*BINDINGS, *KERNELS, *HEADERS):
-        digest.update((SOURCES / name).read_bytes())
-    flags = [*COMMON_FLAGS, *_extra_flags()]
-    for part in (torch.__version__, platform.machine(), sys.platform, " ".join(flags), os.environ.get("CXX", "")):
+    digest = hashlib.sha256(sources_hash().encode())
+    for part in (torch.__version__, platform.machine(), sys.platform, *_extra_flags(), os.environ.get("CXX", "")):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -228,7 +241,9 @@ def _writable_by_others(directory: Path, *, tighten: bool) -> str | None:
 def _build(directory: Path) -> Path:
     cxx = compiler()
     if cxx is None:
-        raise BuildError("no C++ compiler was found; install g++ or clang++ (or set CXX) to get the fast kernels.")
+        raise BuildError(
+            "no C++ compiler was found; install g++ or clang++ (or set CXX) to get fast kernels, or a wheel, which has them."
+        )
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = _writable_by_others(directory, tighten=True)  # directories above may have been made just now
@@ -238,8 +253,7 @@ def _build(directory: Path) -> Path:
             found = _cached(directory)  # another process may have built it while we waited
             if found is not None and _load_error(found) is None:
                 return found
-            link_flags = [*_extra_flags(), f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
-            built = compile_library(cxx, _sources(), link_flags, scratch)
+            built = compile_library(cxx, compile_jobs(_extra_flags()), link_flags(_extra_flags()), scratch)
             built.chmod(0o755)
             checksum = hashlib.sha256(built.read_bytes()).hexdigest()[:20]
             final = directory / f"kernels-{_key()}-{checksum}.so"
@@ -253,17 +267,6 @@ def _build(directory: Path) -> Path:
             f"the kernel cache {directory} cannot be written ({problem.strerror or problem}); "
             "free some space or point ENTFORMER_CACHE at a writable directory."
         ) from problem
-
-
-def _sources() -> list[tuple[Path, list[str]]]:
-    """Every source to compile, with its flags."""
-    include = Path(torch.__file__).parent / "include"
-    torch_flags = [f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-DTORCH_TARGET_VERSION={TARGET_TORCH}"]
-    x86 = platform.machine() in ("x86_64", "AMD64")
-    jobs = [(source, torch_flags) for source in BINDINGS]
-    for source in KERNELS:
-        jobs += [(source, flags) for name, flags in X86_FLAGS.items() if x86 or name == "portable"]
-    return [(SOURCES / source, [*COMMON_FLAGS, *flags, *_extra_flags()]) for source, flags in jobs]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from entformer.errors import ArgumentError
-from entformer.models.seq2seq import KINDS, Seq2Seq
+from entformer.models.attention_settings import AttentionModel
 from entformer.nn.multihead_attention import MultiheadAttention
 
 __all__ = ["overridden_alphas", "takes_alpha"]
@@ -26,7 +26,7 @@ def takes_alpha(attention: MultiheadAttention) -> bool:
 
 
 @contextlib.contextmanager
-def overridden_alphas(model: Seq2Seq, alphas: Mapping[HeadName, float]) -> Iterator[None]:
+def overridden_alphas(model: AttentionModel, alphas: Mapping[HeadName, float]) -> Iterator[None]:
     """Sets the alphas of some heads: `with overridden_alphas(model, {("cross", 1, 2): 1.0}): ...` makes that head softmax.
 
     Any head whose weights are alpha-entmax takes any finite alpha >= 1. Contexts may be nested; an inner one adds to the outer
@@ -58,12 +58,12 @@ def overridden_alphas(model: Seq2Seq, alphas: Mapping[HeadName, float]) -> Itera
             attention.alpha_override = override_before
 
 
-def _known(model: Seq2Seq) -> str:
+def _known(model: AttentionModel) -> str:
     """Describes the existing names."""
-    counts = dict.fromkeys(KINDS, 0)
+    counts: dict[str, int] = {}
     heads = 0
     for kind, _, attention in model.attention_layers():
-        counts[kind] += 1
+        counts[kind] = counts.get(kind, 0) + 1
         heads = attention.num_heads
     names = ", ".join(f"{kind}.0 to {kind}.{count - 1}" for kind, count in counts.items())
     return f"layers are {names}, each with heads 0 to {heads - 1}"

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.dropout import Dropout
 from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
 
 __all__ = ["LAYERS", "CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
@@ -155,10 +156,10 @@ class CausalLayer(nn.Module):
         width = attention.embed_dim
         self.attention = attention
         self.feed_forward = GatedFeedForward(width, hidden)
-        self.before_attention = nn.RMSNorm(width, eps=EPS)
-        self.after_attention = nn.RMSNorm(width, eps=EPS)
-        self.before_feed_forward = nn.RMSNorm(width, eps=EPS)
-        self.after_feed_forward = nn.RMSNorm(width, eps=EPS)
+        self.before_attention = RMSNorm(width, eps=EPS)
+        self.after_attention = RMSNorm(width, eps=EPS)
+        self.before_feed_forward = RMSNorm(width, eps=EPS)
+        self.after_feed_forward = RMSNorm(width, eps=EPS)
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Support
+from entformer.kernels.attention.arguments import causal_bias_offset, is_causal_bias
 
 __all__ = ["Masks", "ScoreTerms", "convert_masks", "dense_weights", "packed_mask", "sequence_starts"]
 
@@ -68,7 +69,7 @@ def convert_masks(
     """Converts the masks that `MultiheadAttention.forward` takes.
 
     Args:
-        attn_mask: (Lq, Lk) or (B * H, Lq, Lk), True = ignore, or floating point.
+        attn_mask: (Lq, Lk) or (B * H, Lq, Lk), True = ignore, or floating point; or a mask of torch.nn.attention.bias.
         key_padding_mask: (B, Lk) or (Lk,), True = ignore, or floating point.
         mask: broadcasts to (B, H, Lq, Lk), boolean, True = may attend.
         key_mask: (B, Lk), boolean, True = may attend.
@@ -76,6 +77,9 @@ def convert_masks(
     """
     pairs = padding = bias = None
     if attn_mask is not None:
+        if is_causal_bias(attn_mask):
+            offset = causal_bias_offset(attn_mask, queries, keys)
+            attn_mask = torch.ones(queries, keys, dtype=torch.bool, device=attn_mask.device).triu(offset + 1)
         if attn_mask.shape == (queries, keys):
             attn_mask = attn_mask[None, None]
         elif attn_mask.shape == (batch * heads, queries, keys):

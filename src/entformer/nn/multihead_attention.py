@@ -97,6 +97,9 @@ class MultiheadAttention(TorchAttention):
         backend: str = "entformer",
         impl: Impl = "auto",
     ) -> None:
+        for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
+            if not hasattr(size, "__index__"):
+                raise ArgumentError(f"{name} must be an integer, not {type(size).__name__}.")
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             raise ArgumentError(f"embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}.")
         if not 0.0 <= dropout < 1.0:
@@ -201,6 +204,9 @@ class MultiheadAttention(TorchAttention):
             the output projection, where torch gives NaN. Nested tensors (B, lengths, size), as nn.TransformerEncoder makes of
             padded batches, give a nested output. If a call raises, `cache` is unchanged.
         """
+        for name, given in (("query", query), ("key", key), ("value", value)):
+            if given is not None and not hasattr(given, "is_nested"):
+                raise ArgumentError(f"{name} must be a tensor, not {type(given).__name__}.")
         if query.is_nested:
             unmasked = attn_mask is None and key_padding_mask is None and mask is None and key_mask is None and cache is None
             padded, key_mask = from_nested(query, key, value, self.batch_first, unmasked)

@@ -5,13 +5,15 @@ tokenizer is the id 4 + b.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SubwordTokenizer
+from entformer.text.tokenizer import NUM_SPECIAL_TOKENS, SPACE, SubwordTokenizer
 
 NEWLINE = "\u21b5"  # how a line break is shown
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")  # how sentencepiece shows a byte
 
 
 class DocumentTokenizer(Protocol):
@@ -48,8 +50,7 @@ class ByteTokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         special = ("<pad>", "<unk>", "<s>", "</s>")
-        shown = [special[int(i)] if int(i) < NUM_SPECIAL_TOKENS else chr(int(i) - NUM_SPECIAL_TOKENS) for i in ids]
-        return [NEWLINE if piece == "\n" else piece for piece in shown]
+        return [special[int(i)] if int(i) < NUM_SPECIAL_TOKENS else _shown(int(i) - NUM_SPECIAL_TOKENS) for i in ids]
 
     def save(self, path: Path) -> None:
         """Writes nothing: there is nothing to store."""
@@ -83,11 +84,18 @@ class BpeTokenizer:
         return "\n".join(map(self.subwords.decode, lines))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        shown = self.subwords.pieces(ids)
-        return [NEWLINE if int(i) == self.newline else piece for i, piece in zip(ids, shown, strict=True)]
+        pieces = self.subwords.pieces(ids)
+        return [_shown(int(found[1], 16)) if (found := BYTE_PIECE.fullmatch(piece)) else piece for piece in pieces]
 
     def save(self, path: Path) -> None:
         self.subwords.save(path)
+
+
+def _shown(byte: int) -> str:
+    """Returns a byte as text for display: its number in hexadecimal, unless it is a character of its own."""
+    if byte == ord("\n"):
+        return NEWLINE
+    return SPACE if byte == ord(" ") else chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>"
 
 
 def open_tokenizer(name: str, path: Path) -> DocumentTokenizer:

@@ -74,6 +74,16 @@ def read_lines(path: Path, *, nul: Nul = "refuse", text_issues: TextIssues | Non
         yield from decode_lines(stream, str(path), nul=nul, text_issues=text_issues)
 
 
+def read_text(path: Path) -> str:
+    """Returns the text of a file, plain or gzip: its lines, of any length, joined by `\\n`, without empty ones at its ends.
+
+    Raises:
+        DataError: The file cannot be read or is not UTF-8 text.
+    """
+    with open_file(path) as stream:
+        return "\n".join(decode_lines(stream, str(path), longest=None)).strip("\n")
+
+
 def open_file(path: Path) -> BinaryIO:
     """Opens a file for reading bytes, decompressed if it is gzip."""
     try:
@@ -95,14 +105,26 @@ def open_file(path: Path) -> BinaryIO:
     return plain
 
 
-def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issues: TextIssues | None = None) -> Iterator[str]:
-    """Yields the lines of a stream of bytes, such as standard input; `name` is used in error messages. See `read_lines`."""
+def decode_lines(
+    stream: BinaryIO,
+    name: str,
+    *,
+    nul: Nul = "refuse",
+    text_issues: TextIssues | None = None,
+    longest: int | None = MAX_LINE_BYTES,
+) -> Iterator[str]:
+    """Yields the lines of a stream of bytes, such as standard input. See `read_lines`.
+
+    Args:
+        name: Used in error messages.
+        longest: Bytes of a line; None: any number.
+    """
     seen = text_issues if text_issues is not None else TextIssues()
     offset = number = returns = 0
     try:
-        while raw := stream.readline(MAX_LINE_BYTES + 1):
+        while raw := stream.readline(-1 if longest is None else longest + 1):
             number += 1
-            cut = len(raw) > MAX_LINE_BYTES
+            cut = longest is not None and len(raw) > longest
             if number == 1:
                 _refuse_utf16(raw, name)
                 if raw.startswith(UTF8_MARK):
@@ -118,7 +140,7 @@ def decode_lines(stream: BinaryIO, name: str, *, nul: Nul = "refuse", text_issue
                 where = raw.index(0)
                 raise DataError(
                     f"{name}:{number}: byte {where + 1} of the line (byte {offset + where} of the file) is a NUL "
-                    "character; `entformer prep --clean` removes it."
+                    "character; `tr -d '\\0'`, or for parallel text `entformer prep --clean` removes it."
                 )
             offset += len(raw)
             if line.endswith("\n"):

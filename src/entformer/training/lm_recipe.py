@@ -107,6 +107,9 @@ class LMRecipe(RunRecipe):
             causes: tuple[Place, ...] = tuple(("model", "attention", key) for key in ("normalizer", "alpha"))
             for key in ("alpha_tied", "alpha_init", "alpha_parametrization"):
                 found.append(Ineffective(("model", "attention", key), causes, reason))
+        elif self.model.attention.alpha_tied == "across_kinds":
+            reason = "a decoder has one attention type; tie by head, layer or kind"
+            found.append(Ineffective(("model", "attention", "alpha_tied"), (), reason))
         add("training", ("validate_beam", "max_sentences"), "it is a setting of translation; leave it out")
         return [*found, *position_settings(self.model), *without_effect_on_training(self)]
 

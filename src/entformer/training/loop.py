@@ -29,6 +29,7 @@ from entformer.training.signals import StopSignals
 from entformer.training.state import Progress
 from entformer.training.summary import Choice, RunSummary, Stopped
 from entformer.training.task import Results, Task, metric_value, rank_value
+from entformer.training.trends import describe_trends
 from entformer.training.update import Updater
 
 
@@ -68,6 +69,7 @@ class Trainer:
         if config.reference_run is not None:  # errors are reported before the first step
             reference_loss(config.reference_run, config.steps)
         self.last_validation: Results | None = None
+        self._trends: list[dict[str, Any]] = []  # alphas and densities since the start of this process
         self._saved_step = progress.step if resumed else -1
         self._resumed = resumed
         self._started = time.perf_counter()
@@ -180,7 +182,7 @@ class Trainer:
         short = f"loss {numbers['loss']:.3f}  accuracy {numbers['accuracy']:.3f}  {speed:,.0f} tokens/s  {left} left"
         more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
         self.reporter.interval(f"step {progress.step}/{total}  epoch {progress.epoch}  {short}  {more}")
-        self.reporter.move_bar(progress.step, short)
+        self.reporter.move_bar(progress.step, "\n".join(filter(None, (short, describe_trends(self._trends)))))
         if self.reporter.on_interval is not None:
             self.reporter.on_interval(progress.step, total, numbers["loss"])
         self._sums.zero_()
@@ -193,6 +195,7 @@ class Trainer:
             alphas = {kind: own.tolist() for kind, own in self.model.alphas().items() if kind in self.learned_kinds}
             rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in own] for kind, own in alphas.items()}
             self.metrics.write("alphas", self.progress.step, **rounded)
+            self._trends.append({"kind": "alphas", **rounded})
 
     def _write_alpha_statistics(self) -> None:
         """Writes the mean gradient of each alpha since the last line, the density of each head, and the price of density."""
@@ -207,6 +210,7 @@ class Trainer:
         for (kind, _), values in densities.items():
             found.setdefault(kind, []).append([round(value, 5) for value in values.tolist()])
         self.metrics.write("densities", self.progress.step, **found)
+        self._trends.append({"kind": "densities", **found})
         if self.density is not None:
             self.metrics.write("density_target", self.progress.step, **self.density.numbers())
 

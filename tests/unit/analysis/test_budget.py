@@ -9,11 +9,11 @@ import torch
 
 from entformer.analysis import budget
 from entformer.analysis.assemble import assemble
-from entformer.analysis.budget import allocate_budget, cut_rows
+from entformer.analysis.budget import allocate_budget
 from entformer.analysis.sentence import SentenceView, packed_rows, view_sentence
 from entformer.analysis.table import Example
 from entformer.cli.report import report
-from entformer.decoding.records import SparseRows
+from entformer.decoding.sparse_rows import SparseRows, cut_rows
 from entformer.kernels.attention.reference import to_csr
 from entformer.models.config import PRESETS
 from entformer.text.tokenizer import SubwordTokenizer

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from entformer.analysis.collect import Collector, collect, layer_rows, run_with_trace
+from entformer.analysis.collect import collect, layer_rows, run_with_trace
+from entformer.analysis.collector import Collector
 from entformer.analysis.density import density, entropy
 from entformer.analysis.positional import positional_confidence
 from entformer.analysis.rows import LayerRows

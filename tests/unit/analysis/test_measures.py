@@ -5,13 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from entformer.analysis.density import density, density_histogram, entropy, null_rate, sentence_density, union_density
+from entformer.analysis.density import (
+    density,
+    density_by_keys,
+    density_histogram,
+    entropy,
+    null_rate,
+    sentence_density,
+    union_density,
+)
 from entformer.analysis.diversity import jensen_shannon
 from entformer.analysis.interrogation import interrogation_weights
 from entformer.analysis.measures import HEAD_MEASURES, LAYER_MEASURES, measure_sentence
 from entformer.analysis.merging import merging_scores
 from entformer.analysis.positional import first_key_weight, last_key_weight, positional_confidence
 from entformer.analysis.rows import LayerRows
+from entformer.analysis.totals import LayerTotals
 from entformer.analysis.words import Marks
 from entformer.errors import ArgumentError
 
@@ -69,6 +78,20 @@ def test_the_histogram_counts_sentences_not_rows() -> None:
     found = density_histogram(per_sentence)
     assert found.shape == (2, 20)
     assert [{i: n for i, n in enumerate(head) if n} for head in found.tolist()] == [{11: 1}, {6: 1}]
+
+
+def test_density_by_the_number_of_visible_keys() -> None:
+    weights = np.tril(np.ones((1, 2, 9, 9)))
+    weights[:, 1] = np.eye(9)
+    sums, counts = density_by_keys(rows(weights, causal=True))
+    assert counts[:5].tolist() == [1, 2, 4, 2, 0]  # queries that see 1, 2 to 3, 4 to 7, 8 to 9 keys
+    assert sums[0, :4].tolist() == counts[:4].tolist()
+    assert sums[1, :4] == pytest.approx([1.0, 1 / 2 + 1 / 3, 1 / 4 + 1 / 5 + 1 / 6 + 1 / 7, 1 / 8 + 1 / 9])
+    totals = LayerTotals(2)
+    for length in (9, 2):
+        totals.add(rows(weights[:, :, :length, :length], causal=True), np.array([length]), None)
+    assert totals.density_by_keys(0) == (1.0, 1.0, 1.0, 1.0)
+    assert totals.density_by_keys(1) == pytest.approx((1.0, (1 / 2 + 1 / 3 + 1 / 2) / 3, *(sums[1, 2:4] / counts[2:4])))
 
 
 def test_the_histogram_puts_exact_shares_in_their_bins_and_skips_empty_sentences() -> None:

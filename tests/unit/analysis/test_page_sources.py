@@ -5,7 +5,8 @@ from pathlib import Path
 
 import entformer
 
-PAGES = [path for name in ("analysis", "explore") for path in (Path(entformer.__file__).parent / name / "page").iterdir()]
+PACKAGES = ("analysis", "explore", "widget")
+PAGES = [path for name in PACKAGES for path in (Path(entformer.__file__).parent / name / "page").iterdir()]
 
 
 def read(*endings: str) -> str:

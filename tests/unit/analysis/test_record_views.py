@@ -40,6 +40,28 @@ def test_notebooks_show_a_rectangle_per_weight(record: AttentionRecord) -> None:
     assert "<script" not in page
 
 
+def test_notebooks_show_tokens_and_what_the_colors_mean(record: AttentionRecord) -> None:
+    page = record._repr_html_()
+    assert all(f"{side}: " in page for side in ("source", "target"))
+    assert " ".join(record.target_pieces).replace("<", "&lt;").replace(">", "&gt;") in page
+    assert all(f"</span>{name}" in page for name in ("small weight", "weight 1", "exactly 0", "masked"))
+    assert page.count("<path") == sum(key.kind == "decoder" for key in record.heads)  # masked keys
+
+
+def test_figures_are_displayed_without_pyplot(record: AttentionRecord) -> None:
+    assert record.plot("cross", 0, 0)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_head_prints_its_keys_and_weights() -> None:
+    weights = np.array([[0.75, 0.0, 0.25], [0.0, 0.0, 1e-9], [0.0, 0.0, 0.0]], np.float32)
+    assert repr(SparseRows.from_dense(weights)).splitlines() == [
+        "3 queries, 3 keys; 3 weights are not zero, 33% of all.",
+        "query 0: key 0 0.75, key 2 0.25",
+        "query 1: key 2 1.0e-9",
+        "query 2: no key",
+    ]
+
+
 def test_drawings_that_leave_weights_out_say_so(record: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise what is left out would look like exact zeros."""
     most = max(len(rows.col) for rows in record.heads.values())

@@ -54,13 +54,39 @@ def test_validation_text_is_set_aside(tmp_path: Path, config: dict[str, Any], do
     assert 0.9 * len(WORDS) * 20 < both <= len(WORDS) * 20  # without blank lines and the spaces where documents are cut
 
 
+def test_a_directory_stands_for_its_files_however_their_lines_end(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".hidden").write_bytes(b"\xff")
+    (folder / "c.txt").write_bytes(b"")
+    (folder / "b.txt").write_bytes(b"\xef\xbb\xbfa cat\r\nsits\r\n")
+    (folder / "a.txt.gz").write_bytes(gzip.compress(b"no newline"))
+    (folder / "more" / "d.txt").write_bytes(b"x" * ((1 << 20) + 1))  # one long line
+    prepare_text({"train": [folder], "valid": [folder / "b.txt"]}, tmp_path / "out", TextConfig("bytes"))
+    text = PreparedText.open(tmp_path / "out")
+    ids = text.ids("train")
+    starts = (ids == BOS).nonzero()[0].tolist()
+    found = [text.tokenizer.decode(part.tolist()) for part in np.split(ids, starts[1:])]
+    assert found == ["no newline", "a cat\nsits", "x" * ((1 << 20) + 1)]
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     file = write(tmp_path, "a.txt", WORDS)
     with pytest.raises(DataError, match="there is no such file"):
         prepare_text({"train": [tmp_path / "none"]}, tmp_path / "out", TextConfig("bytes"))
-    (tmp_path / "damaged.txt").write_bytes(b"a\xff\xff")
-    with pytest.raises(DataError, match="not text in UTF-8"):
-        prepare_text({"train": [tmp_path / "damaged.txt"]}, tmp_path / "out", TextConfig("bytes"))
+    (tmp_path / "empty").mkdir()
+    for content, message in (
+        (b"a\xff\xff", r"damaged\.txt:1: byte 2 of the line .* is not UTF-8"),
+        ("a b".encode("utf-16"), "this is UTF-16"),
+        (gzip.compress(WORDS.encode())[:-9], "the compressed file is damaged or truncated"),
+        (b"a\0b", "is a NUL character"),
+        (b"\n \n", "there is no train text"),
+    ):
+        (tmp_path / "damaged.txt").write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            prepare_text({"train": [tmp_path / "damaged.txt"]}, tmp_path / "out", TextConfig("bytes"))
+    with pytest.raises(DataError, match="this directory has no files"):
+        prepare_text({"train": [tmp_path / "empty"]}, tmp_path / "out", TextConfig("bytes"))
     with pytest.raises(DataError, match="there is no valid text"):
         prepare_text({"train": [file]}, tmp_path / "out", TextConfig("bytes", split="document"))
     with pytest.raises(ArgumentError, match="vocab_size must be at least"):
@@ -81,7 +107,10 @@ def test_line_breaks_are_tokens_of_both_tokenizers() -> None:
     assert ByteTokenizer().decode(ByteTokenizer().encode(text)) == text
     assert bpe.decode(bpe.encode(text)) == "A cat.\n\nTwo dogs.\nÄ"  # runs of spaces become one
     assert max(bpe.encode(text)) < bpe.size
-    assert ByteTokenizer().pieces(ByteTokenizer().encode("a\n")) == ["a", "↵"]
+    for tokenizer in (ByteTokenizer(), bpe):
+        pieces = "".join(tokenizer.pieces(tokenizer.encode("a\nÄ")))
+        assert pieces.replace("▁", "") == "a↵<0xC3><0x84>"
+    assert ByteTokenizer().pieces(ByteTokenizer().encode("; ")) == [";", "▁"]
 
 
 def ids(total: int = 103) -> Any:

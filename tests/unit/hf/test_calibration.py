@@ -72,6 +72,19 @@ def test_a_lower_density_costs_more() -> None:
     assert bounded.divergence <= divergences[1]
 
 
+def test_another_density_from_the_same_measurements() -> None:
+    model = hf.sparsify(tiny("llama"))
+    first = hf.calibrate(model, [ids()], density=0.5, length=60, cost="js")
+    second = first.choose(model, density=0.2)
+    right = hf.calibrate(model, [ids()], density=0.2, length=60, cost="js")
+    assert second.density == right.density == pytest.approx(model.config.entformer["calibration"]["density"], abs=1e-4)
+    for name, values in hf.alphas(model).items():
+        assert torch.equal(second.alphas[name], right.alphas[name])
+        assert values.tolist() == pytest.approx(second.alphas[name].tolist())
+    with pytest.raises(ArgumentError, match="other heads than the one that was calibrated"):
+        first.choose(hf.sparsify(tiny("bert")), density=0.2)
+
+
 @pytest.mark.parametrize("cost", ["js", "output", "fisher"])
 def test_costs(cost: str) -> None:
     model = hf.sparsify(tiny("llama"))

@@ -57,8 +57,9 @@ exec cp "{library}" "$target"
 
 @pytest.fixture
 def cache(tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache, not made yet, of a process that has not loaded the kernels yet."""
+    """The cache, not made yet, of a process that has not loaded the kernels yet and has none of a wheel."""
     monkeypatch.setattr(native, "_state", {})
+    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(registry, "_already_said", set())
     for name in ("ENTFORMER_NATIVE", "ENTFORMER_CXXFLAGS", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

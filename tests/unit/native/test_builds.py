@@ -5,9 +5,12 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,29 @@ def test_a_child_forked_during_a_build_works(cache: Path, tmp_path: Path) -> Non
     out, err = start("-c", FORKING, str(tmp_path / "log"), str(tmp_path / "wait")).communicate(timeout=LONG)
     assert out.split() == ["0", "portable"], err
     assert len(list(cache.glob("*.so"))) == 1
+
+
+def test_a_fork_waits_while_a_compiler_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the child has a copy of the pipe that Popen reads to its end, and the build goes on when the child has ended."""
+    inside, started = threading.Event(), []
+    popen = build.subprocess.Popen
+
+    def slow(*arguments: object, **options: object) -> object:
+        inside.set()
+        time.sleep(0.1)
+        started.append(popen(*arguments, **options))  # type: ignore[call-overload]
+        return started[0]
+
+    monkeypatch.setattr(build.subprocess, "Popen", slow)
+    compiler = script(tmp_path / "c++", f'{ARGUMENTS}\nexec touch "$target"\n')
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(build.compile_library, [str(compiler)], [(tmp_path / "a.cpp", [])], [], tmp_path)
+        assert inside.wait(LONG)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if started else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert built.result(LONG).exists()
 
 
 def test_a_child_does_not_keep_the_lock_of_a_build(tmp_path: Path) -> None:
@@ -93,7 +119,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_no_more_compilers_at_once_than_cores_and_one_message(
+def test_no_more_compilers_at_once_than_cores_and_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "running").mkdir()
@@ -111,16 +137,35 @@ echo x > "$target"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     sources = [(tmp_path / f"{i}.cpp", []) for i in range(7)]
-    build.compile_library([str(counting)], sources, [], scratch)
+    with caplog.at_level(logging.WARNING, logger="entformer"):
+        build.compile_library([str(counting)], sources, [], scratch)
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
     assert len(counts) == 8
     assert max(counts) <= 2
-    assert not caplog.records
-    monkeypatch.setattr(build, "PATIENCE", 0.0)
-    with caplog.at_level(logging.WARNING, logger="entformer"):
-        build._run([str(counting)], [("0.cpp", [str(counting), "-o", str(scratch / "0.o")])], [scratch / "0.o"], scratch)
-    (record,) = caplog.records
-    assert record.getMessage() == "entformer: compiling CPU kernels, about a minute, once per machine"
+    first, *progress = [record.getMessage() for record in caplog.records]
+    assert first == "entformer: compiling the CPU kernels with counting-c++, about a minute, once per machine"
+    assert [re.sub(r" in \d+ s$", "", line) for line in progress] == [
+        f"entformer: compiled {i} of 7 files" for i in range(1, 8)
+    ]
+
+
+def test_a_process_that_waits_for_a_build_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def build_nothing() -> bool:
+        with build.build_directory(tmp_path) as scratch:
+            return scratch.exists()
+
+    with open(tmp_path / "build.lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, logger="entformer"):
+            waiting = pool.submit(build_nothing)
+            end = time.monotonic() + LONG
+            while not caplog.records and time.monotonic() < end:
+                time.sleep(0.02)
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert waiting.result(LONG)
+    assert [record.getMessage() for record in caplog.records] == [
+        "entformer: another process is compiling the CPU kernels; waiting for it"
+    ]
 
 
 def test_the_first_failure_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

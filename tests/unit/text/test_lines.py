@@ -38,7 +38,8 @@ def test_a_nul_is_named_with_its_line(file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(file, b"good\nba\0d\n")
     assert str(caught.value) == (
-        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL character; `entformer prep --clean` removes it."
+        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL character; "
+        "`tr -d '\\0'`, or for parallel text `entformer prep --clean` removes it."
     )
     assert list(read_lines(file, nul="keep")) == ["good", "ba\0d"]
 

@@ -7,13 +7,13 @@
   const report = JSON.parse(at("entformer-data").textContent);
   const runs = report.runs.map((one) => ({ ...one, measures: report.measures }));
   const alphas = new Map(); // "run index/key" -> alpha
-  const state = { run: 0, sentence: 0, key: null };
+  const state = { run: 0, sentence: 0, key: null, query: null };
 
   const run = () => runs[state.run];
   const sentence = () => run().sentences[state.sentence];
 
   const heads = Heads.create({ onOpen: (key) => open(key, true) });
-  const inspector = Inspector.create({ onAlpha: changeAlpha, onOpen: (key) => open(key, false), onExample: openExample });
+  const inspector = Inspector.create({ onAlpha: changeAlpha, onOpen: (key) => open(key, false), onExample: openExample, onRow: chooseQuery });
   const table = HeadTable.create({ onOpen: (key) => open(key, true), onExample: openExample });
   const paths = AlphaPaths.create({ onOpen: (key) => open(key, true) });
   const compare = Compare.create({
@@ -49,6 +49,7 @@
     else alphas.set(`${state.run}/${key}`, alpha);
     heads.refresh(key);
     inspect();
+    remember();
   }
 
   function inspect() {
@@ -61,12 +62,19 @@
       key: state.key,
       head,
       rows: rowsOf(state.key),
+      row: state.query ?? undefined,
       ...alphaNow(head),
       canChange: Data.hasScores(sentence(), state.key),
     });
   }
 
+  function chooseQuery(row) {
+    state.query = row;
+    remember();
+  }
+
   function open(key, go) {
+    if (key !== state.key) state.query = null;
     state.key = key;
     heads.choose(key);
     paths.choose(key);
@@ -81,8 +89,14 @@
     open(key, true);
   }
 
+  // The story tells of the sparsest run.
+  function openStory(key, index) {
+    if (state.run !== sparsest()) chooseRun(sparsest());
+    openExample(key, index);
+  }
+
   function chooseSentence(index) {
-    state.sentence = index;
+    Object.assign(state, { sentence: index, query: null });
     showSentence();
     showGrid();
     inspect();
@@ -95,7 +109,7 @@
     state.run = index;
     at("run-choice").value = index;
     const same = run().sentences.findIndex((one) => one.id === id);
-    state.sentence = Math.max(same, 0);
+    Object.assign(state, { sentence: Math.max(same, 0), query: null });
     if (!Data.findHead(run(), state.key)) state.key = run().heads.length ? Data.keyOf(run().heads[0]) : null;
     fillSentences();
     showSentence();
@@ -107,7 +121,7 @@
   }
 
   function showGrid() {
-    heads.show({ run: run(), rowsOf, alphaNow, key: state.key });
+    heads.show({ run: run(), rowsOf, alphaNow, key: state.key, overall: true });
   }
 
   function showPaths() {
@@ -125,26 +139,48 @@
   const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
   function fillSentences() {
-    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text}`, 110));
+    const option = (one, index) => el("option", { value: index }, shorten(`${one.why}: ${one.source_text || one.target_text}`, 110));
     put("sentence-choice", ...run().sentences.map(option));
+    at("heads-title").textContent = `Every head on one ${Data.noun(run())}`;
+    at("sentence-name").textContent = Data.noun(run()) === "text" ? "Text" : "Sentence";
   }
 
   function showSentence() {
     at("sentence-choice").value = state.sentence;
     const one = sentence();
     if (!one) return put("sentence-text", el("p.note", "This report has no sentences."));
-    const text = (lang, words) => el("p", { lang }, el("small", lang), el("span", words));
-    const sizes = `${one.source.length} source and ${one.target.length} target tokens`;
+    const text = (lang, own, words = own) =>
+      own && el("p", { lang, dir: "auto" }, lang && el("small", lang), el("span", words));
     put(
       "sentence-text",
-      text(run().languages[0], one.source_text),
+      text(run().languages[0], one.source_text, markedWords(one.source_text, one.unknown || [])),
       text(run().languages[1], one.target_text),
-      el("p.note", `Sentence ${one.id}: ${sizes}; reason: ${one.why}.`),
+      el("p.note", `Number ${one.id}: ${Data.sizes(one.source.length, one.target.length)}; reason: ${one.why}.`),
       Data.dropped(one) && el("p", { class: "note", id: "dropped" }, Data.dropped(one)),
     );
   }
 
-  const remember = () => Dom.remember({ run: state.run, sentence: state.sentence, head: state.key || "" });
+  // Words that are not in the training data are marked.
+  function markedWords(text, unknown) {
+    return text.split(/(\s+)/).map((part) => {
+      const word = unknown.find((one) => part.includes(one));
+      if (word === undefined) return part;
+      const [before, after] = [part.slice(0, part.indexOf(word)), part.slice(part.indexOf(word) + word.length)];
+      return [before, el("mark", { title: "not in the training data" }, word), after];
+    });
+  }
+
+  function remember() {
+    const own = `${state.run}/`;
+    const changed = [...alphas].filter(([name]) => name.startsWith(own)).map(([name, alpha]) => `${name.slice(own.length)}:${alpha}`);
+    Dom.remember({
+      run: state.run,
+      sentence: state.sentence,
+      head: state.key || "",
+      ...(state.query === null ? {} : { query: state.query }),
+      ...(changed.length ? { alphas: changed.join(",") } : {}),
+    });
+  }
 
   function recall() {
     const chosen = new URLSearchParams(location.hash.slice(1));
@@ -153,6 +189,9 @@
     if (run().sentences[Number(chosen.get("sentence"))]) state.sentence = Number(chosen.get("sentence"));
     const known = Data.findHead(run(), chosen.get("head") || "");
     state.key = known ? chosen.get("head") : firstHead();
+    if (/^\d+$/.test(chosen.get("query") || "")) state.query = Number(chosen.get("query"));
+    for (const [key, alpha] of Dom.alphasIn(chosen))
+      if (Data.findHead(run(), key) && alpha >= 1 && alpha <= Inspector.HIGHEST) alphas.set(`${state.run}/${key}`, alpha);
   }
 
   // The first run to show: the one with the lowest density.
@@ -161,13 +200,10 @@
     return densities.indexOf(Math.min(...densities));
   }
 
-  // The first head to show: the one with the highest score of a role, else the sparsest. Two roles do not tell what a head
-  // attends to and are skipped.
-  const COMMON = ["broad context", "rarely active"];
+  // The first head to show: the sparsest cross head, of a model without cross attention the sparsest of all.
   function firstHead() {
-    const scores = (head) => head.roles.filter((role) => !COMMON.includes(role.role)).map((role) => role.score);
-    const best = (head) => Math.max(0, ...scores(head)) * 10 - head.density;
-    const [head] = [...run().heads].sort((a, b) => best(b) - best(a));
+    const cross = Data.headsOf(run(), "cross");
+    const head = Story.sparsestHead(cross.length ? cross : run().heads);
     return head ? Data.keyOf(head) : null;
   }
 
@@ -182,6 +218,7 @@
   }
 
   function showOverview() {
+    put("story", Story.create(runs, runs[sparsest()], openStory));
     put("cards", Summary.cards(runs));
     put("settings", Summary.settings(runs));
     put("alignment", Summary.alignment(runs));

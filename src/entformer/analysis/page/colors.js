@@ -1,5 +1,5 @@
 // Color scales. Weights: one hue, light to dark (dark theme: dark to light). Alpha 1 to 2: blue over gray to yellow, told
-// apart with any type of color vision. Layers: steps of one scale. Runs: the Okabe-Ito colors, always together with a shape
+// apart with any type of color vision. Layers: steps of one scale. Runs: the Okabe-Ito colors, dark enough for text, always together with a shape
 // or a dash.
 
 const Colors = (() => {
@@ -15,7 +15,7 @@ const Colors = (() => {
     dark: ["#ffd166", "#ff9678", "#df8fd3", "#a5a4ff", "#74cbe8", "#7fdca6"],
   };
   const RUN = {
-    light: ["#0072b2", "#d55e00", "#00815f", "#a8508a", "#8a6d00", "#444444"],
+    light: ["#0072b2", "#b85000", "#00815f", "#a8508a", "#8a6d00", "#444444"],
     dark: ["#56b4e9", "#ff9d4d", "#3fd0a4", "#e7a3cc", "#f0e442", "#cccccc"],
   };
   const DASHES = ["none", "7 4", "2 3", "9 3 2 3", "4 2", "12 4"];
@@ -35,15 +35,16 @@ const Colors = (() => {
   // A positive weight, however small, keeps the first color of the ramp: it never looks like a zero.
   const weightRgb = (weight) => between(WEIGHT[theme()], Math.sqrt(Math.min(weight, 1)));
   const weight = (value) => css(weightRgb(value));
+  const zeroRgb = () => parse(token("--exact-zero"));
   const alphaRgb = (value) => between(ALPHA, value - 1);
   const alpha = (value) => css(alphaRgb(value));
 
-  // Black or white, whichever is easier to read on this color.
+  // Black or white, whichever is easier to read on this color: the contrast is 4.58 or more.
   function ink(rgb) {
     const [r, g, b] = rgb.map((value) =>
       value / 255 <= 0.03928 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
     );
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10151c" : "#ffffff";
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
   }
 
   function layer(index, count) {
@@ -56,5 +57,5 @@ const Colors = (() => {
   const dash = (index) => DASHES[index % DASHES.length];
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  return { theme, weight, weightRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token };
+  return { theme, weight, weightRgb, zeroRgb, alpha, alphaRgb, ink, layer, run, runRepeats, dash, token };
 })();

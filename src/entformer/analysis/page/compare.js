@@ -152,6 +152,48 @@ const Compare = (() => {
     );
   }
 
+  // A line per head over the number of keys that a query sees, in powers of two; both axes are logarithmic.
+  function keyDensities(runs) {
+    const points = (head) =>
+      (head.density_by_keys || [])
+        .map((density, bin) => [bin + 0.5, density])
+        .filter(([, density]) => !Numbers.missing(density) && density > 0);
+    const all = runs.flatMap((run) => run.heads.flatMap(points));
+    const last = Math.max(0, ...all.map(([bin]) => bin + 0.5));
+    if (last < 4) return null;
+    const lowest = Math.floor(Math.log10(Math.min(0.1, ...all.map(([, density]) => density))));
+    return Charts.figure(
+      "Density against position",
+      "The density of each head over the keys that a query may attend to: in a decoder, the tokens up to its own. A line is a " +
+        "head, colored by its α. Both axes are logarithmic: a head with a fixed number of keys falls along a straight line.",
+      matrix(runs, (run, heads, attnType, index) => {
+        if (!heads.some((head) => points(head).length)) return null;
+        const chart = Charts.frame({
+          height: 220,
+          x: [0, last],
+          y: [lowest, 0],
+          xTicks: Charts.integers(0, last).filter((bin) => bin % Math.ceil(last / 8) === 0),
+          xForm: (bin) => Numbers.count(2 ** bin),
+          yTicks: Charts.integers(lowest, 0),
+          yForm: (power) => `${Number((100 * 10 ** power).toPrecision(1))}%`,
+          xTitle: "keys that the query may attend to",
+          margin: { left: 46 },
+          label: `${run.name}, ${Data.ATTENTION_TITLES[attnType]}: density of each head by the number of visible keys`,
+        });
+        chart.plot.append(
+          ...heads.map((head) => {
+            const alpha = Data.alphaOf(run, head);
+            const stroke = alpha === null ? Colors.run(index) : `rgb(${Colors.alphaRgb(alpha).join(",")})`;
+            const way = points(head).map(([bin, density]) => [chart.x(bin), chart.y(Math.log10(density))]);
+            const title = `${Data.keyOf(head)}: α ${Numbers.alpha(alpha)}, density ${Numbers.percent(head.density)}`;
+            return svg("path", { class: "line", "data-key": Data.keyOf(head), stroke, d: Charts.path(way) }, svg("title", title));
+          }),
+        );
+        return chart.svg;
+      }),
+    );
+  }
+
   // "4 heads, median confidence 96%", as in the paper.
   function counted(run, offset, color) {
     const found = run.positional_heads.find((one) => one.offset === offset);
@@ -237,7 +279,7 @@ const Compare = (() => {
     if (!found.length) return null;
     return Charts.figure(
       "The best previous-token head",
-      "In the encoder of each run, on the sentence chosen above. Blank is exactly 0.",
+      "In the encoder of each run, on the sentence chosen above. Gray is exactly 0.",
       el(
         "div.best-heads",
         found.map(({ run, index, head, rows }) =>
@@ -267,6 +309,7 @@ const Compare = (() => {
           alphas(runs),
           densities(runs),
           layerDensities(runs),
+          keyDensities(runs),
           Layers.nullRates(runs),
           Layers.diversity(runs),
           positional(runs, onOpen),

@@ -33,7 +33,27 @@ const Data = (() => {
   function tokensOf(sentence, attnType) {
     const queries = attnType === "encoder" ? sentence.source : sentence.target;
     const keys = attnType === "decoder" ? sentence.target : sentence.source;
-    return { queries, keys };
+    return { queries: withCharacters(queries), keys: withCharacters(keys) };
+  }
+
+  // Pieces in which bytes that spell a character are named by it: "犬 1/3", "犬 2/3", "犬 3/3".
+  function withCharacters(pieces) {
+    const named = [...pieces];
+    const strict = new TextDecoder("utf-8", { fatal: true });
+    for (let at = 0; at < pieces.length; at++) {
+      for (let size = 1; size <= 4 && pieces.slice(at, at + size).every((piece) => BYTE.test(piece)); size++) {
+        try {
+          const bytes = pieces.slice(at, at + size).map((piece) => parseInt(BYTE.exec(piece)[1], 16));
+          const character = strict.decode(Uint8Array.from(bytes));
+          for (let part = 0; part < size; part++) named[at + part] = `${character} ${part + 1}/${size}`;
+          at += size - 1;
+          break;
+        } catch {
+          // Not a whole character yet.
+        }
+      }
+    }
+    return named;
   }
 
   // {rows, columns, crow, col, weight, causal, cut}. cut: smaller weights were dropped to keep the page small; 0: all are
@@ -104,10 +124,22 @@ const Data = (() => {
 
   // "▁man" starts a word; other pieces continue the one before.
   const SPECIAL = { "<s>": "start", "</s>": "end", "<pad>": "pad", "<unk>": "unknown" };
+  const BYTE = /^<0x([0-9A-F]{2})>$/;
   function shown(piece) {
     if (Object.hasOwn(SPECIAL, piece)) return { text: SPECIAL[piece], special: true, starts: true };
+    const byte = BYTE.exec(piece);
+    if (byte) return { text: `byte ${byte[1]}`, special: true, starts: false };
     const starts = piece.startsWith("▁");
     return { text: starts ? piece.slice(1) || "␣" : piece, special: false, starts };
+  }
+
+  // What a text of the run is called: models of one side read texts.
+  const noun = (run) => (run.languages.some(Boolean) ? "sentence" : "text");
+
+  // "12 source and 14 target tokens"; of models of one side "14 tokens".
+  function sizes(source, target) {
+    if (source && target) return `${Numbers.count(source)} source and ${Numbers.count(target)} target tokens`;
+    return `${Numbers.count(source || target)} tokens`;
   }
 
   // The weight of a key that is not stored.
@@ -154,6 +186,8 @@ const Data = (() => {
     support,
     density,
     shown,
+    noun,
+    sizes,
     restText,
     dropped,
     mean,

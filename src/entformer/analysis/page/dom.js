@@ -136,10 +136,18 @@ const Dom = (() => {
     }
   }
 
+  // Changed alphas in the address, as "cross.1.2:1.5,encoder.0.0:2".
+  function alphasIn(chosen) {
+    return (chosen.get("alphas") || "")
+      .split(",")
+      .map((part) => [part.split(":")[0], Number(part.split(":")[1])])
+      .filter(([, alpha]) => Number.isFinite(alpha));
+  }
+
   function reveal(node) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     node.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
   }
 
-  return { el, button, svg, at, put, scroll, table, roving, onChoice, inSlices, perFrame, keepInView, remember, reveal };
+  return { el, button, svg, at, put, scroll, table, roving, onChoice, inSlices, perFrame, keepInView, remember, alphasIn, reveal };
 })();

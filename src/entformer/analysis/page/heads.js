@@ -12,7 +12,7 @@ const Heads = (() => {
     const rgb = Colors.alphaRgb(alpha);
     return el(
       "span",
-      { class: "alpha", style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
+      { class: "alpha", title: alpha > 2 ? "beyond sparsemax" : null, style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
       changed ? "α* " : name,
       Numbers.alpha(alpha),
     );
@@ -33,8 +33,12 @@ const Heads = (() => {
     canvas.height = height;
     const context = canvas.getContext("2d");
     const image = context.createImageData(width, height);
+    // Masked keys stay empty; zeros have a color of their own, unlike the smallest weight (what a dense head left out is small).
+    const zero = rows.cut ? Colors.weightRgb(0) : Colors.zeroRgb();
     for (let pixel = 0; pixel < peak.length; pixel++) {
-      if (peak[pixel] > 0) image.data.set([...Colors.weightRgb(peak[pixel]), 255], 4 * pixel);
+      const row = Math.ceil(((Math.floor(pixel / width) + 1) * rows.rows) / height) - 1; // the last of the pixel
+      const masked = Math.floor(((pixel % width) * rows.columns) / width) >= Data.visible(rows, row);
+      if (peak[pixel] > 0 || !masked) image.data.set([...(peak[pixel] > 0 ? Colors.weightRgb(peak[pixel]) : zero), 255], 4 * pixel);
     }
     context.putImageData(image, 0, 0);
   }
@@ -52,7 +56,8 @@ const Heads = (() => {
     let content = null;
     let buttons = new Map();
 
-    // {run, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}, key: the chosen head}
+    // {run, rowsOf(key) -> rows or null, alphaNow(head) -> {alpha, changed}, key: the chosen head, overall: whether densities are
+    // those of a data set}
     function show(next) {
       content = next;
       buttons = new Map();
@@ -98,14 +103,15 @@ const Heads = (() => {
       const key = Data.keyOf(head);
       const rows = changed ? content.rowsOf(key) : null;
       const density = rows ? Data.density(rows) : head.density;
+      const here = rows && content.overall ? " here" : ""; // else the percentage is that of the whole data set
       node
         .querySelector(".facts")
-        .replaceChildren(chip(alpha, changed), el("span.density", Numbers.percent(density)));
+        .replaceChildren(chip(alpha, changed), el("span.density", `${Numbers.percent(density)}${here}`));
       node.setAttribute(
         "aria-label",
-        `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : Numbers.alpha(alpha)}, density ${Numbers.percent(density)}`,
+        `${Data.titleOf(key)}: alpha ${alpha === null ? "none" : Numbers.alpha(alpha)}, density ${Numbers.percent(density)}${here && " on this sentence"}`,
       );
-      node.title = `${key} · density ${Numbers.percent(density)}`;
+      node.title = `${key} · density ${Numbers.percent(density)}${here && " on this sentence"}`;
     }
 
     function paint(key, node) {

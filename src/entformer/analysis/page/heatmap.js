@@ -1,6 +1,6 @@
 // The weights of one head as a map, queries down and keys across. Only what is in view is drawn, from the support alone, so a
-// long sentence costs no more than a short one. Three types of cell: color = weight, hatched = exactly 0 (plain where
-// small weights were left out), empty = may not be seen.
+// long sentence costs no more than a short one. Three types of cell: color = weight (where small ones were left out, theirs),
+// hatched = exactly 0, empty = may not be seen.
 
 const Heatmap = (() => {
   "use strict";
@@ -11,6 +11,7 @@ const Heatmap = (() => {
   const LARGEST = 40;
   const LABELED = 11; // cells from this size on are large enough for a label
   const NUMBERED = 30;
+  const HATCHED = 5; // smaller cells have one color for zeros instead
   const SLANT = Math.SQRT1_2;
 
   function hatch(context) {
@@ -129,8 +130,9 @@ const Heatmap = (() => {
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.clearRect(0, 0, view.width, view.height);
       clipTo(left, top, view.width, view.height);
-      const pattern = cell >= 5 && !rows.cut ? hatch(context) : null;
-      for (const style of [Colors.token("--zero"), pattern]) {
+      const hatched = cell >= HATCHED && !rows.cut;
+      const ground = hatched ? Colors.token("--zero") : rows.cut ? Colors.weight(0) : Colors.token("--exact-zero");
+      for (const style of [ground, hatched ? hatch(context) : null]) {
         if (!style) continue;
         context.fillStyle = style;
         for (let row = firstRow; row < lastRow; row++)
@@ -268,7 +270,17 @@ const Heatmap = (() => {
       draw();
     }
 
-    return { element, show, mark };
+    // Saves what is in view as a file.
+    function save(name) {
+      const copy = el("canvas", { width: canvas.width, height: canvas.height });
+      const pen = copy.getContext("2d");
+      pen.fillStyle = Colors.token("--surface");
+      pen.fillRect(0, 0, copy.width, copy.height);
+      pen.drawImage(canvas, 0, 0);
+      el("a", { download: `${name}.png`, href: copy.toDataURL("image/png") }).click();
+    }
+
+    return { element, show, mark, save };
   }
 
   return { create };

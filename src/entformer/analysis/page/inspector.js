@@ -32,6 +32,8 @@ const Inspector = (() => {
     let rows = null;
     let row = 0;
     let view = "map";
+    const save = button("Save PNG", () => heatmap.save(content.key), { class: "quiet", title: "The map as it is in view" });
+    const copy = button("Copy link", copyLink, { class: "quiet", title: "Of this page with this head, query and α" });
     let readsPredicted = false;
 
     const title = el("h3", { id: "head-title", tabindex: -1 });
@@ -99,6 +101,8 @@ const Inspector = (() => {
         el("div.naming", title, el("p.flow", code, own)),
         el(
           "div.steps",
+          save,
+          copy,
           button("←", () => step(-1), { class: "quiet", "aria-label": "Previous head" }),
           button("→", () => step(1), { class: "quiet", "aria-label": "Next head" }),
         ),
@@ -114,6 +118,16 @@ const Inspector = (() => {
     function step(by) {
       const keys = content.run.heads.map(Data.keyOf);
       onOpen(keys[(keys.indexOf(content.key) + by + keys.length) % keys.length]);
+    }
+
+    async function copyLink() {
+      try {
+        await navigator.clipboard.writeText(location.href);
+        copy.textContent = "Link copied";
+      } catch {
+        copy.textContent = "Copy the address instead"; // the browser does not let this page write to the clipboard
+      }
+      setTimeout(() => (copy.textContent = "Copy link"), 2000);
     }
 
     // Scrolls to the inspector and moves the focus there.
@@ -163,7 +177,7 @@ const Inspector = (() => {
       slider.value = at;
       slider.disabled = !canChange;
       slider.setAttribute("aria-valuetext", `alpha ${Numbers.alpha(at)}`);
-      output.textContent = alpha === null ? `1 … ${highest}` : Numbers.alpha(alpha);
+      output.textContent = alpha === null ? `1 … ${highest}` : `${Numbers.alpha(alpha)}${alpha > 2 ? " (beyond sparsemax)" : ""}`;
       reset.disabled = !changed;
       reset.textContent = learned === null ? `Reset to ${normalizer}` : `Reset to ${Numbers.alpha(learned)}`;
       const position = (value) => `${(100 * (value - 1)) / (Number(slider.max) - 1)}%`;
@@ -172,6 +186,7 @@ const Inspector = (() => {
           [1, "softmax"],
           [1.5, "1.5"],
           [2, "sparsemax"],
+          [Number(slider.max), slider.max],
         ].map(([value, text]) => el("span", { style: { left: position(value) } }, text)),
         learned === null ? "" : el("i", { style: { left: position(learned) }, title: "this head's own alpha" }),
       );
@@ -192,6 +207,7 @@ const Inspector = (() => {
       legend.querySelector(".future").hidden = head.attn_type !== "decoder";
       tokens.element.hidden = !rows;
       legend.hidden = view === "lines";
+      save.hidden = view === "lines" || !rows;
       if (!rows) {
         figure.replaceChildren(el("p.note", "The weights of this head are not stored for this sentence."));
         return;
@@ -200,11 +216,12 @@ const Inspector = (() => {
       large.style.background = Colors.weight(1);
       const [swatch, meaning] = legend.querySelector(".without").children;
       swatch.classList.toggle("zero", !rows.cut);
+      swatch.style.background = rows.cut ? Colors.weight(0) : "";
       meaning.textContent = Data.restText(rows);
       legend.querySelector(".largest").textContent = rows.weight.some((weight) => weight > 1) ? "1 or more" : "1"; // as in ReLA
       row = Math.min(row, rows.rows - 1);
       const pieces = Data.tokensOf(sentence, head.attn_type);
-      const predicted = head.attn_type === "encoder" ? null : sentence.target.slice(1, rows.rows + 1);
+      const predicted = head.attn_type === "encoder" ? null : pieces.queries.slice(1, rows.rows + 1);
       const whole = predicted && predicted.length === rows.rows ? predicted : null;
       const shownRows = {
         rows,
@@ -237,5 +254,5 @@ const Inspector = (() => {
     return { element, show, mark, focus, repaint: () => content && show(content) };
   }
 
-  return { create };
+  return { create, HIGHEST };
 })();

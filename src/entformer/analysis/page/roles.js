@@ -60,7 +60,7 @@ const Roles = (() => {
       () => onExample(key, index),
       null,
       el("span.facts", el("b", Numbers.percent(density)), el("span", `${rows.columns} keys`)),
-      el("span.quote", sentence.source_text),
+      el("span.quote", sentence.source_text || sentence.target_text),
     );
   }
 
@@ -77,8 +77,8 @@ const Roles = (() => {
     const complete = pairs.filter(Boolean);
     if (!complete.length) return null;
     return Charts.figure(
-      "One head, two sentences",
-      `A head of ${run.name} attends to few keys in one sentence and to many in another of similar length.`,
+      `One head, two ${Data.noun(run)}s`,
+      `A head of ${run.name} attends to few keys in one ${Data.noun(run)} and to many in another of similar length.`,
       el("div.columns", complete),
     );
   }

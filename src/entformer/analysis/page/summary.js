@@ -18,21 +18,21 @@ const Summary = (() => {
       const density = Numbers.percent(Data.mean(heads.map((head) => head.density)));
       return { cells: [attnType, run.normalizers[attnType] || "–", alphaRange(run, heads), density] };
     });
-    const score = ({ about, value, name }) =>
-      el("div", { title: about }, el("b", Numbers.fixed(value, 1)), el("span", name));
+    const score = ({ about, value, name, digits = 1 }) =>
+      el("div", { title: about }, el("b", Numbers.fixed(value, digits)), el("span", name));
     const signature = ({ about, name, signature }) =>
       el("p.signature", el("b", name), ` ${about || ""} `, signature && el("code", signature));
     const { sentences, name, source_tokens, target_tokens } = run.data;
     return el(
       "article",
       { class: "card", style: { "--own": Colors.run(index) } },
-      el("h3", run.name, el("small", run.languages.join(" → "))),
+      el("h3", run.name, el("small", run.languages.filter(Boolean).join(" → "))),
       el("div.scores", run.scores.map(score)),
       Dom.table({ titles: ["", "normalizer", "α", "density"], rows }),
       el(
         "p.note",
-        `${run.heads.length} heads, measured on ${Numbers.count(sentences)} sentences of ${name || "the data"}` +
-          ` (${Numbers.count(source_tokens)} source and ${Numbers.count(target_tokens)} target tokens).`,
+        `${run.heads.length} heads, measured on ${Numbers.count(sentences)} ${Data.noun(run)}s of ${name || "the data"}` +
+          ` (${Data.sizes(source_tokens, target_tokens)}).`,
       ),
       run.scores.length > 0 &&
         el("details", el("summary", "Data sets and signatures of the scores"), run.scores.map(signature)),

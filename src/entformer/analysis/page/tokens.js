@@ -26,8 +26,8 @@ const Tokens = (() => {
 
   // onQuery(row) when a query is hovered, focused or tapped; titles: what queries and keys are called.
   function create({ onQuery, titles = { queries: "Query", keys: "Keys" } }) {
-    const queryLine = el("div", { class: "tokens queries", role: "group", "aria-label": `${titles.queries}: choose a token` });
-    const keyLine = el("div", { class: "tokens keys", "aria-label": titles.keys });
+    const queryLine = el("div", { class: "tokens queries", dir: "auto", role: "group", "aria-label": `${titles.queries}: choose a token` });
+    const keyLine = el("div", { class: "tokens keys", dir: "auto", role: "group", "aria-label": titles.keys });
     const says = el("p", { class: "says", "aria-live": "polite" });
     const list = el("ol", { class: "support", "aria-label": "Keys with weight, largest first" });
     const more = el("button", { type: "button", class: "quiet more", onclick: () => expand() }, "");

@@ -33,7 +33,7 @@ const Alignment = (() => {
   function create({ onStep, onChoice }) {
     const choice = el("select", { id: "alignment-choice", onchange: () => onChoice(choice.value) });
     const lines = Lines.create({ onQuery: onStep });
-    const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Target", keys: "Source" } });
+    const tokens = Tokens.create({ onQuery: onStep, titles: { queries: "Predicted token", keys: "Attended tokens" } });
     const next = el("div.next-token");
     const element = el(
       "div.inspector.aligned",
@@ -73,14 +73,15 @@ const Alignment = (() => {
       const rows = rowsOf(content);
       element.querySelector(".sides").hidden = !rows;
       if (!rows) return;
+      const { queries: target, keys: source } = Data.tokensOf(latest.sentence, "cross");
       const shown = {
         rows,
         title: "Alignment",
-        queries: latest.sentence.target.slice(1),
-        keys: latest.sentence.source.length ? latest.sentence.source : latest.sentence.target.slice(0, -1),
+        queries: target.slice(1),
+        keys: source.length ? source : target.slice(0, -1),
         predicted: null,
-        keyTitle: "Source",
-        queryTitle: "Target",
+        keyTitle: source.length ? "Source" : "Earlier tokens",
+        queryTitle: source.length ? "Target" : "Predicted",
       };
       tokens.show(shown);
       lines.show(shown);

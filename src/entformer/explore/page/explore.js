@@ -10,7 +10,8 @@
   let model = null; // the answer of /api/model; its heads have the measures of the sentence shown
   let sentence = null; // the last answer of /api/attention
   let outcome = { trained: null, changed: null };
-  const state = { text: "", beam: 5, nBest: 3, side: "trained", index: 0, step: 0, key: null, chosen: "all" };
+  const state = { text: "", beam: 5, nBest: 3, tokens: 16, temperature: 0, side: "trained", index: 0, key: null, chosen: "all" };
+  state.step = null; // the target token whose row is shown; null: the first that was not given
   const alphas = new Map(); // head -> changed alpha
 
   const translations = Translations.create({ onChoose: chooseCandidate });
@@ -36,7 +37,7 @@
         ),
       ),
     ],
-    scope: "On this sentence",
+    scope: "On this text",
     withRoles: false,
   });
 
@@ -74,6 +75,7 @@
     }
     return request(async (own) => {
       const question = { text: state.text, beam: state.beam, n_best: Math.min(state.nBest, state.beam) };
+      if (continues()) Object.assign(question, { new_tokens: state.tokens, temperature: state.temperature });
       const name = JSON.stringify(question);
       const trained = known.name === name ? known.answer : await Api.translate(question);
       if (own !== last) return;
@@ -83,6 +85,8 @@
     });
   }
 
+  const continues = () => model.task === "generation";
+  const noun = () => (continues() ? "continuation" : "translation");
   const shownAlphas = () => (state.side === "changed" ? Object.fromEntries(alphas) : {});
 
   // Gets the attention on the chosen translation; the page is updated when all of it has arrived.
@@ -182,7 +186,7 @@
     put(
       "bar",
       el("p", { lang: model.languages[1], class: "translation" }, Words.marked(old.text, now.text, { gone: true })),
-      el("span.note", Translations.difference(old, now)),
+      el("span.note", Translations.difference(old, now, noun())),
       button("As trained", resetAll, { class: "quiet" }),
     );
   }
@@ -196,9 +200,9 @@
 
   function noteOf({ head, run, changed: is, rows }) {
     if (!head.adjustable) return `These weights are ${run.normalizers[head.attn_type]}, not α-entmax: there is no α to change.`;
-    if (!is) return "Move it, or choose below: the model translates again with this head changed.";
+    if (!is) return "Move it, or choose below: the model runs again with this head changed.";
     const density = rows ? Numbers.percent(Data.density(rows)) : "–";
-    return `The whole model was run again. Density of this head on this sentence: ${density}.`;
+    return `The whole model was run again. Density of this head on this text: ${density}.`;
   }
 
   // ---- showing ---------------------------------------------------------------------------------------------------------
@@ -207,7 +211,13 @@
     sentence = found;
     for (const id of ["alignment", "heads"]) at(id).hidden = !sentence;
     at("examples").hidden = !model.examples.length;
-    put("notes", ...(sentence?.notes || []).map((note) => el("p.note", note)));
+    const unknown = sentence?.unknown || [];
+    put(
+      "notes",
+      ...(sentence?.notes || []).map((note) => el("p.note", note)),
+      unknown.length &&
+        el("p.note", { id: "unknown" }, "Not in the training data: ", unknown.flatMap((word, at) => [at ? ", " : "", el("mark", word)]), "."),
+    );
     if (!sentence) outcome = { trained: null, changed: null };
     showTranslations();
     const overrides = alphas.size ? { alphas: Object.fromEntries(alphas) } : {};
@@ -218,8 +228,9 @@
         )} ms`
       : "";
     if (!sentence) return;
-    state.step = Math.min(state.step, sentence.steps.length - 1);
+    state.step = Math.min(state.step ?? (continues() ? outcome.trained.source.length - 1 : 0), sentence.steps.length - 1);
     for (const head of model.heads) Object.assign(head, sentence.measures[Data.keyOf(head)]);
+    if (state.key === null) open(firstHead(), false);
     changes.show(model, alphas);
     for (const key of keysOf()) heads.refresh(key);
     showAlignment();
@@ -227,7 +238,7 @@
   }
 
   function showTranslations() {
-    translations.show({ ...outcome, ...state, language: model.languages[1], count: alphas.size });
+    translations.show({ ...outcome, ...state, language: model.languages[1], noun: noun(), count: alphas.size });
     showBar();
   }
 
@@ -255,6 +266,13 @@
       preset.disabled = !head.adjustable;
       preset.setAttribute("aria-pressed", Math.abs(alphaNow(head).alpha - Number(preset.dataset.alpha)) < 1e-9);
     }
+  }
+
+  // The sparsest cross head, of a model without cross attention the sparsest of all.
+  function firstHead() {
+    const cross = Data.headsOf(model, "cross");
+    const [head] = [...(cross.length ? cross : model.heads)].sort((a, b) => a.density - b.density);
+    return Data.keyOf(head);
   }
 
   function open(key, go) {
@@ -288,30 +306,34 @@
 
   function remember() {
     const changes = alphas.size ? { alphas: [...alphas].map(([key, alpha]) => `${key}:${alpha}`).join(",") } : {};
-    Dom.remember({ text: state.text, head: state.key || "", beam: state.beam, n: state.nBest, ...changes });
+    const { text, key, beam, nBest, tokens, temperature } = state;
+    const length = continues() ? { tokens, temperature } : {};
+    Dom.remember({ text, head: key || "", beam, n: nBest, ...length, ...changes });
   }
 
   function recall() {
     const chosen = new URLSearchParams(location.hash.slice(1));
     const number = (name, most, usual) => Math.min(Math.max(Math.trunc(Number(chosen.get(name))) || usual, 1), most);
     state.text = (chosen.get("text") ?? model.examples[0] ?? "").slice(0, model.limits.characters);
-    state.beam = number("beam", model.limits.beam, 5);
+    state.beam = number("beam", model.limits.beam, model.beam);
     state.nBest = number("n", model.limits.n_best, 3);
+    const listed = (name, values, usual) => (values.includes(Number(chosen.get(name) ?? NaN)) ? Number(chosen.get(name)) : usual);
+    state.tokens = listed("tokens", Facts.TOKENS, 16);
+    state.temperature = listed("temperature", Facts.TEMPERATURES, 0);
     const [lowest, highest] = model.limits.alpha;
-    for (const part of (chosen.get("alphas") || "").split(",")) {
-      const [key, alpha] = [part.split(":")[0], Number(part.split(":")[1])];
+    for (const [key, alpha] of Dom.alphasIn(chosen)) {
       const head = Data.findHead(model, key);
       if (head && head.adjustable && alpha >= lowest && alpha <= highest) setAlpha(key, alpha);
     }
-    const first = model.heads.find((head) => head.attn_type === "cross") || model.heads[0];
-    state.key = Data.findHead(model, chosen.get("head") || "") ? chosen.get("head") : Data.keyOf(first);
+    state.key = Data.findHead(model, chosen.get("head") || "") ? chosen.get("head") : null;
     state.side = alphas.size ? "changed" : "trained";
   }
 
   // ---- starting --------------------------------------------------------------------------------------------------------
 
   function type(text) {
-    at("text").value = state.text = text;
+    at("text").value = text;
+    Object.assign(state, { text, index: 0, step: null });
     at("text").focus();
     ask();
   }
@@ -319,7 +341,7 @@
   function listen() {
     const text = at("text");
     text.addEventListener("input", () => {
-      Object.assign(state, { text: text.value, index: 0, step: 0 });
+      Object.assign(state, { text: text.value, index: 0, step: null });
       later(TYPING);
     });
     text.addEventListener("keydown", (event) => {
@@ -334,6 +356,8 @@
     for (const [id, name] of [
       ["beam", "beam"],
       ["n-best", "nBest"],
+      ["tokens", "tokens"],
+      ["temperature", "temperature"],
     ]) {
       at(id).value = state[name];
       at(id).addEventListener("change", (event) => {

@@ -4,6 +4,8 @@ const Facts = (() => {
   "use strict";
 
   const { el, button, at, put } = Dom;
+  const TOKENS = [8, 16, 32, 64, 128, 256]; // of a continuation
+  const TEMPERATURES = [0, 0.3, 0.6, 0.8, 1, 1.2];
 
   function languageName(code) {
     try {
@@ -17,15 +19,19 @@ const Facts = (() => {
   function show(model, onExample, onHead) {
     const normalizers = [...new Set(Object.values(model.normalizers))].join(", ");
     const parts = [`${model.heads.length} heads (${normalizers})`, `${Numbers.count(model.parameters)} parameters`];
-    if (model.task === "generation") nameContinuations();
-    else {
+    if (model.task === "generation") {
+      for (const node of document.querySelectorAll("[data-continuing]")) node.textContent = node.dataset.continuing;
+      for (const node of document.querySelectorAll(".continuing")) node.hidden = false;
+    } else {
       const [from, to] = model.languages.map(languageName);
       at("from").textContent = `${from} sentence, to ${to}${model.lowercase ? " (lower-cased)" : ""}`;
       at("text").lang = model.languages[0];
       parts.unshift(`${from} to ${to}`);
-      parts.push(`step ${Numbers.count(model.step)}`);
     }
+    if (model.step) parts.push(`step ${Numbers.count(model.step)}`);
     at("facts").textContent = [...parts, `entformer ${model.entformer}`].join(", ");
+    at("knows").textContent = model.training_text || "";
+    at("knows").hidden = !model.training_text;
     at("text").maxLength = model.limits.characters;
     put(
       "examples",
@@ -41,23 +47,16 @@ const Facts = (() => {
     const numbers = (most) => Array.from({ length: most }, (_, index) => el("option", { value: index + 1 }, index + 1));
     put("beam", ...numbers(model.limits.beam));
     put("n-best", ...numbers(model.limits.n_best));
-  }
-
-  // A model that continues text: the same page in other words.
-  function nameContinuations() {
-    at("from").textContent = "Text";
-    at("go").textContent = "Continue";
-    at("n-best").parentElement.firstChild.textContent = "Continuations ";
-    at("alignment-title").textContent = "What each token attends to, and what comes next";
-    at("alignment").querySelector(".lead").textContent =
-      "Attention of one head, a layer, or all of them, to earlier tokens, and the distribution of the next token.";
+    put("tokens", ...TOKENS.map((value) => el("option", { value }, value)));
+    put("temperature", ...TEMPERATURES.map((value) => el("option", { value }, value || "0: most probable")));
   }
 
   function showCommand(body) {
+    if (!at("curl")) return; // a page without a server
     const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
     const address = new URL("api/attention", document.baseURI).href;
     at("curl").textContent = `curl -s ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;
   }
 
-  return { show, showCommand };
+  return { show, showCommand, TOKENS, TEMPERATURES };
 })();

@@ -1,4 +1,4 @@
-// The n best translations: as trained, and beside it with changed alphas, differences marked.
+// The n best translations or continuations: as trained, and beside it with changed alphas, differences marked.
 
 const Translations = (() => {
   "use strict";
@@ -9,10 +9,11 @@ const Translations = (() => {
   function create({ onChoose }) {
     const element = el("div.outcomes");
 
-    // {trained, changed: answers or null, side, index, language, count: heads changed}
+    // {trained, changed: answers or null, side, index, language, noun: what they are called, count: heads changed}
     function show(content) {
       const { trained, changed } = content;
       element.replaceChildren(
+        ...(trained ? [] : [el("p.note", "Nothing yet: type above, or choose an example.")]),
         ...(trained ? [card("trained", "As trained", trained, content)] : []),
         ...(changed ? [card("changed", `With ${content.count === 1 ? "one" : content.count} α changed`, changed, content)] : []),
       );
@@ -29,8 +30,8 @@ const Translations = (() => {
             "li",
             Dom.button(
               [
-                el("span", { class: "translation", lang: content.language }, text.length && candidate.text ? text : "(empty)"),
-                el("small", { title: "mean log-probability of a token" }, score(candidate)),
+                el("span", { class: "translation", lang: content.language, dir: "auto" }, text.length && candidate.text ? text : "(empty)"),
+                el("small", { title: "mean log-probability of a token" }, score(candidate, content.noun)),
               ],
               () => onChoose(side, index),
               {
@@ -38,7 +39,7 @@ const Translations = (() => {
                 "aria-pressed": content.side === side && content.index === index,
                 "data-side": side,
                 "data-index": index,
-                title: "Show the heads on this translation",
+                title: `Show the heads on this ${content.noun}`,
               },
             ),
           ),
@@ -49,22 +50,25 @@ const Translations = (() => {
         { class: "outcome", "data-side": side, "aria-label": title },
         el("h3", title, el("small", "log-probability per token")),
         list,
-        before && el("p.difference", difference(before[0], answer.candidates[0])),
+        before && el("p.difference", difference(before[0], answer.candidates[0], content.noun)),
       );
     }
 
-    const score = ({ score: value, finished }) =>
-      `${Numbers.fixed(value, 3).replace("-", "−")}${finished ? "" : ", cut"}`;
+    // A translation has an end, a continuation seldom.
+    const score = ({ score: value, finished }, noun) => {
+      const unusual = noun === "translation" ? !finished && ", cut" : finished && ", ends";
+      return `${Numbers.fixed(value, 3).replace("-", "−")}${unusual || ""}`;
+    };
 
     return { element, show };
   }
 
-  function difference(before, after) {
-    if (before.text !== after.text) return "The translation changes.";
-    if (before.score === null || after.score === null) return "The translation stays the same.";
+  function difference(before, after, noun) {
+    if (before.text !== after.text) return `The ${noun} changes.`;
+    if (before.score === null || after.score === null) return `The ${noun} stays the same.`;
     const gain = after.score - before.score;
-    if (Math.abs(gain) < 0.0005) return "The translation and its score stay the same.";
-    return `The translation stays the same; its probability is ${gain > 0 ? "higher" : "lower"}.`;
+    if (Math.abs(gain) < 0.0005) return `The ${noun} and its score stay the same.`;
+    return `The ${noun} stays the same; its probability is ${gain > 0 ? "higher" : "lower"}.`;
   }
 
   return { create, difference };

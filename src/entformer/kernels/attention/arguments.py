@@ -8,7 +8,7 @@ attn_mask             ->  a boolean mask (B, H, Lq, Lk), True = may attend, or w
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 from entformer.kernels import checks
 from entformer.kernels.attention.elementwise import ELEMENTWISE
+
+if TYPE_CHECKING:  # imports torch.compile, which takes seconds
+    from torch.nn.attention.bias import CausalBias
 
 FUSED_NORMALIZERS = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": None, **dict.fromkeys(ELEMENTWISE, 1.0)}
 FORM = "(..., heads, length, size)"
@@ -167,28 +170,37 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
     return per_head(alpha, q, "alpha").to(dtype)
 
 
-def causal_bias(
-    attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, causal_offset: int, *, packed: bool = False
-) -> int | None:
-    """The causal offset that a mask of `torch.nn.attention.bias` stands for; None for any other mask.
+def is_causal_bias(attn_mask: Any) -> TypeGuard["CausalBias"]:
+    """Whether it is a mask of `torch.nn.attention.bias`.
 
     Such a mask is a tensor subclass without elements: read as a plain tensor it would be memory that nobody wrote.
     """
     if attn_mask is None or type(attn_mask) is Tensor or not hasattr(attn_mask, "variant"):
-        return None
-    from torch.nn.attention.bias import CausalBias, CausalVariant
+        return False
+    from torch.nn.attention.bias import CausalBias
 
-    if not isinstance(attn_mask, CausalBias):
+    return isinstance(attn_mask, CausalBias)
+
+
+def causal_bias(
+    attn_mask: Any, query: Tensor, key: Tensor, is_causal: bool, causal_offset: int, *, packed: bool = False
+) -> int | None:
+    """The causal offset that a mask of `torch.nn.attention.bias` stands for; None for any other mask."""
+    if not is_causal_bias(attn_mask):
         return None
     if is_causal or causal_offset != 0:
         raise ArgumentError("attn_mask is already causal: leave out is_causal and causal_offset, or the mask.")
     if packed:
         raise ArgumentError("attn_mask is causal for one sequence; with packed ones use is_causal, which counts in each.")
-    queries, keys = query.shape[-2], key.shape[-2]
-    if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (queries, keys):
-        made_for = f"{attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys"
+    return causal_bias_offset(attn_mask, query.shape[-2], key.shape[-2])
+
+
+def causal_bias_offset(bias: "CausalBias", queries: int, keys: int) -> int:
+    """The causal offset of a mask of `torch.nn.attention.bias`."""
+    if (bias.seq_len_q, bias.seq_len_kv) != (queries, keys):
+        made_for = f"{bias.seq_len_q} queries and {bias.seq_len_kv} keys"
         raise ArgumentError(f"attn_mask was made for {made_for}, but there are {queries} and {keys}.")
-    return keys - queries if attn_mask.variant == CausalVariant.LOWER_RIGHT else 0
+    return keys - queries if bias.variant.name == "LOWER_RIGHT" else 0
 
 
 def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, keys: int) -> tuple[Tensor | None, Tensor | None]:

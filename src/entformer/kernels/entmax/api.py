@@ -97,6 +97,8 @@ def dim_last(x: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
 
 
 def _check_dim(name: str, dim: int, x: Tensor) -> None:
+    if not hasattr(dim, "__index__"):
+        raise ArgumentError(f"{name} must be an integer, not {type(dim).__name__}.")
     if not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"{name}={dim} is out of range for scores of shape {tuple(x.shape)}.")
 

@@ -7,7 +7,7 @@ Three ways, by e = alpha - 1, which is the same for all rows of a program:
     0.6 < e <= 1  S is convex but has kinks, so it is evaluated at two points. Tangents and chord bound the root. Of scores
                   with a smooth density S is about the power 1 + 1/e of the distance from the largest score: interpolation of
                   its deformed logarithm with e/(1 + e), nearly a line, estimates the root, and the next two points lie closely
-                  around the estimate.
+                  around the estimate. For float32 a point between them halves the interval first.
     e > 1         S is not convex and its slope has no bound. Newton's step, or half of the bracket where the step leaves it
                   or the last one gained little.
 
@@ -82,9 +82,18 @@ def _between(lam, width, total, slope, total_after, slope_after, e, inverse, EXA
     done = inside & ((upper - lower) * safe < (5e-5 if EXACT else 4e-3))
     still = (tl.abs(gap) < 2e-6) | (tl.abs(estimate - lam) <= 2e-7 * tl.abs(lam))
     done = done | ((inside == 0) & still)
-    reach = 0.2 * e * tl.minimum(tl.abs(estimate - lam), tl.abs(after - estimate))
+    reach = (0.3 if EXACT else 0.2) * e * tl.minimum(tl.abs(estimate - lam), tl.abs(after - estimate))
     next_lam = tl.maximum(estimate - reach, lower)
     return next_lam, tl.minimum(estimate + reach, upper) - next_lam, estimate, done
+
+
+@triton.jit
+def _half(lam, width, total, slope, middle, middle_slope, after, after_slope):
+    """Returns the half of the interval that holds the root, with S and W at both of its ends."""
+    upper = middle >= 1.0
+    total, slope = tl.where(upper, middle, total), tl.where(upper, middle_slope, slope)
+    after, after_slope = tl.where(upper, after, middle), tl.where(upper, after_slope, middle_slope)
+    return tl.where(upper, lam + 0.5 * width, lam), 0.5 * width, total, slope, after, after_slope
 
 
 @triton.jit
@@ -108,7 +117,7 @@ def solve(p, row_max, threshold, lists, counts, counters):
     else:  # known when it is compiled
         smooth: tl.constexpr = p.MODE != SPARSEMAX
         convex: tl.constexpr = True
-    width = 0.4 * e * (inverse - lam)
+    width = (0.5 if EXACT else 0.4) * e * (inverse - lam)
     below = lam  # bracket for e > 1
     above = tl.zeros([p.BM], tl.float32) + inverse
     best = lam
@@ -121,6 +130,8 @@ def solve(p, row_max, threshold, lists, counts, counters):
         slope = tl.zeros([p.BM], tl.float32)
         other = tl.zeros([p.BM], tl.float32)  # smooth: sum of second slopes; else S at lam + width
         other_slope = tl.zeros([p.BM], tl.float32)
+        middle = tl.zeros([p.BM], tl.float32)  # S at lam + width/2, for float32
+        middle_slope = tl.zeros([p.BM], tl.float32)
         if p.sinks is not None:
             x = per_head(p.sinks, b, h).to(tl.float32) - top - lam
             total, slope = weight_and_slope(x, e, inverse, p.MODE)
@@ -128,6 +139,8 @@ def solve(p, row_max, threshold, lists, counts, counters):
                 other = second_slope(x, total, slope, e, p.MODE)
             elif convex:
                 other, other_slope = weight_and_slope(x - width, e, inverse, p.MODE)
+                if EXACT:
+                    middle, middle_slope = weight_and_slope(x - 0.5 * width, e, inverse, p.MODE)
         for n in range(0, count):
             j = tl.load(lists + own * p.key_blocks + n).to(tl.int32)
             s, _, _, _, _ = key_block(p, q, j, b, h, rows, low, high, at, hazard)
@@ -141,11 +154,20 @@ def solve(p, row_max, threshold, lists, counts, counters):
                 weights, slopes = weight_and_slope(x - width[:, None], e, inverse, p.MODE)
                 other += tl.sum(weights, 1)
                 other_slope += tl.sum(slopes, 1)
+                if EXACT:
+                    weights, slopes = weight_and_slope(x - 0.5 * width[:, None], e, inverse, p.MODE)
+                    middle += tl.sum(weights, 1)
+                    middle_slope += tl.sum(slopes, 1)
         steps += 1
         if smooth:
             new, done = _halley(lam, total, slope, other, e, EXACT)
         elif convex:
-            new, width, estimate, done = _between(lam, width, total, slope, other, other_slope, e, inverse, EXACT)
+            begin = lam
+            if EXACT:
+                begin, width, total, slope, other, other_slope = _half(
+                    lam, width, total, slope, middle, middle_slope, other, other_slope
+                )
+            new, width, estimate, done = _between(begin, width, total, slope, other, other_slope, e, inverse, EXACT)
             best = tl.where(open_rows, estimate, best)
             new = tl.where(done, estimate, new)
         else:
