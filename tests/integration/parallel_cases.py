@@ -19,6 +19,8 @@ import torch
 from entformer.data.batching import TokenBatches
 from entformer.data.store import TokenStore
 from entformer.data.text import TextBatches
+from entformer.distributed import sharded_attention
+from entformer.kernels.attention.api import attention
 from entformer.models.attention_settings import AttentionModel
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import LossSums
@@ -27,9 +29,9 @@ from entformer.models.lm_config import LMConfig
 from entformer.models.seq2seq import Seq2Seq
 from entformer.tasks import train as train_recipe
 from entformer.training.density_target import DensityTarget
-from entformer.training.engine import checkpoint_activations, make_engine
 from entformer.training.loop import Trainer
 from entformer.training.optim import make_optimizer
+from entformer.training.parallel import checkpoint_activations, make_engine
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
 from entformer.training.update import Updater
@@ -189,9 +191,21 @@ def resume(out: Path, parallel: str, ranks: Ranks) -> None:
     Trainer._told_to_stop = told  # type: ignore[method-assign]
 
 
+def attend(ranks: Ranks | None = None) -> torch.Tensor:
+    """Returns attention to 29 keys, of which process 0 holds 12 and process 1 holds 17; without processes, to all of them."""
+    generator = torch.Generator().manual_seed(8)
+    q, k, v = (torch.randn(1, 3, length, 8, dtype=torch.float64, generator=generator) for length in (2, 29, 29))
+    alpha = torch.tensor([1.0, 1.5, 2.0])
+    if ranks is None:
+        return attention(q, k, v, alpha=alpha, impl="reference")
+    own = slice(None, 12) if ranks.first else slice(12, None)
+    return sharded_attention(q, k[:, :, own], v[:, :, own], alpha=alpha)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     ranks, out = Ranks("cpu"), Path(sys.argv[1])
+    torch.save(attend(ranks), out / f"attention.{ranks.rank}")
     for name in sys.argv[2:] or (*CASES, *RESUMED):
         if name in RESUMED:
             resume(out, name, ranks)

@@ -23,7 +23,7 @@ from entformer.training.metrics import metrics_of
 from entformer.training.ranks import Ranks
 
 from .conftest import Entformer, write_text
-from .parallel_cases import CASES, RESUMED, train
+from .parallel_cases import CASES, RESUMED, attend, train
 
 HERE = Path(__file__).resolve().parent
 
@@ -155,3 +155,10 @@ def test_damaged_shards_are_noticed_and_pickled_ones_are_refused(pairs: Path, tm
     for read in (read_shards, lambda own: load_shards(own, {})):
         with pytest.raises(DataError, match="pickled metadata"):
             read(checkpoint)
+
+
+@pytest.mark.slow
+def test_attention_to_keys_of_two_processes_is_attention_to_all(pairs: Path) -> None:
+    for rank in range(2):
+        found = torch.load(pairs / f"attention.{rank}", weights_only=True)
+        torch.testing.assert_close(found, attend(), rtol=1e-9, atol=1e-9)

@@ -20,7 +20,7 @@ from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
 
-__all__ = ["CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
+__all__ = ["LAYERS", "CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
 
 EPS = 1e-6
 
@@ -187,3 +187,7 @@ class CausalLayer(nn.Module):
         if gain is None:
             gain = torch.ones(self.attention.embed_dim, device=self.attention.out_proj.weight.device)
         return alibi_windows(self.attention, gain)
+
+
+LAYERS = (EncoderLayer, DecoderLayer, CausalLayer)
+"""The layers of which models are made: what FSDP shards, and what recomputes its activations, one at a time."""

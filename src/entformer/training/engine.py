@@ -5,7 +5,7 @@
     sum     one sum of all gradients after backward, in one buffer: resuming is bitwise identical with any number of processes
 
 The gradient is that of the mean loss per label over all processes. DDP and FSDP divide by the number of processes, so the loss
-is multiplied by it. FSDP is in `training/fsdp.py`.
+is multiplied by it. FSDP is in `training/fsdp.py`; `training/parallel.py` chooses.
 """
 
 import contextlib
@@ -19,17 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from entformer.models.attention_settings import AttentionModel
 from entformer.models.fused_loss import LossSums
-from entformer.nn.layers import CausalLayer, DecoderLayer, EncoderLayer
-from entformer.training.precision import Precision
 from entformer.training.ranks import Ranks
 from entformer.training.task import Batch
 
 Loss = Callable[[AttentionModel, Any], LossSums]
-LAYERS = (EncoderLayer, DecoderLayer, CausalLayer)
 
 
 class Engine:
@@ -149,50 +145,6 @@ class _LossModule(nn.Module):
 
 def _add(ready: set[int], number: int, _: Tensor) -> None:
     ready.add(number)
-
-
-def make_engine(
-    parallel: str,
-    model: AttentionModel,
-    loss: Loss,
-    ranks: Ranks,
-    *,
-    sample: Batch,
-    precision: Precision,
-    build: Callable[[], AttentionModel],
-) -> Engine:
-    """Returns the engine of a run.
-
-    Args:
-        parallel: "auto", "ddp", "fsdp" or "sum", as `training.parallel`.
-        model: The model, with the same weights in every process. FSDP shards it in place.
-        loss: Of the task.
-        ranks: The processes.
-        sample: A batch, for DDP to see which parameters the loss depends on.
-        precision: Of the matrix products.
-        build: Returns an untrained model, into which FSDP gathers weights for validation.
-    """
-    if ranks.size == 1 or parallel == "sum":
-        return Engine(model, loss, ranks)
-    if parallel == "fsdp":
-        from entformer.training.fsdp import FSDPEngine  # takes a second to import
-
-        return FSDPEngine(model, loss, ranks, precision, build)
-    return DDPEngine(model, loss, ranks, sample)
-
-
-def checkpoint_activations(model: nn.Module) -> None:
-    """Makes every layer keep its input only and compute the rest again in backward."""
-    for layer in model.modules():
-        if isinstance(layer, LAYERS):
-            layer.forward = functools.partial(_recomputed, layer.forward)  # type: ignore[method-assign]
-
-
-def _recomputed(forward: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    if not torch.is_grad_enabled():
-        return forward(*args, **kwargs)
-    found: Tensor = checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    return found
 
 
 def _used(model: AttentionModel, loss: Loss, sample: Batch) -> list[nn.Parameter]:

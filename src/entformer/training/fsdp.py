@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor
 
 from entformer.checkpoint.weights import gathered, tensors_of
 from entformer.models.attention_settings import AttentionModel
-from entformer.training.engine import LAYERS, Engine, Loss
+from entformer.nn.layers import LAYERS
+from entformer.training.engine import Engine, Loss
 from entformer.training.precision import Precision
 from entformer.training.ranks import Ranks
 

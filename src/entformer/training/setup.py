@@ -17,10 +17,11 @@ from entformer.errors import ArgumentError
 from entformer.files import write_text
 from entformer.nn.alpha import learned_alphas
 from entformer.training.console import Reporter
-from entformer.training.engine import Engine, checkpoint_activations, make_engine
+from entformer.training.engine import Engine
 from entformer.training.loop import Trainer
 from entformer.training.metrics import Metrics
 from entformer.training.optim import make_optimizer
+from entformer.training.parallel import checkpoint_activations, make_engine
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks, lost_processes
 from entformer.training.recipe import RunRecipe, TrainingConfig
