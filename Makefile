@@ -105,7 +105,7 @@ build/.docs-installed: $(STAMP)
 	@mkdir -p build && touch $@
 
 docs: build/.docs-installed
-	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "entformer: open build/site/index.html"
 
 docs-test: $(STAMP)
@@ -148,6 +148,6 @@ test-wheel:
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/test_wheel.sh
 
 clean:
-	@rm -rf .venv build dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	@rm -rf .venv build .cache dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf src/*.egg-info
