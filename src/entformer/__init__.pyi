@@ -2,6 +2,7 @@
 
 from entformer import analysis as analysis
 from entformer import compat as compat
+from entformer import distributed as distributed
 from entformer import explore as explore
 from entformer import hf as hf
 from entformer.compat.activations import Entmax15 as Entmax15

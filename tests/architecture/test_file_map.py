@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "entformer"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE_BY_COMMANDS = ("entformer-demo/", "bench-results/", ".venv")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE_BY_COMMANDS = ("build/", "entformer-demo/", "bench-results/", ".venv")
 ENDINGS = (".py", ".cpp", ".h", ".md", ".toml", ".png", ".yaml", ".svg")
 
 

@@ -21,7 +21,7 @@ EXAMPLE = "two dogs play"
 class Server:
     """An explorer on a free port of this machine."""
 
-    def __init__(self, run: LoadedRun | tuple[Any, Any], **options: Any) -> None:
+    def __init__(self, run: LoadedRun | tuple[Any, Any] | None, **options: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
         app = create_app(run, name="small <b>run</b>", max_tokens=40, timeout=900.0, **options)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from entformer.analysis.assemble import assemble, page_file
+from entformer.analysis.assemble import assemble
+from entformer.pages import page_file
 from entformer.text.numbers import format_alpha, format_number, format_percent, format_short
 
 from .page_driver import choose_head, token

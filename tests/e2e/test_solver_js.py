@@ -9,7 +9,7 @@ import torch
 from playwright.sync_api import Browser
 
 from entformer import entmax
-from entformer.analysis.assemble import page_file
+from entformer.pages import page_file
 
 ALPHAS = (1.0, 1.0 + 1e-9, 1.0001, 1.2, 1.5, 1.73, 2.0, 2.5, 3.0, 4.0)
 SPECIAL = [

@@ -3,12 +3,17 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
+import yaml
 
 from entformer.analysis import collect
 from entformer.analysis.language_model_report import cut_windows
@@ -21,6 +26,8 @@ from entformer.tasks.language_modeling import LanguageModeling, open_language_mo
 from entformer.training.lm_recipe import LMRecipe
 from entformer.training.recipe_file import RecipeError, builtin_recipes, load_recipe
 from entformer.training.setup import run_training
+
+from .test_train_resume import assert_same_run, wait_for_step
 
 Entformer = Callable[..., object]
 TEXT = "the cat sees a dog\nthe dog sees a bird\nthe bird sees the cat\n\n"
@@ -58,6 +65,30 @@ def test_a_stopped_run_ends_with_the_same_weights(recipe: LMRecipe, tmp_path: Pa
     assert straight.validation.keys() >= {"loss", "perplexity", "bits_per_byte", "accuracy"}
     kinds = {json.loads(line)["kind"] for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()}
     assert kinds >= {"train", "valid", "alphas", "alpha_gradients", "densities", "density_target", "averaged"}
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_weights(recipe: LMRecipe, tmp_path: Path) -> None:
+    """ENTFORMER_KILLS: how often; between steps, in the middle of one, in validations and while files are written."""
+    kills = int(os.environ.get("ENTFORMER_KILLS", "2"))
+    changed = {"steps": 60 * (kills + 1), "validate_every": 25, "save_minutes": 0.001}
+    recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+    file, killed = tmp_path / "recipe.yaml", tmp_path / "killed"
+    file.write_text(yaml.safe_dump(json.loads(json.dumps(recipe.resolved(), default=str))), encoding="utf-8")
+    command = [sys.executable, "-m", "entformer.cli.main", "train", str(file), "--out", str(killed), "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    random = Random(kills)
+    for number in range(kills):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        wait_for_step(process, killed, 60 * number + random.randrange(5, 50))
+        time.sleep(random.uniform(0.0, 0.05))  # the moment is to be a random one
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+    train(file, tmp_path / "whole", threads=1, quiet=True)
+    summary = train(file, killed, threads=1, quiet=True)
+    assert summary.complete
+    assert_same_run(tmp_path / "whole", killed)
 
 
 def test_from_text_to_a_generated_paragraph(tmp_path: Path, entformer: Entformer) -> None:

@@ -38,9 +38,7 @@ def free_port() -> int:
         return port
 
 
-def torchrun(
-    *arguments: str | Path, program: Sequence[str | Path] = ("-m", "entformer.cli.main")
-) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "entformer")) -> subprocess.CompletedProcess[str]:
     where = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *where, *map(str, program), "train", *map(str, arguments)],

@@ -85,3 +85,13 @@ def test_autocast_narrows_the_products_and_not_the_loss(alpha: float) -> None:
     for ours, theirs in zip(got, wanted, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_improbable_class_keeps_its_loss(smoothing: float) -> None:
+    """Its probability is 0 in float32; its loss is not infinite."""
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [400.0], [-400.0]])
+    found = output_loss(hidden, weight, torch.tensor([2]), label_smoothing=smoothing)
+    expected = F.cross_entropy(hidden @ weight.t(), torch.tensor([2]), label_smoothing=smoothing)
+    torch.testing.assert_close(found.loss, expected)
+    assert found.nll == 800.0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from entformer.errors import ArgumentError
-from entformer.nn.cache import KeyValueCache
+from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS
 
@@ -157,3 +157,12 @@ def test_memory_projected_once(name: str) -> None:
     outputs = [out] + [module(x[:, i : i + 1], None, None, key_padding_mask=padding, cache=cache)[0] for i in (1, 2)]
     assert cache.length == 7
     torch.testing.assert_close(torch.cat(outputs, 1), expected, **CLOSE)
+
+
+def test_heads_with_short_windows_share_one_buffer() -> None:
+    cache = WindowedCache([3, 40, 500, 5000, None, None])
+    k = torch.randn(1, 6, 9, 4)
+    groups = cache.append(k, k)
+    assert [group.heads for group in groups] == [slice(4, 6), slice(3, 4), slice(0, 3)]
+    for group in groups:
+        assert torch.equal(group.keys, k[:, group.heads])

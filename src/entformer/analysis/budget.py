@@ -5,7 +5,7 @@ budget only the largest weights are stored, with the threshold `cut`, so that a 
 Scores, which only the alpha slider uses, are dropped first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from entformer.analysis.sentence import SentenceView
@@ -13,6 +13,7 @@ from entformer.decoding.sparse_rows import StoredHeads, allocate_heads, smallest
 
 MOST_WEIGHTS = 400_000  # in all sentences of a report: some 14 bytes each
 MOST_SCORES = 1_000_000  # cells: 8 / 3 bytes each
+ROW_WEIGHTS = 8  # of a query of a dense head: fewer show little of it
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,20 @@ class StoredSentence:
     heads: StoredHeads
     omitted: list[str]  # heads with a budget for less than one weight per query
     scores: bool
+
+
+def keep_affordable(views: Iterable[SentenceView], weights: int) -> list[SentenceView]:
+    """Returns the first views that fit into a number of weights, at least one; of a dense head, `ROW_WEIGHTS` a query.
+
+    Later ones are not computed if `views` is a generator: a dense head of 2,048 tokens has two million weights.
+    """
+    kept: list[SentenceView] = []
+    for view in views:
+        weights -= sum(min(len(rows.col), ROW_WEIGHTS * rows.queries) for rows in view.heads.values())
+        if kept and weights < 0:
+            break
+        kept.append(view)
+    return kept
 
 
 def allocate_budget(views: Sequence[SentenceView], weights: int, scores: int) -> list[StoredSentence]:

@@ -9,6 +9,7 @@ from entformer.analysis.table import Example, VariedPair
 from entformer.analysis.totals import LayerTotals
 
 PAIRS = 2  # of sentences in which a head's sparsity varies
+VARIED = "most variable sparsity"
 
 Tokens = tuple[int, ...]
 
@@ -44,7 +45,7 @@ class ExampleSampler:
         reasons: dict[int, str] = {}
         for pair in varied[: max(0, self.count // 4)]:
             for number in (pair.sparse, pair.dense):
-                reasons.setdefault(number, "most variable sparsity")
+                reasons.setdefault(number, VARIED)
         for number in self._questions.ids:
             reasons.setdefault(number, "question")
         if self._longest[1] >= 0 and self.count > 1:

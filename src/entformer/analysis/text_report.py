@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from entformer.analysis.budget import MOST_WEIGHTS, keep_affordable
 from entformer.analysis.collector import Collector
 from entformer.analysis.data import Progress, describe_table, store_sentences
+from entformer.analysis.examples import VARIED
 from entformer.analysis.measures import measure_sentence
 from entformer.analysis.sentence import LONGEST_WITH_SCORES, SentenceView
 from entformer.analysis.table import Example
@@ -42,8 +44,10 @@ def text_report(
     """Returns the entry of one model in ReportData of so many `runs`; its training is not known here."""
     shown = None if progress is None else lambda done: progress(f"{name}: heads", done, len(inputs))
     table = collect_texts(tracer, inputs, Collector(examples=examples), shown)
-    chosen = list(table.examples) or [Example(0, "sample", (), ())]
-    views = [view_text(tracer, inputs[example.id], example, tokens) for example in chosen]
+    # Those that only this model chose come last, so that models on the same texts show the same.
+    chosen = sorted(table.examples, key=lambda example: example.why == VARIED) or [Example(0, "sample", (), ())]
+    every = (view_text(tracer, inputs[example.id], example, tokens) for example in chosen)
+    views = keep_affordable(every, MOST_WEIGHTS // runs)
     ids = [sides(inputs[view.example.id]) for view in views]
     texts = [
         {

@@ -48,7 +48,8 @@ class LayerTotals:
         self.heads = heads
         self.histogram = np.zeros((heads, density.BINS), dtype=np.int64)
         self.variation = Variation(heads)
-        self._by_keys = np.zeros((heads, density.KEY_BINS)), np.zeros(density.KEY_BINS, dtype=np.int64)
+        self._key_sums = np.zeros((heads, density.KEY_BINS))
+        self._key_counts = np.zeros(density.KEY_BINS, dtype=np.int64)
         self._heads = [(measure, measure.over(heads)) for measure in HEAD_MEASURES if measure.compute]
         self._layer = [(measure, measure.over(1)) for measure in LAYER_MEASURES if measure.compute]
 
@@ -68,13 +69,13 @@ class LayerTotals:
             per_sentence = density.sentence_density(density.density(rows))
             self.histogram += density.density_histogram(per_sentence)
             sums, counts = density.density_by_keys(rows)
-            self._by_keys[0][:] += sums
-            self._by_keys[1][:] += counts
+            self._key_sums += sums
+            self._key_counts += counts
             self.variation.add(np.nan_to_num(per_sentence), rows.key_lengths, ids)
 
     def density_by_keys(self, head: int) -> tuple[float | None, ...]:
         """Returns the mean density of a head in each bin of `density.density_by_keys`, None without queries, up to the last."""
-        sums, counts = self._by_keys
+        sums, counts = self._key_sums, self._key_counts
         last = int(np.flatnonzero(counts).max(initial=-1)) + 1
         return tuple(float(sums[head, at] / counts[at]) if counts[at] else None for at in range(last))
 

@@ -6,7 +6,8 @@
     RUN/best.json, last.json  names of checkpoints         RUN/averaged/       model.safetensors, average.json
     RUN/checkpoints/step-00001000/  model.safetensors, state.safetensors, state.json, DONE
 
-DONE, written last, holds the sizes and checksums of the safetensors files, and state.json holds a checksum of itself. A
+While FSDP trains, checkpoints have shards instead of the first two (`checkpoint/sharded.py`). DONE, written
+last, holds the sizes and checksums of the safetensors files, and state.json holds a checksum of itself. A
 directory without DONE or with other sizes is not a checkpoint: readers skip it and the next training removes it. Checksums are
 compared when a file is loaded. Checkpoints of older versions have none.
 """
@@ -31,6 +32,8 @@ from entformer.files import (
     read_json,
     remove_temporary,
     staged_directory,
+    sync_directory,
+    sync_file,
     wrap_os_errors,
     write_bytes,
     write_json,
@@ -41,6 +44,7 @@ _INCOMPLETE = re.compile(r"\.(step-\d+)\.\d+\.(?:partial|old)")
 _DAMAGED = "damaged-"
 _TENSOR_FILES = ("model.safetensors", "state.safetensors")
 _SHA256 = "sha256"  # in DONE: name of a file -> its checksum; in state.json: the checksum of the rest
+_SHARD = "shard-"
 _RUN_FILES = ("recipe.yaml", "model.json", ".lock", "train.log", "metrics.jsonl", "prepared", "checkpoints")
 
 
@@ -56,8 +60,21 @@ class Checkpoint:
         return self.path.name
 
     @property
+    def sharded(self) -> bool:
+        """Whether the tensors are in shards."""
+        return _tensor_files(_read_done(self.path)) != _TENSOR_FILES
+
+    @property
     def weights(self) -> Path:
-        return self.path / "model.safetensors"
+        """The file of the weights.
+
+        Raises:
+            DataError: The checkpoint is sharded.
+        """
+        path = self.path / "model.safetensors"
+        if not path.is_file() and self.sharded:
+            raise DataError(f"{self.path} is sharded; convert it first with: entformer convert {self.path.parent.parent}")
+        return path
 
     @property
     def tensors(self) -> Path:
@@ -76,13 +93,14 @@ class Checkpoint:
         """Compares files of this checkpoint with the checksums in DONE.
 
         Args:
-            names: "model.safetensors" or "state.safetensors"; by default both, and state.json.
+            names: "model.safetensors" or "state.safetensors"; by default both or all shards, and state.json.
 
         Raises:
             DataError: A file does not match.
         """
-        checksums = _read_done(self.path).get(_SHA256, {})
-        for name in names or _TENSOR_FILES:
+        done = _read_done(self.path)
+        checksums = done.get(_SHA256, {})
+        for name in names or _tensor_files(done):
             path = self.path / name
             try:
                 matches = name not in checksums or file_sha256(path) == checksums[name]
@@ -252,26 +270,44 @@ class RunFolder:
                 )
         return notes
 
-    def save(self, step: int, write: Callable[[Path], None], state: dict[str, Any]) -> Checkpoint:
+    def save(self, step: int, write: Callable[[Path], None], state: dict[str, Any], *, replace: bool = False) -> Checkpoint:
         """Saves checkpoint `step`.
 
         Args:
             step: The training step.
             write: Called with a directory; writes model.safetensors and state.safetensors into it.
             state: Content of state.json.
-
-        If the step exists its tensors are the same, so only state.json is replaced.
+            replace: Replace the tensors of a checkpoint that exists. By default only its state.json is replaced: the tensors
+                of a step are always the same.
         """
         final = self.checkpoints / checkpoint_name(step)
-        if is_complete(final):
+        if is_complete(final) and not replace:
             write_json(final / "state.json", state | {_SHA256: _json_sha256(state)})
             return Checkpoint(step, final)
         with staged_directory(final) as staged:
             write(staged)
-            write_json(staged / "state.json", state | {_SHA256: _json_sha256(state)})
-            done: dict[str, Any] = {name: (staged / name).stat().st_size for name in _TENSOR_FILES}
-            done[_SHA256] = {name: file_sha256(staged / name) for name in _TENSOR_FILES}
-            write_bytes(staged / "DONE", json.dumps(done).encode())
+            _complete(staged, state)
+        return Checkpoint(step, final)
+
+    def stage(self, step: int) -> Path:
+        """Creates the directory into which all processes write the shards of checkpoint `step`; `commit` gives it its name."""
+        final = self.checkpoints / checkpoint_name(step)
+        staged = final.with_name(f".{final.name}.{os.getpid()}.partial")
+        shutil.rmtree(staged, ignore_errors=True)
+        with wrap_os_errors(staged):
+            staged.mkdir()
+        return staged
+
+    def commit(self, step: int, staged: Path, state: dict[str, Any]) -> Checkpoint:
+        """Completes a directory of `stage` when all shards are written."""
+        final = self.checkpoints / checkpoint_name(step)
+        with wrap_os_errors(staged):
+            _complete(staged, state)
+            for file in staged.iterdir():
+                sync_file(file)
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(staged, final)
+            sync_directory(final.parent)
         return Checkpoint(step, final)
 
     def set_pointer(self, pointer: str, checkpoint: Checkpoint, **facts: Any) -> None:
@@ -291,9 +327,33 @@ def is_complete(path: Path) -> bool:
     """Returns whether a directory has DONE and state.json, and its files have the sizes in DONE."""
     try:
         sizes = _read_done(path)
-        return (path / "state.json").is_file() and all((path / name).stat().st_size == sizes[name] for name in _TENSOR_FILES)
+        names = _tensor_files(sizes)
+        return (path / "state.json").is_file() and all((path / name).stat().st_size == sizes[name] for name in names)
     except (OSError, DataError, KeyError):
         return False
+
+
+def refuse_pickled(path: Path) -> None:
+    """Raises `DataError` if a directory is a checkpoint in torch's default format, which loading would unpickle."""
+    if (path / ".metadata").exists() or any(path.glob("*.distcp")):
+        raise DataError(
+            f"{path} is a checkpoint of torch.distributed.checkpoint with pickled metadata (.metadata, *.distcp); loading it "
+            "could run code of whoever wrote it, so it is refused. Convert it to safetensors where it was made."
+        )
+
+
+def _complete(directory: Path, state: dict[str, Any]) -> None:
+    """Writes state.json and DONE beside the tensors of a checkpoint."""
+    write_json(directory / "state.json", state | {_SHA256: _json_sha256(state)})
+    names = tuple(sorted(path.name for path in directory.glob(f"{_SHARD}*"))) or _TENSOR_FILES
+    done: dict[str, Any] = {name: (directory / name).stat().st_size for name in names}
+    done[_SHA256] = {name: file_sha256(directory / name) for name in names}
+    write_bytes(directory / "DONE", json.dumps(done).encode())
+
+
+def _tensor_files(done: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the tensor files that DONE lists: shards, or those that every other checkpoint has."""
+    return tuple(name for name in done if name.startswith(_SHARD)) or _TENSOR_FILES
 
 
 def _read_done(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,6 +14,34 @@ from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.errors import DataError, RunFailed
 from entformer.files import file_sha256, read_json, wrap_os_errors
 
+STATE_SEPARATOR = "/"  # in names of the optimizer's tensors and of random states; names of parameters have none
+
+
+def is_state(name: str) -> bool:
+    """Returns whether a tensor of a checkpoint belongs to the training, not to the model."""
+    return STATE_SEPARATOR in name
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Returns whether a tensor is a DTensor, without importing torch.distributed.tensor, which takes a second."""
+    return hasattr(tensor, "to_local")
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Returns the whole of a tensor that may be sharded. Every process must call this."""
+    return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
+
+
+def sharded_as(parameter: Tensor, whole: Tensor) -> Tensor:
+    """Returns `whole` as `parameter` is stored: this process's part of it, if `parameter` is sharded."""
+    moved = whole.to(parameter.device)
+    if is_sharded(whole) or not is_sharded(parameter):
+        return moved
+    from torch.distributed.tensor import distribute_tensor
+
+    like = cast(Any, parameter)
+    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Returns parameters and persistent buffers by name; a shared tensor is listed once."""
@@ -20,8 +49,9 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     for name, tensor in everything.items():
-        storage = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and storage in seen:
+        local = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+        storage = (local.data_ptr(), local.shape, local.stride())
+        if local.numel() and storage in seen:
             continue
         seen.add(storage)
         kept[name] = tensor
@@ -94,6 +124,14 @@ def verify_weights(weights: Path) -> None:
 def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:
     """Copies named tensors into the module, after checking names and shapes."""
     own = tensors_of(module)
+    check_names(own, {name: tensor.shape for name, tensor in stored.items()}, origin)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(sharded_as(tensor, stored[name]))
+
+
+def check_names(own: Mapping[str, Tensor], stored: Mapping[str, torch.Size], origin: Path) -> None:
+    """Raises `DataError` unless the stored tensors have the names and shapes of the model's own."""
     missing = [name for name in own if name not in stored]
     surplus = [name for name in stored if name not in own]
     if missing or surplus:
@@ -107,12 +145,9 @@ def fill(module: nn.Module, stored: Mapping[str, Tensor], origin: Path) -> None:
             + ". Use the model.json from the same run."
         )
     for name, tensor in own.items():
-        if stored[name].shape != tensor.shape:
-            found, own_shape = tuple(stored[name].shape), tuple(tensor.shape)
+        if stored[name] != tensor.shape:
+            found, own_shape = tuple(stored[name]), tuple(tensor.shape)
             hint = ""
             if len(found) == len(own_shape) == 2 and found[1] == own_shape[1]:
                 hint = f": the checkpoint has {found[0]} types of subwords, the subwords in use have {own_shape[0]}"
             raise DataError(f"{origin}: {name} has shape {found}, expected {own_shape}{hint}.")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(stored[name])

@@ -32,6 +32,7 @@ from entformer.training.recipe import Recipe
 from entformer.training.recipe_file import load_recipe
 from entformer.training.resume import changes
 from entformer.training.signals import StopSignals
+from entformer.training.trends import describe_trends
 
 DATA = "data"  # the prepared corpus, in the output directory
 POLL_SECONDS = 0.5
@@ -193,10 +194,12 @@ def _show_progress(models: Sequence[DemoModel], console: Console, show: ShowProg
     reached: list[tuple[int, float]] = []
     parts = []
     for model in models:
-        latest = {entry["kind"]: entry for entry in metrics_of(model.folder.metrics)}
+        metrics = metrics_of(model.folder.metrics)
+        latest = {entry["kind"]: entry for entry in metrics}
         train = latest.get("train", {"step": 0, "seconds": 0.0})
         text = describe_progress(latest)
-        show(f"{model.title:<13}", train["step"], steps, f"{train['step']}/{steps}  {text}")
+        lines_below = filter(None, (f"{train['step']}/{steps}  {text}", describe_trends(metrics)))
+        show(f"{model.title:<13}", train["step"], steps, "\n".join(lines_below))
         reached.append((train["step"], train["seconds"]))
         parts.append(f"{model.title}: {text}")
     step, seconds = min(reached)

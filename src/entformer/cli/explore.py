@@ -58,7 +58,7 @@ def explore(
     import torch
     import uvicorn
 
-    from entformer.checkpoint import load_run
+    from entformer.checkpoint import RunFolder, load_run
     from entformer.checkpoint.language_model import is_language_model, load_language_model
     from entformer.cli.test_sets import sample_data
     from entformer.explore.app import create_app
@@ -79,6 +79,9 @@ def explore(
             model = open_model(str(hf))
             about = name = Path(str(hf)).resolve().name if Path(str(hf)).is_dir() else str(hf)
             examples = ["The cat sat on the mat. The dog sat on the"]
+        elif RunFolder(run).metrics.is_file() and not RunFolder(run).complete():
+            model, name, examples = None, run.resolve().name, []
+            about = f"{name} has no checkpoint yet; the page shows its training"
         elif is_language_model(run):
             model, name = load_language_model(run, checkpoint, device=device), run.resolve().name
             about = f"language model, step {model.step}"

@@ -13,6 +13,7 @@ import typer
 from entformer import __version__
 from entformer.cli import bench, config, longctx
 from entformer.cli.average import average
+from entformer.cli.convert import convert
 from entformer.cli.demo import demo
 from entformer.cli.doctor import doctor
 from entformer.cli.explore import explore
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, prep, train, translate, generate, score, average, report, explore):
+for _command in (demo, prep, train, translate, generate, score, average, convert, report, explore):
     app.command()(_command)
 app.add_typer(longctx.app, name="longctx")
 app.add_typer(bench.app, name="bench")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from entformer.cli.launch import MaxRestarts, Processes, launch, own_arguments
 from entformer.cli.options import Json, Recipe, Settings, Threads
+from entformer.errors import ArgumentError
 
 if TYPE_CHECKING:
     from entformer.training.summary import RunSummary
@@ -25,14 +27,26 @@ def train(
     stop_after_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Save and stop after M minutes; rerun the same command to resume.")
     ] = None,
+    nproc: Processes = None,
+    max_restarts: MaxRestarts = 0,
     as_json: Json = False,
 ) -> None:
     """Train a translation model or a language model. Rerun the same command to resume from the last checkpoint.
+
+    In several processes: --nproc N, or torchrun --nproc-per-node N -m entformer train RECIPE.
 
     Exit codes: 0 when training is complete or stopped by --stop-after-minutes; 130 after Ctrl-C and 143 after SIGTERM (a
     checkpoint is saved in both cases); 1 if training failed (NaN, disk full; the last checkpoint is intact); 2 for an invalid
     command or recipe.
     """
+    if max_restarts and nproc is None:
+        raise ArgumentError("--max-restarts belongs to --nproc; with torchrun, give --max-restarts to torchrun.")
+    if nproc is not None:
+        from entformer.training.recipe_file import load_recipe
+
+        load_recipe(recipe, settings or [])  # a mistake is reported once, and not repeated
+        launch(nproc, own_arguments(), max_restarts=max_restarts)
+        return
     from entformer.tasks import train as train_recipe
 
     summary = train_recipe(

@@ -29,6 +29,7 @@ class TokenBatches:
         shuffle: Whether to shuffle.
         max_sentences: Sentences of a batch at most.
         rank, world_size: This process and the number of processes; each gets the same number of batches.
+        per_step: Batches of all processes in one step, by default one of each; an epoch has a multiple of them.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class TokenBatches:
         max_sentences: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        per_step: int | None = None,
     ) -> None:
         if tokens < 1:
             raise ArgumentError(f"tokens must be at least 1, got {tokens}.")
@@ -50,10 +52,11 @@ class TokenBatches:
             raise ArgumentError(f"rank must be between 0 and {world_size - 1}, got {rank}.")
         if len(store) == 0:
             raise DataError(f"{store.name} is empty; training needs at least one pair.")
-        if len(store) < world_size:
-            raise DataError(f"{store.name} has {len(store)} pairs, too few for {world_size} processes.")
+        per_step = world_size if per_step is None else per_step
+        if len(store) < per_step:
+            raise DataError(f"{store.name} has {len(store)} pairs, too few for {per_step} batches in a step.")
         self.store, self.tokens, self.seed, self.shuffle = store, tokens, seed, shuffle
-        self.max_sentences, self.rank, self.world_size = max_sentences, rank, world_size
+        self.max_sentences, self.rank, self.world_size, self.per_step = max_sentences, rank, world_size, per_step
         self._source = store.source_lengths + 1  # (N,) with EOS
         self._target = store.target_lengths + 1
         self._planned: tuple[int, list[Indices]] | None = None
@@ -85,17 +88,17 @@ class TokenBatches:
             start = rng.permutation(len(self.store)) if rng is not None else np.arange(len(self.store))
             lengths = self._source[start], self._target[start]
             batches = [start[members] for members in group(*lengths, self.tokens, self.max_sentences)]
-            batches = _even(batches, self.world_size)
+            batches = _even(batches, self.per_step)
             if rng is not None:
                 batches = [batches[i] for i in rng.permutation(len(batches))]
             self._planned = (epoch, batches)
         return self._planned[1]
 
 
-def _even(batches: list[Indices], world_size: int) -> list[Indices]:
-    """Splits the batches with most sentences until their number is a multiple of `world_size`."""
+def _even(batches: list[Indices], divisor: int) -> list[Indices]:
+    """Splits the batches with most sentences until their number is a multiple of `divisor`."""
     batches = list(batches)
-    while len(batches) % world_size:
+    while len(batches) % divisor:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
         half = len(batches[largest]) // 2
         batches[largest : largest + 1] = [batches[largest][:half], batches[largest][half:]]

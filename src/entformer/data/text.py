@@ -312,25 +312,39 @@ class TextBatches:
         rows: Rows of a batch.
         seed: Seed of the shuffling, and of the offset at which the rows of an epoch begin.
         rank, world_size: This process and the number of processes; each gets the same number of batches.
+        per_step: Batches of all processes in one step, by default one of each; an epoch has a multiple of them.
     """
 
-    def __init__(self, ids: NDArray[Any], *, length: int, rows: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
-        if len(ids) < length * world_size + 1:
+    def __init__(
+        self,
+        ids: NDArray[Any],
+        *,
+        length: int,
+        rows: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        per_step: int | None = None,
+    ) -> None:
+        self.per_step = world_size if per_step is None else per_step
+        if len(ids) < length * self.per_step + 1:
             raise DataError(
-                f"the training text has {len(ids)} tokens, fewer than a row of {length} for each of {world_size} processes; "
-                "give more text, or a smaller training.context."
+                f"the training text has {len(ids)} tokens, fewer than a row of {length} for each of {self.per_step} batches of "
+                "a step; give more text, or a smaller training.context."
             )
         self.ids, self.length, self.rows, self.seed, self.rank, self.world_size = ids, length, rows, seed, rank, world_size
         self._planned: tuple[int, NDArray[np.int64]] | None = None
 
     def batches_in(self, epoch: int) -> int:
-        return max(1, len(self._plan(epoch)) // (self.rows * self.world_size))
+        steps = max(1, len(self._plan(epoch)) // (self.rows * self.per_step))
+        return steps * self.per_step // self.world_size
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
         starts = self._plan(epoch)
         for index in range(start, self.batches_in(epoch)):
-            of_all = starts[index * self.rows * self.world_size :][: self.rows * self.world_size]
-            yield TextBatch.cut(self.ids, of_all[self.rank :: self.world_size], self.length)
+            step, part = divmod(index * self.world_size + self.rank, self.per_step)
+            of_all = starts[step * self.rows * self.per_step :][: self.rows * self.per_step]
+            yield TextBatch.cut(self.ids, of_all[part :: self.per_step], self.length)
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
         """Returns where the rows of an epoch begin, shuffled."""

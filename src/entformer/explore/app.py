@@ -33,6 +33,7 @@ from entformer.explore.messages import (
 from entformer.explore.model_queue import Deadline, ModelQueue, Refused
 from entformer.explore.page import explorer_page
 from entformer.explore.security import LOOPBACK, SecurityMiddleware
+from entformer.explore.training import TrainingAnswer, read_training
 from entformer.explore.translation_engine import TranslationEngine
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    run: Path | str | LoadedRun | LoadedLM | tuple[Any, Any],
+    run: Path | str | LoadedRun | LoadedLM | tuple[Any, Any] | None,
     *,
     which: str | Path = "best",
     name: str | None = None,
@@ -74,7 +75,7 @@ def create_app(
 
     Args:
         run: A run directory, a loaded run of either task, or a pair of a Hugging Face language model and its tokenizer. Do
-            not train the model meanwhile.
+            not train the model meanwhile. None shows only the training of `folder`, which has no checkpoint yet.
         which: The weights, as in `load_run`; ignored if the run is loaded.
         name: Shown on the page; by default the directory's name.
         device: The device to load a run directory to.
@@ -103,8 +104,10 @@ def create_app(
     name = name or "this model"
     known = None if folder is None else RunFolder(Path(folder))
     common: dict[str, Any] = {"name": name, "max_tokens": max_tokens, "seconds": timeout, "examples": examples}
-    engine: TranslationEngine | TextEngine
-    if isinstance(run, tuple):
+    engine: TranslationEngine | TextEngine | None = None
+    if run is None:
+        pass
+    elif isinstance(run, tuple):
         from entformer.explore import hf_engine
 
         engine = hf_engine.HfEngine(*run, **common)
@@ -125,6 +128,11 @@ def create_app(
     app.add_middleware(SecurityMiddleware, hosts=hosts, seconds=timeout)
     _add_error_handlers(app)
 
+    def loaded() -> "TranslationEngine | TextEngine":
+        if engine is None:
+            raise Refused(503, f"{name} has no checkpoint yet; start the explorer again after the first validation.")
+        return engine
+
     async def answer(request: Request, work: Callable[[Deadline], BaseModel]) -> Response:
         # Serialized in the thread too: a large response must not block the event loop.
         text = await queue.run(lambda deadline: work(deadline).model_dump_json().encode(), request.is_disconnected)
@@ -139,10 +147,15 @@ def create_app(
         """Returned at once, even while the model is running."""
         return Health(waiting=queue.waiting)
 
-    @app.get("/api/model", response_model=ModelFacts, responses=ERRORS, summary="The model, its heads, and the limits")
+    @app.get("/api/model", response_model=ModelFacts, responses=MODEL_ERRORS, summary="The model, its heads, and the limits")
     async def model() -> ModelFacts:
         """The heads, their trained alphas, and the limits of a request."""
-        return engine.facts
+        return loaded().facts
+
+    @app.get("/api/training", response_model=TrainingAnswer, responses=ERRORS, summary="Losses and alphas so far")
+    def training() -> TrainingAnswer:
+        """The course of training, read again for every request; without entries if the run directory is not known."""
+        return TrainingAnswer() if known is None else read_training(known)
 
     @app.post(
         "/api/translate",
@@ -152,12 +165,12 @@ def create_app(
     )
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """The n best translations or continuations, optionally with other alphas for some heads."""
-        return await answer(request, lambda deadline: engine.translate(body, deadline))
+        return await answer(request, lambda deadline: loaded().translate(body, deadline))
 
     @app.post("/api/attention", response_model=AttentionAnswer, responses=MODEL_ERRORS, summary="Weights of every head")
     async def attention(body: AttentionRequest, request: Request) -> Response:
         """The weights of every head on the best translation or a given target, and the probability of each token."""
-        return await answer(request, lambda deadline: engine.attention(body, deadline))
+        return await answer(request, lambda deadline: loaded().attention(body, deadline))
 
     return app
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from entformer.analysis.assemble import COMPONENTS, POLICY, data_text, fill_page, page_file
+from entformer.analysis.assemble import COMPONENTS
 from entformer.analysis.training_text import EDGES, TrainingText
 from entformer.checkpoint import LoadedRun, RunFolder
 from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
@@ -21,6 +21,7 @@ from entformer.explore.translation_engine import TranslationEngine
 from entformer.models.override import takes_alpha
 from entformer.models.seq2seq import Seq2Seq
 from entformer.nn.alpha import learned_alphas
+from entformer.pages import POLICY, data_text, fill_page, page_file
 from entformer.text.sentencepiece_model import uses_plain_bpe
 from entformer.text.tokenizer import SubwordTokenizer
 

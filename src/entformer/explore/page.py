@@ -9,11 +9,12 @@ import hashlib
 import html
 from importlib.resources import files
 
-from entformer.analysis.assemble import COMPONENTS, fill_page, page_file
+from entformer.analysis.assemble import COMPONENTS
+from entformer.pages import fill_page, page_file
 
 STYLES = ("page.css", "controls.css", "heads.css", "inspector.css", "charts.css")
 OWN_STYLES = ("explore.css",)
-OWN_SCRIPTS = ("api.js", "words.js", "translations.js", "alignment.js", "changes.js", "facts.js", "explore.js")
+OWN_SCRIPTS = ("api.js", "words.js", "translations.js", "alignment.js", "changes.js", "facts.js", "explore.js", "training.js")
 ICON = (
     """<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect """
     """width='16' height='16' rx='3' fill='%231f66a8'/%3E%3Cpath d='M3 12h3V8h3V4h4' stroke='%23fff' stroke-width='2' """

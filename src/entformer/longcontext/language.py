@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from entformer.checkpoint.language_model import LoadedLM
 from entformer.data.text import TextBatch
 from entformer.errors import DataError
+from entformer.models.lm import CausalLM
+from entformer.models.state import LMState
 from entformer.tasks.language_modeling import token_losses
 from entformer.text.tokenizer import BOS
 
@@ -151,15 +153,20 @@ def _needle(loaded: LoadedLM, ids: NDArray[Any], end: int, length: int, depth: f
             return math.nan
         around = ids[end - rest : end].tolist()
         at = round(depth * rest)
-        prompt = [BOS, *around[:at], *fact, *around[at:], *question]
-        scores = []
-        for answer in answers:
-            row = torch.tensor([[*prompt, *answer]], device=device)
-            batch = TextBatch(row[:, :-1], row[:, 1:], None, (0,))
-            losses, _ = token_losses(loaded.model, batch)
-            scores.append(float(losses[0, -len(answer) :].mean()))
+        prompt = torch.tensor([[BOS, *around[:at], *fact, *around[at:], *question]], device=device)
+        state = loaded.model.start()
+        first = loaded.model.step(prompt, state)  # (1, V): the prompt is read once for all answers
+        scores = [_answer_loss(loaded.model, first, state, torch.tensor([answer], device=device)) for answer in answers]
         right += int(np.argmin(scores)) == number
     return right / len(NEEDLES)
+
+
+def _answer_loss(model: CausalLM, first: torch.Tensor, state: LMState, answer: torch.Tensor) -> float:
+    """Returns the mean of -ln p of an answer (1, n) after the tokens of `state`, whose last gave scores `first` (1, V)."""
+    mark = state.mark()
+    rest = model.logits(model.hidden(answer[:, :-1], state=state)[0]) if answer.shape[1] > 1 else first[:0]
+    state.restore(mark)
+    return float(torch.nn.functional.cross_entropy(torch.cat([first, rest]).float(), answer[0]))
 
 
 def markdown(reports: list[LengthReport]) -> str:

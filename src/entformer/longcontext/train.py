@@ -37,6 +37,7 @@ from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMConfig
 from entformer.nn.normalizers import get_normalizer
 from entformer.training.metrics import metrics_of
+from entformer.training.ranks import Ranks
 from entformer.training.recipe import RunRecipe, TrainingConfig
 from entformer.training.recipe_file import saved_recipe
 from entformer.training.setup import run_training
@@ -152,11 +153,14 @@ class SequenceBatch:
 class LengthBatches:
     """Random sequences: batch i of an epoch is a function of (seed, epoch, i)."""
 
-    def __init__(self, task: Task, recipe: LengthRecipe, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, task: Task, recipe: LengthRecipe, rank: int = 0, world_size: int = 1, per_step: int | None = None
+    ) -> None:
         self.task, self.recipe, self.rank, self.world_size = task, recipe, rank, world_size
+        self.per_step = per_step or world_size
 
     def batches_in(self, epoch: int) -> int:
-        return self.recipe.training.steps
+        return self.recipe.training.steps * self.per_step // self.world_size
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[SequenceBatch]:
         for index in range(start, self.batches_in(epoch)):
@@ -192,8 +196,8 @@ class LengthGeneralization:
     def build_model(self) -> AttentionModel:
         return build_model(self.recipe.length, self.recipe.spec, self.data)
 
-    def train_batches(self, *, rank: int, world_size: int) -> LengthBatches:
-        return LengthBatches(self.data, self.recipe, rank, world_size)
+    def train_batches(self, *, rank: int, world_size: int, per_step: int | None = None) -> LengthBatches:
+        return LengthBatches(self.data, self.recipe, rank, world_size, per_step)
 
     def sample(self) -> SequenceBatch:
         generator = torch.Generator().manual_seed(0)
@@ -211,7 +215,12 @@ class LengthGeneralization:
         return {}
 
     def evaluate(
-        self, model: AttentionModel, file: Path, settings: Mapping[str, Any], should_stop: Callable[[], bool]
+        self,
+        model: AttentionModel,
+        file: Path,
+        settings: Mapping[str, Any],
+        should_stop: Callable[[], bool],
+        ranks: Ranks | None = None,
     ) -> Results | None:
         """Returns exact match and token accuracy at `validate_at`, and the score that ranks by one, then the other."""
         length = self.recipe.length

@@ -1,7 +1,7 @@
 """The output layer fused with its loss: states (N, d), output weight (V, d) and classes (N,) to summed losses.
 
-The scores (N, V) are by far the largest tensor of a translation model. They are computed for some rows at a time, overwritten
-by their gradient, multiplied back, and discarded: memory is O(rows x V), and backward only scales.
+The scores (N, V) are by far the largest tensor of a translation model. They are computed for some rows at a time, with
+their gradient, which is multiplied back, and discarded: memory is O(rows x V), and backward only scales.
 
     softmax: loss = (1 - s) (-ln p_y) + s mean_v(-ln p_v)           gradient to the scores: p - (1 - s) onehot(y) - s / V
     entmax : the entmax loss smoothed the same way (losses.py)      the same with p = entmax(scores)
@@ -93,18 +93,18 @@ class _OutputLoss(torch.autograd.Function):
         sums = torch.zeros(3, dtype=sum_dtype, device=h.device)  # loss, nll, correct
         for at in range(0, h.shape[0], rows):
             part, classes = h[at : at + rows], target[at : at + rows]
-            scores = part @ w.t()  # (rows, V); from here on their gradient
+            scores = part @ w.t()  # (rows, V)
             if alpha == 1.0:
-                found = _cross_entropy_(scores, classes, smoothing, differentiate)  # (rows, 3)
+                found, gradient = _cross_entropy(scores, classes, smoothing, differentiate)  # (rows, 3), (rows, V)
             else:
-                found = _entmax_(scores, classes, smoothing, alpha, differentiate)
+                found, gradient = _entmax(scores, classes, smoothing, alpha, differentiate)
             sums += found.sum(0, dtype=torch.float64).to(sum_dtype)
             if grad_hidden is not None and grad_weight is not None:
-                torch.mm(scores, w, out=grad_hidden[at : at + rows])
+                torch.mm(gradient, w, out=grad_hidden[at : at + rows])
                 if product_dtype == sum_dtype:
-                    grad_weight.addmm_(scores.t(), part)
+                    grad_weight.addmm_(gradient.t(), part)
                 else:
-                    grad_weight += scores.t() @ part
+                    grad_weight += gradient.t() @ part
         if grad_hidden is not None:
             ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight)
         loss, nll, correct = sums[0].clone(), sums[1].clone(), sums[2].long()
@@ -121,32 +121,32 @@ class _OutputLoss(torch.autograd.Function):
         return to_hidden, to_weight, None, None, None, None, None
 
 
-def _cross_entropy_(scores: Tensor, target: Tensor, smoothing: float, differentiate: bool) -> Tensor:
-    """Label-smoothed cross entropy of scores (rows, V), which become their gradient if `differentiate`.
+def _cross_entropy(scores: Tensor, target: Tensor, smoothing: float, differentiate: bool) -> tuple[Tensor, Tensor]:
+    """Label-smoothed cross entropy of scores (rows, V).
 
     Returns:
-        (rows, 3): the smoothed loss, -ln p of the target, and 1 where the target has the highest score.
+        (rows, 3): the smoothed loss, -ln p of the target, and 1 where the target has the highest score; and the gradient to the
+        scores if `differentiate`, else anything.
     """
-    log_p = torch.log_softmax(scores, 1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     index = target[:, None]
-    of_target = log_p.gather(1, index).squeeze(1)
-    loss = -(1.0 - smoothing) * of_target - smoothing * log_p.mean(1)
-    best = (of_target == log_p.amax(1)).to(log_p.dtype)
+    p, largest, of_target = wide.softmax(1), wide.amax(1), wide.gather(1, index).squeeze(1)
+    log_sum = -p.amax(1).log()  # ln sum exp(scores - largest): one exponential per score, and no probability below 1 / V
+    nll = (largest - of_target) + log_sum
+    loss = nll if smoothing == 0.0 else (1.0 - smoothing) * nll + smoothing * ((largest - wide.mean(1)) + log_sum)
     if differentiate:
-        gradient = log_p.exp_().sub_(smoothing / log_p.shape[1])
-        gradient.scatter_add_(1, index, torch.full_like(index, smoothing - 1.0, dtype=gradient.dtype))
-        scores.copy_(gradient)
-    return torch.stack([loss, -of_target, best], 1)
+        p = p if smoothing == 0.0 else p.sub_(smoothing / p.shape[1])
+        p.scatter_add_(1, index, torch.full_like(index, smoothing - 1.0, dtype=p.dtype))
+    return torch.stack([loss, nll, (of_target == largest).to(wide.dtype)], 1), p.to(scores.dtype)
 
 
-def _entmax_(scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool) -> Tensor:
-    """As `_cross_entropy_` with the entmax loss, whose own backward gives the gradient."""
+def _entmax(scores: Tensor, target: Tensor, smoothing: float, alpha: float, differentiate: bool) -> tuple[Tensor, Tensor]:
+    """As `_cross_entropy` with the entmax loss, whose own backward gives the gradient."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     best = wide.gather(1, target[:, None]).squeeze(1) == wide.amax(1)
     plain = entmax_loss(wide, target, alpha, reduction="none")
     with torch.set_grad_enabled(differentiate):
         leaf = wide.detach().requires_grad_(differentiate)
         losses = entmax_loss(leaf, target, alpha, reduction="none", label_smoothing=smoothing)
-    if differentiate:
-        scores.copy_(torch.autograd.grad(losses, leaf, torch.ones_like(losses))[0])
-    return torch.stack([losses.detach(), plain, best.to(plain.dtype)], 1)
+    gradient = torch.autograd.grad(losses, leaf, torch.ones_like(losses))[0].to(scores.dtype) if differentiate else scores
+    return torch.stack([losses.detach(), plain, best.to(plain.dtype)], 1), gradient

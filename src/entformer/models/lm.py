@@ -27,6 +27,7 @@ from entformer.nn.layers import EPS, CausalLayer
 from entformer.nn.masks import sequence_starts
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
+from entformer.nn.rms_norm import RMSNorm
 
 __all__ = ["CausalLM", "LMState"]
 
@@ -45,7 +46,7 @@ class CausalLM(AttentionModel):
         start, form = chosen.alpha_init, chosen.alpha_parametrization
         self.shared_alpha = LearnedAlpha(config.heads, tied=True, init=start, parametrization=form) if shared else None
         self.layers = nn.ModuleList(CausalLayer(self._attention(), config.hidden) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=EPS)
+        self.norm = RMSNorm(config.width, eps=EPS)
         self._init_weights()
 
     def _attention(self) -> MultiheadAttention:

@@ -16,6 +16,8 @@ from entformer.nn.execution_mode import normal_tensors
 
 __all__ = ["HeadGroup", "KeyValueCache", "WindowedCache", "check_batch_index", "unchanged_on_error"]
 
+SHORT = 512  # tokens of a window
+
 
 def check_batch_index(index: Tensor, batch: int) -> None:
     """Raises unless `index` is a vector of batch positions. Values are read on the CPU only, where that is cheap."""
@@ -150,7 +152,7 @@ class KeyValueCache:
 class HeadGroup(NamedTuple):
     """Heads that share a buffer, and the keys and values they still hold."""
 
-    heads: Tensor  # (G,) which heads
+    heads: Tensor | slice  # which G heads
     keys: Tensor  # (B, G, n, D), the last n tokens
     values: Tensor  # (B, G, n, E)
 
@@ -158,7 +160,8 @@ class HeadGroup(NamedTuple):
 class WindowedCache:
     """A `KeyValueCache` in which each head holds little more than its window, for causal self-attention.
 
-    Heads whose windows differ by a factor of two or less share a buffer, so that a decoding step is a few kernel calls.
+    Heads whose windows differ by a factor of two or less share a buffer, and so do all whose windows are short: another kernel
+    call takes longer than reading their keys.
 
     Args:
         windows: keys each head needs, the query's own included, as `alibi_windows` returns them; None: all of them.
@@ -167,16 +170,16 @@ class WindowedCache:
     def __init__(self, windows: list[int | None]) -> None:
         self.windows = windows
         self._length = 0
-        self._groups: list[tuple[Tensor, KeyValueCache]] = []
+        self._groups: list[tuple[Tensor | slice, KeyValueCache]] = []
         unbounded = [head for head, window in enumerate(windows) if window is None]
         if unbounded:
-            self._groups.append((torch.tensor(unbounded, device="cpu"), KeyValueCache()))
+            self._groups.append((_index(unbounded), KeyValueCache()))
         rest = sorted((window, head) for head, window in enumerate(windows) if window is not None)
         while rest:
             largest = rest[-1][0]
-            together = [head for window, head in rest if 2 * window >= largest]
+            together = [head for window, head in rest if 2 * window >= largest or largest <= SHORT]
             rest = rest[: -len(together)]
-            self._groups.append((torch.tensor(sorted(together), device="cpu"), _Tail(largest)))
+            self._groups.append((_index(sorted(together)), _Tail(largest)))
 
     @property
     def length(self) -> int:
@@ -202,7 +205,7 @@ class WindowedCache:
         groups = []
         with unchanged_on_error(self):  # some groups may have accepted the tokens before one does not
             for heads, buffer in self._groups:
-                index = heads.to(k.device)
+                index = heads if isinstance(heads, slice) else heads.to(k.device)
                 groups.append(HeadGroup(index, *buffer.append(k[:, index], v[:, index])))
         self._length += k.shape[2]
         return groups
@@ -239,6 +242,13 @@ class WindowedCache:
         self._length, marks = mark
         for (_, buffer), state in zip(self._groups, marks, strict=True):
             buffer.restore(state)
+
+
+def _index(heads: list[int]) -> Tensor | slice:
+    """Returns an index of sorted heads; a slice, which copies nothing, where they are neighbors."""
+    if heads[-1] - heads[0] == len(heads) - 1:
+        return slice(heads[0], heads[-1] + 1)
+    return torch.tensor(heads, device="cpu")
 
 
 class _Tail(KeyValueCache):

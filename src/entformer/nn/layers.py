@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.dropout import Dropout
 from entformer.nn.multihead_attention import MultiheadAttention
+from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
 
-__all__ = ["CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
+__all__ = ["LAYERS", "CausalLayer", "DecoderLayer", "EncoderLayer", "FeedForward", "GatedFeedForward", "Residual"]
 
 EPS = 1e-6
 
@@ -155,10 +156,10 @@ class CausalLayer(nn.Module):
         width = attention.embed_dim
         self.attention = attention
         self.feed_forward = GatedFeedForward(width, hidden)
-        self.before_attention = nn.RMSNorm(width, eps=EPS)
-        self.after_attention = nn.RMSNorm(width, eps=EPS)
-        self.before_feed_forward = nn.RMSNorm(width, eps=EPS)
-        self.after_feed_forward = nn.RMSNorm(width, eps=EPS)
+        self.before_attention = RMSNorm(width, eps=EPS)
+        self.after_attention = RMSNorm(width, eps=EPS)
+        self.before_feed_forward = RMSNorm(width, eps=EPS)
+        self.after_feed_forward = RMSNorm(width, eps=EPS)
 
     def forward(
         self,
@@ -186,3 +187,7 @@ class CausalLayer(nn.Module):
         if gain is None:
             gain = torch.ones(self.attention.embed_dim, device=self.attention.out_proj.weight.device)
         return alibi_windows(self.attention, gain)
+
+
+LAYERS = (EncoderLayer, DecoderLayer, CausalLayer)
+"""The layers of which models are made: what FSDP shards, and what recomputes its activations, one at a time."""

@@ -273,7 +273,13 @@ class MultiheadAttention(TorchAttention):
         return result if self.batch_first else result.transpose(0, 1), weights
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms, need_weights: bool = False, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        terms: ScoreTerms,
+        need_weights: bool = False,
+        heads: Tensor | slice | None = None,
     ) -> Attention:
         """Computes attention of all heads, or of some `heads` whose slopes `terms` has, and calls the hook."""
         dropout = self.dropout if self.training else 0.0

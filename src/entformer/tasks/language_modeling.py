@@ -22,7 +22,7 @@ from entformer.models.fused_loss import LossSums
 from entformer.models.lm import CausalLM
 from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.lm_recipe import LMRecipe
-from entformer.training.ranks import Ranks
+from entformer.training.ranks import Ranks, spread
 from entformer.training.task import Results
 
 SAMPLE = 4  # rows on which densities are measured
@@ -78,11 +78,19 @@ class LanguageModeling:
     def build_model(self) -> CausalLM:
         return CausalLM(self.recipe.model_for(self.text.tokenizer.size))
 
-    def train_batches(self, *, rank: int, world_size: int) -> TextBatches:
+    def train_batches(self, *, rank: int, world_size: int, per_step: int | None = None) -> TextBatches:
         config = self.recipe.training
         ids = self.text.ids("train")
         rows = max(1, config.tokens // config.context)
-        return TextBatches(ids, length=config.context, rows=rows, seed=config.seed, rank=rank, world_size=world_size)
+        return TextBatches(
+            ids,
+            length=config.context,
+            rows=rows,
+            seed=config.seed,
+            rank=rank,
+            world_size=world_size,
+            per_step=per_step,
+        )
 
     def sample(self) -> TextBatch:
         ids, length = self.text.ids("train"), self.recipe.training.context
@@ -96,12 +104,17 @@ class LanguageModeling:
         return {}
 
     def evaluate(
-        self, model: AttentionModel, file: Path, settings: Mapping[str, Any], should_stop: Callable[[], bool] = lambda: False
+        self,
+        model: AttentionModel,
+        file: Path,
+        settings: Mapping[str, Any],
+        should_stop: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> Results | None:
         """Returns the loss on the validation text, in windows of the training length."""
         began = time.perf_counter()
         context = self.recipe.training.context
-        found = score_text(cast(CausalLM, model), self.text.ids("valid"), context, context, should_stop)
+        found = score_text(cast(CausalLM, model), self.text.ids("valid"), context, context, should_stop, ranks=ranks)
         if found is None:
             return None
         bits = found.bits_per_byte(self.text.splits["valid"]["bytes"])
@@ -161,6 +174,7 @@ def score_text(
     stride: int,
     should_stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> TextScore | None:
     """Scores every token of a text, once.
 
@@ -172,6 +186,7 @@ def score_text(
             the beginning. The smaller, the slower and the better.
         should_stop: Called between batches.
         progress: Called with the tokens done and all tokens.
+        ranks: Processes that share the work; each must call this.
 
     Returns:
         The score, or None if `should_stop` returned True.
@@ -180,22 +195,31 @@ def score_text(
     training = model.training
     model.eval()
     sums, counts = (torch.zeros(context, dtype=torch.float64) for _ in range(2))
-    correct = done = 0
+    seen = 0
+
+    def score(item: tuple[TextBatch, int]) -> tuple[Tensor, int, int]:
+        nonlocal seen
+        batch, new = item
+        losses, hits = token_losses(model, batch.to(device))
+        seen += new * len(losses)
+        if progress is not None:
+            progress(seen, len(ids))
+        return losses[:, -new:].double().sum(0).cpu(), len(losses), int(hits[:, -new:].sum())
+
     try:
-        for batch, new in windows(ids, context, stride, max(1, SCORED_TOKENS // context)):
-            if should_stop():
-                return None
-            batch = batch.to(device)
-            losses, hits = token_losses(model, batch)
-            size = losses.shape[1]
-            sums[size - new : size] += losses[:, size - new :].double().sum(0).cpu()
-            counts[size - new : size] += len(losses)
-            correct += int(hits[:, size - new :].sum())
-            done += new * len(losses)
-            if progress is not None:
-                progress(done, len(ids))
+        results = spread(ranks, windows(ids, context, stride, max(1, SCORED_TOKENS // context)), score, should_stop)
     finally:
         model.train(training)
+    if results is None:
+        return None
+    correct = done = 0
+    for losses, rows, hits in results:
+        # The new labels of a window are its last; the only window shorter than `context` is that of a shorter text.
+        end = min(context, len(ids))
+        sums[end - len(losses) : end] += losses
+        counts[end - len(losses) : end] += rows
+        correct += hits
+        done += rows * len(losses)
     return TextScore(float(sums.sum()), correct, done, (sums / counts.clamp_min(1)).numpy())
 
 

@@ -28,7 +28,7 @@ from entformer.models.attention_settings import AttentionModel
 from entformer.models.fused_loss import LossSums
 from entformer.models.seq2seq import Seq2Seq
 from entformer.tasks.corpora import open_prepared
-from entformer.training.ranks import Ranks
+from entformer.training.ranks import Ranks, spread
 from entformer.training.recipe import Recipe
 from entformer.training.task import Results
 
@@ -88,7 +88,7 @@ class Translation:
     def build_model(self) -> Seq2Seq:
         return Seq2Seq(self.recipe.model_for(self.prepared.subwords.size))
 
-    def train_batches(self, *, rank: int, world_size: int) -> TokenBatches:
+    def train_batches(self, *, rank: int, world_size: int, per_step: int | None = None) -> TokenBatches:
         config = self.recipe.training
         return TokenBatches(
             self.prepared.store("train"),
@@ -97,6 +97,7 @@ class Translation:
             max_sentences=config.max_sentences,
             rank=rank,
             world_size=world_size,
+            per_step=per_step,
         )
 
     def sample(self) -> Batch:
@@ -113,7 +114,12 @@ class Translation:
 
     @torch.no_grad()
     def evaluate(
-        self, model: AttentionModel, file: Path, settings: Mapping[str, Any], should_stop: Callable[[], bool] = lambda: False
+        self,
+        model: AttentionModel,
+        file: Path,
+        settings: Mapping[str, Any],
+        should_stop: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> Results | None:
         """Returns loss, accuracy and, with a beam of at least 1, BLEU and chrF; writes the translations to `file`.txt."""
         began = time.perf_counter()
@@ -122,39 +128,44 @@ class Translation:
         store = prepared.store("valid")
         was_training = model.training
         model.eval()
-        sums = torch.zeros(3, dtype=torch.float64, device=device)
-        count = 0
-        lines = [""] * len(store)
         limit = usual_lengths(prepared.store("train"))
+
+        def score(batch: Batch) -> tuple[list[float], int, dict[int, str]]:
+            batch = batch.to(device)
+            found = translator.loss(batch)
+            texts = {}
+            if beam:
+                hypotheses = beam_search(
+                    translator,
+                    batch.source,
+                    batch.source_mask,
+                    beam=beam,
+                    length_penalty=self.recipe.decoding.length_penalty,
+                    length_penalty_alpha=self.recipe.decoding.penalty_alpha,
+                    max_length=limit,
+                    cut_loops=True,
+                )
+                best = zip(batch.examples, hypotheses, strict=True)
+                texts = {example: prepared.subwords.decode(own[0].tokens) for example, own in best}
+            return [float(part) for part in (found.loss, found.nll, found.correct)], int(found.tokens), texts
+
         try:
-            for batch in TokenBatches(store, tokens=self.recipe.training.tokens, shuffle=False).epoch(0):
-                if should_stop():
-                    return None
-                batch = batch.to(device)
-                found = translator.loss(batch)
-                sums += torch.stack([part.to(device, torch.float64) for part in (found.loss, found.nll, found.correct)])
-                count += int(found.tokens)
-                if beam:
-                    hypotheses = beam_search(
-                        translator,
-                        batch.source,
-                        batch.source_mask,
-                        beam=beam,
-                        length_penalty=self.recipe.decoding.length_penalty,
-                        length_penalty_alpha=self.recipe.decoding.penalty_alpha,
-                        max_length=limit,
-                        cut_loops=True,
-                    )
-                    for example, best in zip(batch.examples, hypotheses, strict=True):
-                        lines[example] = prepared.subwords.decode(best[0].tokens)
+            batches = TokenBatches(store, tokens=self.recipe.training.tokens, shuffle=False).epoch(0)
+            results = spread(ranks, batches, score, should_stop)
         finally:
             model.train(was_training)
-        loss, nll, correct = sums.tolist()
+        if results is None:
+            return None
+        loss, nll, correct = (sum(sums[part] for sums, _, _ in results) for part in range(3))
+        count = sum(tokens for _, tokens, _ in results)
+        lines = {example: text for _, _, texts in results for example, text in texts.items()}
         scores = None
         if beam:
             _, references = prepared.text("valid")
-            scores = corpus_scores(lines, references, tokenized=prepared.tokenized, lowercase=prepared.lowercase)
-            write_text(file.with_name(f"{file.name}.txt"), "".join(f"{line}\n" for line in lines))
+            ordered = [lines[example] for example in range(len(store))]
+            scores = corpus_scores(ordered, references, tokenized=prepared.tokenized, lowercase=prepared.lowercase)
+            if ranks is None or ranks.first:
+                write_text(file.with_name(f"{file.name}.txt"), "".join(f"{line}\n" for line in ordered))
         return {
             "loss": loss / count,
             "nll": nll / count,

@@ -22,12 +22,13 @@ from entformer.errors import DataError
 from entformer.files import read_json, write_json
 from entformer.models.attention_settings import AttentionModel
 from entformer.training.metrics import Metrics
+from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
 from entformer.training.state import Progress
 from entformer.training.summary import Choice
 from entformer.training.task import Results, Task, metric_value, rank_value
 
-Evaluate = Callable[[str, Mapping[str, Any]], Results | None]  # name of the file of outputs, settings
+Evaluate = Callable[[AttentionModel, str, Mapping[str, Any]], Results | None]  # model, name of the file of outputs, settings
 
 
 def finish(
@@ -37,6 +38,7 @@ def finish(
     progress: Progress,
     model: AttentionModel,
     *,
+    ranks: Ranks,
     evaluate: Evaluate,
     say: Callable[[str], None],
     metrics: Metrics | None,
@@ -49,6 +51,7 @@ def finish(
         task: What is trained.
         progress: Where training stands, with the ranking of its validations.
         model: Takes the weights that are validated.
+        ranks: The processes, of which each must call this: they share the validations. Process 0 writes the files.
         evaluate: Validates the model with its current weights; returns None if training was interrupted.
         say: Called with one line of progress at a time.
         metrics: Where the validation of the average is written.
@@ -58,7 +61,7 @@ def finish(
     """
     if not progress.best:  # every validated checkpoint was damaged and set aside
         return None, None
-    chosen = _chosen(folder, config, progress)
+    chosen = ranks.share(_chosen(folder, config, progress) if ranks.first else None)
     if len(chosen) < 2:
         say(
             f"nothing to average: {len(chosen)} of the kept checkpoints lie after warm-up and within 1/{REACH} of the run; "
@@ -70,7 +73,7 @@ def finish(
     best, settings, metric = folder.checkpoint(str(step)), task.eval_settings(ranked), task.metric
     record = folder.averaged / "average.json"
     compared = {"checkpoint": best.name, "metric": metric, **settings}
-    known = _recorded(record, names, compared)
+    known = ranks.share(_recorded(record, names, compared) if ranks.first else None)
     if known is not None:
         found, checkpoint_value = known
     else:
@@ -78,13 +81,14 @@ def finish(
         if evaluated is None:
             return None, None
         checkpoint_value = evaluated
-        load_weights(average_checkpoints(folder, names), model)
-        averaged = evaluate("averaged", settings)
+        load_weights(ranks.share(average_checkpoints(folder, names) if ranks.first else None), model)
+        averaged = evaluate(model, "averaged", settings)
         if averaged is None:
             return None, None
         found = averaged
         say(f"average of {len(names)} checkpoints ({names[0]} to {names[-1]}){_shown(settings)}: {task.summarize(found)}")
-        write_json(record, {**read_json(record), "validation": found, "compared": {**compared, "value": checkpoint_value}})
+        if ranks.first:
+            write_json(record, {**read_json(record), "validation": found, "compared": {**compared, "value": checkpoint_value}})
         if metrics is not None:
             metrics.write("averaged", progress.step, **found)
     value = rank_value(task, found)
@@ -97,6 +101,8 @@ def finish(
         averaged_from=tuple(names),
         better="averaged" if value > checkpoint_value else "checkpoint",
     )
+    if not ranks.first:
+        return found, choice
     if choice.better == "averaged":
         pointer = {"checkpoint": AVERAGED, "step": chosen[-1].step, "metric": metric, "value": choice.averaged_value}
         write_json(folder.path / "best.json", pointer)
@@ -145,7 +151,7 @@ def _evaluate_best(
     if task.metric in ("loss", "accuracy") or settings == task.eval_settings():  # the first two depend on no setting
         return ranked
     load_weights(best.weights, model)
-    found = evaluate("best", settings)
+    found = evaluate(model, "best", settings)
     if found is None:
         return None
     say(f"best checkpoint ({best.name}){_shown(settings)}: {task.summarize(found)}")

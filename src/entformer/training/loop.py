@@ -13,22 +13,23 @@ from typing import Any
 
 import torch
 
-from entformer.checkpoint.average import last_checkpoints, points_to_average
-from entformer.checkpoint.folder import RunFolder, checkpoint_name
+from entformer.checkpoint.folder import RunFolder
 from entformer.models.attention_settings import AttentionModel
 from entformer.nn.alpha import LearnedAlpha
 from entformer.training.console import Reporter, time_text
 from entformer.training.density_target import DensityTarget, measure, reference_loss
-from entformer.training.finish import compared_with, finish
+from entformer.training.engine import Engine
+from entformer.training.finish import finish
 from entformer.training.metrics import Metrics
 from entformer.training.prefetch import BatchPrefetcher
-from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
+from entformer.training.saving import Saver
 from entformer.training.schedule import rate
 from entformer.training.signals import StopSignals
-from entformer.training.state import Progress, random_tensors, save_progress
+from entformer.training.state import Progress
 from entformer.training.summary import Choice, RunSummary, Stopped
 from entformer.training.task import Results, Task, metric_value, rank_value
+from entformer.training.trends import describe_trends
 from entformer.training.update import Updater
 
 
@@ -41,34 +42,37 @@ class Trainer:
         config: TrainingConfig,
         task: Task[Any],
         folder: RunFolder,
-        model: AttentionModel,
+        engine: Engine,
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         resumed: bool,
-        ranks: Ranks,
+        per_step: int,
         metrics: Metrics | None,
         reporter: Reporter,
     ) -> None:
-        self.config, self.task, self.folder = config, task, folder
-        self.model, self.optimizer, self.progress, self.ranks = model, optimizer, progress, ranks
+        self.config, self.task, self.folder, self.engine, self.progress = config, task, folder, engine, progress
+        self.model, self.ranks = model, ranks = engine.model, engine.ranks
         self.metrics, self.reporter, self.signals = metrics, reporter, StopSignals()
-        self.batches = task.train_batches(rank=ranks.rank, world_size=ranks.size)
+        self.batches = task.train_batches(rank=ranks.rank, world_size=ranks.size, per_step=per_step)
+        self.accumulate = per_step // ranks.size
+        self.saver = Saver(folder, config, task, engine, optimizer, progress, per_step)
         self.sample = task.sample().to(ranks.device)
         learned = (kind for kind, _, layer in model.attention_layers() if isinstance(layer.alpha, LearnedAlpha))
         self.learned_kinds = list(dict.fromkeys(learned))
         goal, start = config.density_target, config.density_start_step
         has_target = goal is not None and self.learned_kinds  # without a learned alpha it has no effect
         self.density = DensityTarget(model, self.sample, goal, start) if goal is not None and has_target else None
-        self.updater = Updater(model, task.loss, optimizer, config, ranks, reporter.say, self.density)
+        self.updater = Updater(engine, optimizer, config, reporter.say, self.density)
         self.updater.alpha_gradients.load(progress.alpha_gradients)
         if self.density is not None:
             self.density.load(progress.density)
         if config.reference_run is not None:  # errors are reported before the first step
             reference_loss(config.reference_run, config.steps)
         self.last_validation: Results | None = None
+        self._trends: list[dict[str, Any]] = []  # alphas and densities since the start of this process
         self._saved_step = progress.step if resumed else -1
         self._resumed = resumed
-        self._started = self._saved_at = time.perf_counter()
+        self._started = time.perf_counter()
         self._steps_here, self._seconds_here = 0, 0.0
         self._interval_seconds = 0.0
         self._interval_tokens = 0
@@ -81,7 +85,7 @@ class Trainer:
         deadline = float("inf") if stop_after_minutes is None else self._started + 60 * stop_after_minutes
         self.model.train()
         if self._resumed:
-            self._point_best()
+            self.saver.point_best()
         else:
             self._write_alphas()
         averaged: Results | None = None
@@ -89,20 +93,24 @@ class Trainer:
         with self.signals:
             stopped = self._loop(deadline)
             if self.progress.step != self._saved_step:
-                self._save(planned=False)
+                self._save(scheduled=False)
+            self.saver.complete()
             self.reporter.end_bar()
             if stopped in ("finished", "no better validation"):
-                if self.ranks.first and self.config.average != "none":
-                    averaged, choice = finish(
-                        self.folder,
-                        self.config,
-                        self.task,
-                        self.progress,
-                        self.model,
-                        evaluate=self.evaluate,
-                        say=self.reporter.say,
-                        metrics=self.metrics,
-                    )
+                self.saver.convert()
+                if self.config.average != "none":
+                    with self.engine.whole_model() as model:
+                        averaged, choice = finish(
+                            self.folder,
+                            self.config,
+                            self.task,
+                            self.progress,
+                            model,
+                            ranks=self.ranks,
+                            evaluate=self.evaluate,
+                            say=self.reporter.say,
+                            metrics=self.metrics,
+                        )
                 stopped = self._told_to_stop(float("inf")) or stopped
         return self._summary(stopped, averaged, choice)
 
@@ -113,25 +121,32 @@ class Trainer:
         with BatchPrefetcher(self.batches, epoch=progress.epoch, position=progress.position) as stream:
             while True:
                 if self._validation_due() and self._validate():
-                    self._save(planned=True)
+                    self._save(scheduled=True)
                 stopped = self._end() or self._told_to_stop(deadline)
                 if stopped is not None:
                     return stopped
                 self._update(stream)
                 if progress.step % self.config.log_every == 0:
                     self._log(total)
-                if any(self.ranks.sum([time.perf_counter() - self._saved_at > 60 * self.config.save_minutes])):
-                    self._save(planned=False)
+                save, written = self.ranks.sum([self.saver.due, self.saver.written])
+                if written == self.ranks.size:
+                    self.saver.complete()
+                if save:
+                    self._save(scheduled=False)
 
     # ---- one update ------------------------------------------------------------------------------------------------------
 
     def _update(self, stream: BatchPrefetcher[Any]) -> None:
         began = time.perf_counter()
         progress = self.progress
-        placed = [stream.take() for _ in range(self.config.accumulate)]
+        placed = [stream.take() for _ in range(self.accumulate)]
         batches = [one.batch for one in placed]
         (tokens,) = self.ranks.sum([sum(batch.num_labels for batch in batches)])
         step = progress.step + 1
+        if self.config.log_batches:
+            examples = self.ranks.gather([example for batch in batches for example in batch.examples])
+            if self.metrics is not None:
+                self.metrics.write("batches", step, examples=examples)
         done = self.updater.update(batches, tokens=tokens, step=step, rate=rate(self.config, step))
         progress.step, progress.epoch, progress.position = step, placed[-1].epoch, placed[-1].position
         progress.target_tokens += int(tokens)
@@ -167,7 +182,7 @@ class Trainer:
         short = f"loss {numbers['loss']:.3f}  accuracy {numbers['accuracy']:.3f}  {speed:,.0f} tokens/s  {left} left"
         more = f"lr {numbers['lr']:.2e}  norm {numbers['grad_norm']:.2f}"
         self.reporter.interval(f"step {progress.step}/{total}  epoch {progress.epoch}  {short}  {more}")
-        self.reporter.move_bar(progress.step, short)
+        self.reporter.move_bar(progress.step, "\n".join(filter(None, (short, describe_trends(self._trends)))))
         if self.reporter.on_interval is not None:
             self.reporter.on_interval(progress.step, total, numbers["loss"])
         self._sums.zero_()
@@ -180,17 +195,22 @@ class Trainer:
             alphas = {kind: own.tolist() for kind, own in self.model.alphas().items() if kind in self.learned_kinds}
             rounded = {kind: [[round(alpha, 6) for alpha in layer] for layer in own] for kind, own in alphas.items()}
             self.metrics.write("alphas", self.progress.step, **rounded)
+            self._trends.append({"kind": "alphas", **rounded})
 
     def _write_alpha_statistics(self) -> None:
         """Writes the mean gradient of each alpha since the last line, the density of each head, and the price of density."""
         gradients = self.updater.alpha_gradients.reset()
-        if self.metrics is None or not gradients:
+        if not gradients or (self.metrics is None and not self.engine.sharded):
+            return
+        densities = measure(self.model, self.sample).density
+        if self.metrics is None:
             return
         self.metrics.write("alpha_gradients", self.progress.step, **gradients)
         found: dict[str, list[list[float]]] = {}
-        for (kind, _), values in measure(self.model, self.sample).density.items():
+        for (kind, _), values in densities.items():
             found.setdefault(kind, []).append([round(value, 5) for value in values.tolist()])
         self.metrics.write("densities", self.progress.step, **found)
+        self._trends.append({"kind": "densities", **found})
         if self.density is not None:
             self.metrics.write("density_target", self.progress.step, **self.density.numbers())
 
@@ -202,11 +222,9 @@ class Trainer:
         return progress.step > 0 and planned and progress.validated != progress.step
 
     def _validate(self) -> bool:
-        """Validate in process 0; False if a signal came in between."""
-        found: Results | None = None
-        if self.ranks.first:
-            found = self.evaluate(str(self.progress.step), self.task.eval_settings())
-        found = self.ranks.share(found)
+        """Validate; False if a signal came in between."""
+        with self.engine.whole_model() as model:
+            found = self.evaluate(model, str(self.progress.step), self.task.eval_settings())
         if found is None:
             return False
         progress = self.progress
@@ -224,43 +242,18 @@ class Trainer:
         self.reporter.say(f"validation at step {progress.step}: {shown}{'  (best so far)' if is_best else ''}")
         return True
 
-    def evaluate(self, name: str, settings: Mapping[str, Any]) -> Results | None:
-        """Validate the model as it is; outputs have this name. None if a signal came in between."""
-        return self.task.evaluate(self.model, self.folder.validations / name, settings, lambda: bool(self.signals.received))
+    def evaluate(self, model: AttentionModel, name: str, settings: Mapping[str, Any]) -> Results | None:
+        """Validate a model; outputs have this name. None if a signal came in between."""
+        file = self.folder.validations / name
+        return self.task.evaluate(model, file, settings, lambda: bool(self.signals.received), self.ranks)
 
-    def _save(self, *, planned: bool) -> None:
-        """A checkpoint of now; older ones that are no longer wanted go."""
+    def _save(self, *, scheduled: bool) -> None:
         progress = self.progress
         progress.interval = [*self._sums.tolist(), self._norms, self._updates]
         progress.alpha_gradients = self.updater.alpha_gradients.state()
         progress.density = {} if self.density is None else self.density.state()
-        random_states = random_tensors(self.ranks)  # every process takes part
-        self._saved_step, self._saved_at = progress.step, time.perf_counter()
-        if not self.ranks.first:
-            return
-        save_progress(
-            self.folder,
-            progress,
-            model=self.model,
-            optimizer=self.optimizer,
-            random_states=random_states,
-            ranks=self.ranks,
-            scheduled=planned,
-            data_fingerprint=self.task.fingerprint,
-        )
-        self._point_best()
-        kept = {checkpoint.step for checkpoint in last_checkpoints(self.folder, self.config.kept_last)}
-        self.folder.prune(kept | {step for step, _ in progress.best} | {progress.step})
-
-    def _point_best(self) -> None:
-        if self.ranks.first and self.progress.best:
-            step, value = self.progress.best[0]
-            metric = self.task.metric
-            if points_to_average(self.folder) and compared_with(self.folder) == checkpoint_name(step):
-                return  # the average is better than this checkpoint, and no better checkpoint came since
-            self.folder.set_pointer(
-                "best", self.folder.checkpoint(str(step)), metric=metric, value=metric_value(self.task, value)
-            )
+        self._saved_step = progress.step
+        self.saver.save(scheduled=scheduled)
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
 
@@ -289,7 +282,7 @@ class Trainer:
         if self.config.epochs is None:
             return self.config.steps
         per_epoch = self.batches.batches_in(self.progress.epoch)
-        return min(self.config.steps, -(-self.config.epochs * per_epoch // self.config.accumulate))
+        return min(self.config.steps, self.config.epochs * per_epoch // self.accumulate)
 
     def _summary(self, stopped: Stopped, averaged: Results | None, choice: Choice | None) -> RunSummary:
         progress = self.progress

@@ -8,6 +8,7 @@
     {"kind": "densities", "step", "encoder": [[density of each head on a sample of the training data]], ...}
     {"kind": "density_target", "step", "density", "target", "multiplier", "price"}; per attention type: "density_encoder", ...
     {"kind": "valid", "step", "loss", "nll", "perplexity", "accuracy", "bleu", "signature", "chrf", "seconds"}
+    {"kind": "batches", "step", "examples": [[numbers of the examples] per process]}   with training.log_batches
     {"kind": "averaged", ...}          as valid, of the averaged weights
 
 When a run is resumed, lines of later steps and an incomplete line are removed first.

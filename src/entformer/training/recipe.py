@@ -141,6 +141,12 @@ class TrainingConfig(Section):
         default="float32",
         description="bfloat16: autocast, float32 weights. auto: bfloat16 where it is native.",
     )
+    parallel: Literal["auto", "ddp", "fsdp", "sum"] = Field(
+        default="auto",
+        description="How several processes train. auto: ddp. fsdp: sharded weights. sum: bitwise exact resume.",
+    )
+    checkpoint_activations: bool = Field(default=False, description="Less memory: layers are computed again in backward.")
+    timeout_minutes: float = Field(default=10.0, gt=0, description="How long a process waits for the others in a step.")
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:1, ...")
     validate_every: int = Field(default=1000, ge=1, description="Steps between validations; each saves a checkpoint.")
     validate_beam: int = Field(default=1, ge=0, description="Beam size for validation BLEU; 1: greedy, 0: no BLEU.")
@@ -154,6 +160,7 @@ class TrainingConfig(Section):
     average: Literal["last", "best", "none"] = Field(default="last", description="Checkpoints to average at the end.")
     average_count: int = Field(default=5, ge=1)
     log_every: int = Field(default=100, ge=1, description="Steps between lines of train.log and metrics.jsonl.")
+    log_batches: bool = Field(default=False, description="Log the numbers of the examples of every step.")
     tensorboard: bool = False
 
     @model_validator(mode="after")

@@ -38,6 +38,10 @@ ALLOWED_ON_RESUME = {
             "log_every",
             "tensorboard",
             "device",
+            "parallel",
+            "checkpoint_activations",
+            "timeout_minutes",
+            "log_batches",
         )
     ),
     "length.eval_lengths",

@@ -17,15 +17,17 @@ from entformer.errors import ArgumentError
 from entformer.files import write_text
 from entformer.nn.alpha import learned_alphas
 from entformer.training.console import Reporter
+from entformer.training.engine import Engine
 from entformer.training.loop import Trainer
 from entformer.training.metrics import Metrics
 from entformer.training.optim import make_optimizer
+from entformer.training.parallel import checkpoint_activations, make_engine
 from entformer.training.precision import precision_here
-from entformer.training.ranks import Ranks
-from entformer.training.recipe import RunRecipe
+from entformer.training.ranks import Ranks, lost_processes
+from entformer.training.recipe import RunRecipe, TrainingConfig
 from entformer.training.recipe_file import to_yaml
 from entformer.training.resume import as_begun, changes, same_data
-from entformer.training.state import Progress, load_progress
+from entformer.training.state import Progress, load_progress, planned_batches
 from entformer.training.summary import RunSummary
 from entformer.training.task import Task
 
@@ -57,15 +59,16 @@ def run_training(
         raise ArgumentError(f"stop_after_minutes must be above 0, got {stop_after_minutes:g}.")
     folder = RunFolder(out)
     with _restored_state(threads), contextlib.ExitStack() as stack:
-        ranks = Ranks(recipe.training.device)
+        ranks = Ranks(recipe.training.device, recipe.training.timeout_minutes)
         stack.callback(ranks.close)
+        stack.enter_context(lost_processes(ranks))
         if ranks.first:
             folder.create()
             stack.enter_context(folder.locked())
         reporter = Reporter(folder.log if ranks.first else None, quiet=quiet or not ranks.first, on_interval=on_interval)
         stack.enter_context(reporter)
-        trainer = _set_up(recipe, open_task, folder, ranks, reporter, stack, resume_with_new_data)
-        return trainer.run(stop_after_minutes)
+        # Nothing here holds the trainer: `Ranks.close` has to free its engine.
+        return _set_up(recipe, open_task, folder, ranks, reporter, stack, resume_with_new_data).run(stop_after_minutes)
 
 
 @contextlib.contextmanager
@@ -100,15 +103,30 @@ def _set_up(
 
     torch.manual_seed(config.seed)
     random.seed(config.seed)
-    model = task.build_model().to(ranks.device)
+    model = task.build_model()
+    if config.parallel != "fsdp" or ranks.size == 1:  # FSDP moves each part of a model that is too large for one device
+        model.to(ranks.device)
     if config.alpha_seed is not None:
-        generator = torch.Generator(ranks.device).manual_seed(config.alpha_seed)
+        generator = torch.Generator(next(model.parameters()).device).manual_seed(config.alpha_seed)
         for alpha in learned_alphas(model):
             alpha.reset_parameters(generator)
     ranks.same_weights(model)
     torch.manual_seed(config.seed + ranks.rank)  # each process has its own dropout
-    optimizer = make_optimizer(model, config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    if config.checkpoint_activations:
+        checkpoint_activations(model)
+    precision = precision_here(config.precision, ranks.device)
+    engine = make_engine(
+        config.parallel,
+        model,
+        task.loss,
+        ranks,
+        sample=task.sample().to(ranks.device),
+        precision=precision,
+        build=task.build_model,
+    )
+    stack.callback(engine.close)
+    optimizer = make_optimizer(model, config)
 
     if ranks.first:
         for name in folder.remove_incomplete():
@@ -121,9 +139,11 @@ def _set_up(
         task.save_assets(folder, model)
     ranks.share(None)  # the other processes wait until files are complete
     progress, resumed = Progress(), False
-    latest = folder.latest()
+    latest = ranks.share(folder.latest())
+    per_step = planned_batches(latest, config.accumulate, ranks.size)
     if latest is not None:
-        progress, remarks = load_progress(latest, model=model, optimizer=optimizer, ranks=ranks, seed=config.seed)
+        options: dict[str, Any] = {"ranks": ranks, "seed": config.seed, "per_step": per_step}
+        progress, remarks = load_progress(latest, model=model, optimizer=optimizer, **options)
         resumed = True
         reporter.say(f"resuming from {latest.path}")
         for remark in [*(f"recipe: {text}" for text in changed), *remarks]:
@@ -135,7 +155,7 @@ def _set_up(
         threads = torch.get_num_threads()
         reporter.say(
             f"{recipe.name}: {task.describe()}, {parameters / 1e6:.2f} M parameters, "
-            f"{threads} thread{'s' * (threads > 1)}, {precision_here(config.precision, ranks.device)}; "
+            f"{threads} thread{'s' * (threads > 1)}, {precision}{_processes(engine, config)}; "
             f"run directory {folder.path}"
         )
     metrics = None
@@ -154,11 +174,17 @@ def _set_up(
         config=config,
         task=task,
         folder=folder,
-        model=model,
+        engine=engine,
         optimizer=optimizer,
         progress=progress,
         resumed=resumed,
-        ranks=ranks,
+        per_step=per_step,
         metrics=metrics,
         reporter=reporter,
     )
+
+
+def _processes(engine: Engine, config: TrainingConfig) -> str:
+    """Returns the number of processes and how they train, for the log; nothing if there is one."""
+    size = engine.ranks.size
+    return "" if size == 1 else f", {size} processes ({'ddp' if config.parallel == 'auto' else config.parallel})"

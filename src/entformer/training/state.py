@@ -15,7 +15,18 @@ from torch import Tensor
 from entformer import __version__
 from entformer.checkpoint.folder import Checkpoint, RunFolder
 from entformer.checkpoint.load import first_problem
-from entformer.checkpoint.weights import load_weights, read_tensors, save_tensors, save_weights
+from entformer.checkpoint.weights import (
+    STATE_SEPARATOR,
+    check_names,
+    fill,
+    is_sharded,
+    is_state,
+    load_weights,
+    read_tensors,
+    save_tensors,
+    save_weights,
+    tensors_of,
+)
 from entformer.errors import DataError
 from entformer.models.attention_settings import AttentionModel
 from entformer.training.optim import load_optimizer_tensors, optimizer_tensors
@@ -57,55 +68,74 @@ class Progress(BaseModel):
 
 def random_tensors(ranks: Ranks) -> dict[str, Tensor]:
     """Returns the random states of all processes. Every process must call this."""
-    states = {f"{_RANDOM}torch.{rank}": state for rank, state in enumerate(ranks.collect(torch.get_rng_state()))}
+    states = {f"{_RANDOM}torch.{rank}": state for rank, state in enumerate(ranks.gather(torch.get_rng_state()))}
     if ranks.device.type == "cuda":
-        own = torch.cuda.get_rng_state(ranks.device)
-        states |= {f"{_RANDOM}cuda.{rank}": state for rank, state in enumerate(ranks.collect(own))}
+        own = ranks.gather(torch.cuda.get_rng_state(ranks.device))
+        states |= {f"{_RANDOM}cuda.{rank}": state for rank, state in enumerate(own)}
     return states
+
+
+def state_json(progress: Progress, ranks: Ranks, *, per_step: int, scheduled: bool, data_fingerprint: str) -> dict[str, Any]:
+    """Returns the content of state.json."""
+    version, numbers, gauss = random.getstate()
+    return {
+        **progress.model_dump(),
+        "scheduled": scheduled,
+        "data_fingerprint": data_fingerprint,
+        "processes": ranks.size,
+        "per_step": per_step,
+        "threads": torch.get_num_threads(),
+        "versions": {"entformer": __version__, "torch": torch.__version__},
+        "python_random": [version, list(numbers), gauss],
+    }
 
 
 def save_progress(
     folder: RunFolder,
-    progress: Progress,
+    state: dict[str, Any],
     *,
     model: AttentionModel,
     optimizer: torch.optim.Optimizer,
     random_states: dict[str, Tensor],
-    ranks: Ranks,
-    scheduled: bool,
-    data_fingerprint: str,
 ) -> Checkpoint:
-    """Writes a checkpoint and points last.json to it."""
+    """Writes a checkpoint and points last.json to it; `state` is that of `state_json`."""
 
     def write(path: Path) -> None:
         save_weights(path / "model.safetensors", model)
         save_tensors(path / "state.safetensors", optimizer_tensors(optimizer, model) | random_states)
 
-    version, numbers, gauss = random.getstate()
-    state: dict[str, Any] = {
-        **progress.model_dump(),
-        "scheduled": scheduled,
-        "data_fingerprint": data_fingerprint,
-        "processes": ranks.size,
-        "threads": torch.get_num_threads(),
-        "versions": {"entformer": __version__, "torch": torch.__version__},
-        "python_random": [version, list(numbers), gauss],
-    }
-    checkpoint = folder.save(progress.step, write, state)
+    checkpoint = folder.save(state["step"], write, state)
     folder.set_pointer("last", checkpoint)
     return checkpoint
 
 
-def load_progress(
-    checkpoint: Checkpoint, *, model: AttentionModel, optimizer: torch.optim.Optimizer, ranks: Ranks, seed: int
-) -> tuple[Progress, list[str]]:
-    """Loads model, optimizer and random states; returns the progress, and remarks on what is not as it was."""
+def planned_batches(checkpoint: Checkpoint | None, accumulate: int, size: int) -> int:
+    """Returns the batches of all processes in a step: as many as before if they can be divided among the processes."""
+    if checkpoint is None:
+        return accumulate * size
     state = _read_state(checkpoint)
-    checkpoint.verify("state.safetensors")  # load_weights looks at the other file
-    load_weights(checkpoint.weights, model)
-    tensors = read_tensors(checkpoint.tensors)
+    before = state.per_step or accumulate * state.processes
+    return max(1, round(before / size)) * size
+
+
+def load_progress(
+    checkpoint: Checkpoint,
+    *,
+    model: AttentionModel,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    seed: int,
+    per_step: int = 1,
+) -> tuple[Progress, list[str]]:
+    """Loads model, optimizer and random states; returns the progress, and remarks on what is not as it was.
+
+    Args:
+        per_step: Batches of all processes in a step, from now on.
+    """
+    state = _read_state(checkpoint)
+    tensors = _load_tensors(checkpoint, model)
     moments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_RANDOM)}
-    load_optimizer_tensors(optimizer, model, moments, str(checkpoint.tensors))
+    load_optimizer_tensors(optimizer, model, moments, str(checkpoint.path))
     progress = Progress.model_validate(state.model_dump())
     # When training resumes from an older checkpoint, better ones of later steps may have replaced some of its ranking.
     here = {other.step for other in RunFolder(checkpoint.path.parent.parent).complete()}
@@ -122,15 +152,42 @@ def load_progress(
             f"{checkpoint.path} is damaged: its random states cannot be restored ({err}); remove that checkpoint."
         ) from err
     if state.processes != ranks.size:
-        progress.position = progress.position * state.processes // ranks.size
+        progress.position = progress.position * state.processes // per_step * (per_step // ranks.size)
         torch.manual_seed(seed + progress.step + ranks.rank)
-    return progress, _remarks(state, ranks)
+    return progress, _remarks(state, ranks, per_step)
+
+
+def _load_tensors(checkpoint: Checkpoint, model: AttentionModel) -> dict[str, Tensor]:
+    """Loads the weights into the model and returns the other tensors: moments, sharded as the model is, and random states."""
+    if not checkpoint.sharded:
+        checkpoint.verify("state.safetensors")  # load_weights looks at the other file
+        load_weights(checkpoint.weights, model)
+        return read_tensors(checkpoint.tensors)
+    from entformer.checkpoint.sharded import load_shards, read_shards, shapes
+
+    parameters = dict(model.named_parameters())
+    if not any(map(is_sharded, parameters.values())):
+        tensors = read_shards(checkpoint)
+        fill(model, {name: tensor for name, tensor in tensors.items() if not is_state(name)}, checkpoint.path)
+        return {name: tensor for name, tensor in tensors.items() if is_state(name)}
+    weights = tensors_of(model)
+    state: dict[str, Tensor] = {}
+    for name, shape in shapes(checkpoint).items():
+        if is_state(name):
+            parameter = parameters.get(name.rpartition(STATE_SEPARATOR)[0])
+            like = parameter if parameter is not None and parameter.shape == shape else None
+            dtype = torch.uint8 if name.startswith(_RANDOM) else torch.float32
+            state[name] = torch.zeros(shape, dtype=dtype) if like is None else torch.zeros_like(like, requires_grad=False)
+    check_names(weights, {name: shape for name, shape in shapes(checkpoint).items() if not is_state(name)}, checkpoint.path)
+    load_shards(checkpoint, {name: tensor.detach() for name, tensor in weights.items()} | state)
+    return state
 
 
 class _State(Progress):
     """state.json: the progress, and what resuming compares and restores."""
 
     processes: PositiveInt
+    per_step: PositiveInt | None = None  # missing in older checkpoints
     threads: int
     versions: dict[str, str]
     python_random: tuple[int, list[int], float | None]
@@ -148,10 +205,11 @@ def _read_state(checkpoint: Checkpoint) -> _State:
     return state
 
 
-def _remarks(state: _State, ranks: Ranks) -> list[str]:
+def _remarks(state: _State, ranks: Ranks, per_step: int) -> list[str]:
     """Returns what differs from the run so far, so that resuming is not bitwise identical."""
     now = {
         "processes": (state.processes, ranks.size),
+        "batches in a step": (state.per_step or per_step, per_step),
         "threads": (state.threads, torch.get_num_threads()),
         "torch": (state.versions.get("torch"), torch.__version__),
     }

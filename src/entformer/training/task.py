@@ -14,6 +14,7 @@ from torch import Tensor
 from entformer.checkpoint.folder import RunFolder
 from entformer.models.attention_settings import AttentionModel
 from entformer.models.fused_loss import LossSums
+from entformer.training.ranks import Ranks
 
 Results = dict[str, Any]
 """Of a validation: numbers and text by name. A density target compares "loss", per label."""
@@ -80,8 +81,8 @@ class Task(Protocol[B]):
     def build_model(self) -> AttentionModel:
         """Returns the untrained model; it depends on torch's random state alone."""
 
-    def train_batches(self, *, rank: int, world_size: int) -> BatchSource[B]:
-        """Returns the training data of one process."""
+    def train_batches(self, *, rank: int, world_size: int, per_step: int | None = None) -> BatchSource[B]:
+        """Returns the training data of one process; an epoch has a multiple of `per_step` batches over all processes."""
 
     def sample(self) -> B:
         """Returns training examples, the same at every call, on which the densities of heads are measured."""
@@ -93,9 +94,17 @@ class Task(Protocol[B]):
         """Returns settings of `evaluate`: for validations, or, given the best value so far, for the comparison at the end."""
 
     def evaluate(
-        self, model: AttentionModel, file: Path, settings: Mapping[str, Any], should_stop: Callable[[], bool]
+        self,
+        model: AttentionModel,
+        file: Path,
+        settings: Mapping[str, Any],
+        should_stop: Callable[[], bool],
+        ranks: Ranks | None = None,
     ) -> Results | None:
-        """Validates the model; outputs go to `file`, whose suffix is the task's. Returns None if `should_stop` returns True."""
+        """Validates the model; outputs go to `file`, whose suffix is the task's. Returns None if `should_stop` returns True.
+
+        All of `ranks` call this with the same weights and share the work; process 0 writes the file.
+        """
 
     def summarize(self, results: Results) -> str:
         """Returns results as one line."""

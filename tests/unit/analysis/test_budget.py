@@ -1,6 +1,7 @@
 """The size of a report is bounded: dense heads are cut and say where, sparse ones are whole, and the page stays below 10 MB."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from entformer.analysis import budget
 from entformer.analysis.assemble import assemble
-from entformer.analysis.budget import allocate_budget
+from entformer.analysis.budget import allocate_budget, keep_affordable
 from entformer.analysis.sentence import SentenceView, packed_rows, view_sentence
 from entformer.analysis.table import Example
 from entformer.cli.report import report
@@ -59,6 +60,22 @@ def test_sparse_heads_are_whole_and_dense_ones_share_the_rest() -> None:
     assert held.omitted == []
     (held,) = allocate_budget([view(heads)], weights=45, scores=0)  # less than a weight per query for one of the dense ones
     assert (list(held.heads), held.omitted) == (["encoder.0.1", "encoder.0.2"], ["encoder.0.0"])
+
+
+def test_of_long_texts_as_many_are_kept_as_show_something() -> None:
+    dense, sparse = rows_of([[0.05] * 20] * 30), rows_of([[1.0] + [0.0] * 19] * 30)
+    computed: list[int] = []
+
+    def views(count: int) -> Iterator[SentenceView]:
+        for number in range(count):
+            computed.append(number)
+            yield SentenceView(Example(number, "sample", (), ()), (), (), {"decoder.0.0": dense, "decoder.0.1": sparse}, {}, {})
+
+    need = 30 * budget.ROW_WEIGHTS + 30  # of the dense and of the sparse head
+    assert [view.example.id for view in keep_affordable(views(9), 3 * need)] == [0, 1, 2]
+    assert computed == [0, 1, 2, 3]  # no more than the first that does not fit
+    assert [view.example.id for view in keep_affordable(views(9), 1)] == [0]
+    assert len(keep_affordable(views(9), 100 * need)) == 9
 
 
 def test_what_short_sentences_leave_long_ones_get_and_scores_are_held_whole_or_not_at_all() -> None:

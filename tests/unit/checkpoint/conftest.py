@@ -15,7 +15,7 @@ from entformer.text.tokenizer import SubwordTokenizer
 from entformer.training.optim import make_optimizer
 from entformer.training.ranks import Ranks
 from entformer.training.recipe import TrainingConfig
-from entformer.training.state import Progress, random_tensors, save_progress
+from entformer.training.state import Progress, random_tensors, save_progress, state_json
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 1, "heads": 2, "width": 8, "hidden": 16}
 
@@ -44,16 +44,13 @@ def run(tmp_path: Path, subwords: SubwordTokenizer, make_model: Callable[..., Se
     write_json(folder.model, model_info(make_model().config, subwords, data_fingerprint="0123", **languages))
     ranks = Ranks("cpu")
     for step in (4, 8, 12):
-        model = make_model(step)
+        model, progress = make_model(step), Progress(step=step, best=[(12, 9.0), (4, 5.0)])
         save_progress(
             folder,
-            Progress(step=step, best=[(12, 9.0), (4, 5.0)]),
+            state_json(progress, ranks, per_step=1, scheduled=step != 8, data_fingerprint="0123"),
             model=model,
             optimizer=make_optimizer(model, TrainingConfig()),
             random_states=random_tensors(ranks),
-            ranks=ranks,
-            scheduled=step != 8,
-            data_fingerprint="0123",
         )
     folder.set_pointer("last", folder.checkpoint("12"))
     folder.set_pointer("best", folder.checkpoint("4"), metric="bleu", value=5.0)

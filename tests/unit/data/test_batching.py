@@ -146,7 +146,7 @@ def test_wrong_arguments_are_named() -> None:
     ]:
         with pytest.raises(ArgumentError, match=sentence):
             TokenBatches(store, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="has 3 pairs, too few for 4 processes"):
+    with pytest.raises(DataError, match="has 3 pairs, too few for 4 batches in a step"):
         TokenBatches(store, world_size=4)
     with pytest.raises(DataError, match="is empty; training needs at least one pair"):
         TokenBatches(TokenStore.from_examples([]))

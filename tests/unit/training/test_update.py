@@ -10,6 +10,7 @@ from entformer.errors import RunFailed
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.fused_loss import LossSums
 from entformer.models.seq2seq import Seq2Seq
+from entformer.training.engine import Engine
 from entformer.training.optim import make_optimizer, optimizer_tensors
 from entformer.training.precision import precision_here
 from entformer.training.ranks import Ranks
@@ -33,11 +34,8 @@ def make(
     made = Seq2Seq(Seq2SeqConfig.from_dict({**sizes, "dropout": dropout, **(model or {})})).train()
     config = TrainingConfig.model_validate(training)
     said: list[str] = []
-    return (
-        made,
-        Updater(made, lambda model, batch: model.loss(batch), make_optimizer(made, config), config, Ranks("cpu"), said.append),
-        said,
-    )
+    engine = Engine(made, lambda model, batch: model.loss(batch), Ranks("cpu"))
+    return made, Updater(engine, make_optimizer(made, config), config, said.append), said
 
 
 def gradients(model: Seq2Seq) -> dict[str, torch.Tensor]:

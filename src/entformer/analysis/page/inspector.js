@@ -101,13 +101,15 @@ const Inspector = (() => {
         el("div.naming", title, el("p.flow", code, own)),
         el(
           "div.steps",
+          save,
+          copy,
           button("←", () => step(-1), { class: "quiet", "aria-label": "Previous head" }),
           button("→", () => step(1), { class: "quiet", "aria-label": "Next head" }),
         ),
       ),
       el(
         "div.sides",
-        el("div.side.figure-side", el("div.flow.bar-above", switches, rowsAs, save, copy), figure, legend),
+        el("div.side.figure-side", el("div.flow.bar-above", switches, rowsAs), figure, legend),
         el("div.side", control, tokens.element),
       ),
       el("div.below", el("div", el("h4", scope), measures), withRoles && el("div", el("h4", "Head roles"), roles)),
