@@ -42,7 +42,7 @@ def sources_hash() -> str:
 
 def compile_jobs(extra_flags: Sequence[str] = ()) -> list[tuple[Path, list[str]]]:
     """Returns every source to compile, with its flags; those of `extra_flags` come last."""
-    include = Path(torch.__file__).parent / "include"
+    include = (Path(torch.__file__).parent / "include").resolve()  # as the compiler names headers
     # Short names in error messages: the bytes of the library do not depend on the directories it was compiled in.
     short = [f"-ffile-prefix-map={SOURCES}=csrc", f"-ffile-prefix-map={include}/="]
     x86 = platform.machine() in ("x86_64", "AMD64")

@@ -83,3 +83,13 @@ def test_the_hash_depends_on_sources_and_flags(tmp_path: Path, monkeypatch: pyte
         file.write("// edited\n")
     hashes.add(sources.sources_hash())
     assert len(hashes) == 3
+
+
+def test_names_of_files_are_shortened_behind_links_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcc resolves links in the names of system headers, so the prefix that it removes must be the resolved one."""
+    (tmp_path / "real" / "include").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(sources.torch, "__file__", str(tmp_path / "link" / "__init__.py"))
+    flags = next(flags for path, flags in sources.compile_jobs() if path.name == "bindings.cpp")
+    real = (tmp_path / "real" / "include").resolve()
+    assert {f"-ffile-prefix-map={real}/=", f"-isystem{real}"} <= set(flags)
