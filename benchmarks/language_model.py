@@ -100,14 +100,14 @@ def training_step(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], 
 def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, rounds: int) -> None:
     ids = text[: rows * length].view(rows, length)
     labels = text[1 : rows * length + 1].view(rows, length)
-    peer = GPT(ours.config, length)
+    gpt = GPT(ours.config, length)
     steps = {
-        BASELINE: training_step(peer, lambda: peer.loss(ids, labels)),
+        BASELINE: training_step(gpt, lambda: gpt.loss(ids, labels)),
         OURS: training_step(ours, lambda: ours.loss(ids, labels).loss / labels.numel()),
     }
-    sizes = {BASELINE: peer, OURS: ours}
+    sizes = {BASELINE: gpt, OURS: ours}
     seconds = time_interleaved(steps, rounds=rounds, warmup=2)
-    for m in measurements(seconds, OURS, f"{length} tokens", "step", {}):  # time of the peer / ours: our speed / the peer's
+    for m in measurements(seconds, OURS, f"{length} tokens", "step", {}):  # time of the gpt / ours: our speed / the gpt's
         speeds = {name: labels.numel() / median(own) for name, own in seconds.items()}
         print(
             f"training, {rows} x {length}: {m.ratio:.2f} ({m.ratio_low:.2f} to {m.ratio_high:.2f}) of the tokens/s of the GPT"
@@ -118,13 +118,13 @@ def measure_training(ours: CausalLM, text: Tensor, length: int, rows: int, round
 
 def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: int) -> None:
     longest = max(contexts) + ROUND
-    peer = GPT(ours.config, longest).eval()
+    gpt = GPT(ours.config, longest).eval()
     ours.eval()
     tokens = text[-ROUND:].view(ROUND, 1, 1)
     steps: dict[str, Callable[[], object]] = {}
 
     def add(context: int) -> None:
-        state, caches = ours.start(), peer.empty_caches(context + ROUND)
+        state, caches = ours.start(), gpt.empty_caches(context + ROUND)
         for at in range(0, context, 2048):
             ours.step(text[None, at : min(at + 2048, context)], state)
         mark = state.mark()
@@ -134,12 +134,12 @@ def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: 
                 ours.step(token, state)
             state.restore(mark)
 
-        def decode_peer() -> None:  # SDPA reads all keys whatever they are: these are zeros
+        def decode_gpt() -> None:  # SDPA reads all keys whatever they are: these are zeros
             with torch.no_grad():
                 for number, token in enumerate(tokens):
-                    peer.output(peer(token, caches, context + number)[:, -1])
+                    gpt.output(gpt(token, caches, context + number)[:, -1])
 
-        steps[f"{OURS} {context}"], steps[f"{BASELINE} {context}"] = decode_ours, decode_peer
+        steps[f"{OURS} {context}"], steps[f"{BASELINE} {context}"] = decode_ours, decode_gpt
 
     for context in [1, *contexts]:
         add(context)
