@@ -15,12 +15,16 @@ import torch
 import yaml
 
 from entformer.checkpoint import RunFolder
+from entformer.checkpoint.load import load_run
 from entformer.checkpoint.sharded import convert, load_shards, read_shards
+from entformer.data.prepared import Prepared
 from entformer.decoding.translate import Translator
 from entformer.errors import DataError
 from entformer.tasks import train as train_recipe
+from entformer.tasks.translation import Translation
 from entformer.training.metrics import metrics_of
 from entformer.training.ranks import Ranks
+from entformer.training.recipe_file import load_recipe
 
 from .conftest import Entformer, write_text
 from .parallel_cases import CASES, RESUMED, attend, train
@@ -135,9 +139,9 @@ def test_a_sharded_checkpoint_is_converted_and_translates_as_before(pairs: Path,
         ["DONE", "model.safetensors", "state.json", "state.safetensors"]
     )
     checkpoint.verify()
-    sources = (pairs / "text" / "valid.xx").read_text(encoding="utf-8").splitlines()
-    found = [translation.text for translation in Translator(run, beam=1).translate(sources)]
-    assert found == (run / "validations" / "4.txt").read_text(encoding="utf-8").splitlines()
+    task = Translation(load_recipe(run / "recipe.yaml"), Prepared.open(folder.prepared))
+    task.evaluate(load_run(run).model, tmp_path / "again", settings={"beam": 1})
+    assert (tmp_path / "again.txt").read_bytes() == (run / "validations" / "4.txt").read_bytes()
     assert "nothing to do" in entformer("convert", run).stdout
 
 
