@@ -88,11 +88,11 @@ def test_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
 def test_two_processes_resume_bitwise_identically(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     for steps, run in ((8, whole), (4, pieces), (8, pieces)):
-        done = torchrun(make_recipe(f"steps{steps}", steps=steps), "--out", run, "--threads", "1")
+        done = torchrun(make_recipe(f"steps{steps}", steps=steps, parallel="sum"), "--out", run, "--threads", "1")
         assert done.returncode == 0, done.stderr
     ours, theirs = last_weights(whole), last_weights(pieces)
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     # A single process can resume the run; the change is logged.
-    more = train(make_recipe("more", steps=10), pieces, threads=1, quiet=True)
+    more = train(make_recipe("more", steps=10, parallel="sum"), pieces, threads=1, quiet=True)
     assert more.step == 10
     assert "processes: 2 before, 1 now" in (pieces / "train.log").read_text(encoding="utf-8")
