@@ -12,10 +12,10 @@ Boolean masks: True = may attend.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.dropout import Dropout
+from entformer.nn.gelu import gelu_tanh
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
@@ -73,7 +73,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.expand(x).chunk(2, -1)
-        y: Tensor = self.contract(F.gelu(gate, approximate="tanh") * up)
+        y: Tensor = self.contract(gelu_tanh(gate) * up)
         return y
 
 
