@@ -1,9 +1,11 @@
-"""GELU in the approximation by tanh, faster in eager mode on the CPU, where torch's tanh is slow: by a sigmoid.
+"""The gate of a feed-forward layer in few passes on the CPU, in eager mode: both (..., 2 d) to gelu(x) * y (..., d).
+
+x and y are the two halves of `both`; GELU is the approximation by tanh, here by a sigmoid, since torch's tanh is slow:
 
     gelu(x) = x s,   s = sigmoid(w),   w = x (K + C x^2)          K = 2 sqrt(2 / pi),   C = 0.044715 K
-    dx = dy s (1 + (1 - s) x w'),      w' = K + 3 C x^2
+    gelu'(x) = s (1 + (1 - s) x w'),   w' = K + 3 C x^2
 
-Half of torch's time, forward and backward.
+Backward writes the gradients of both halves into one tensor. The gate takes less than half of torch's time.
 """
 
 import math
@@ -15,39 +17,48 @@ from torch.nn import functional as F
 
 from entformer.kernels.checks import traced_by_jit, transform_active
 
-__all__ = ["gelu_tanh"]
+__all__ = ["gated_gelu"]
 
 K = 2.0 * math.sqrt(2.0 / math.pi)
 C = 0.044715 * K
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Returns torch.nn.functional.gelu(x, approximate="tanh")."""
-    plain = type(x) is Tensor and x.device.type == "cpu" and x.dtype == torch.float32
+def gated_gelu(both: Tensor) -> Tensor:
+    """Returns gelu(x, approximate="tanh") * y of x, y = both.chunk(2, -1)."""
+    plain = type(both) is Tensor and both.device.type == "cpu" and both.dtype == torch.float32
     if not plain or torch.compiler.is_compiling() or transform_active() or traced_by_jit():
-        return F.gelu(x, approximate="tanh")
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return _gate(x).mul_(x)
-    y: Tensor = _GeluTanh.apply(x)  # type: ignore[no-untyped-call]
-    return y
+        x, y = both.chunk(2, -1)
+        return F.gelu(x, approximate="tanh") * y
+    if not (torch.is_grad_enabled() and both.requires_grad):
+        x, y = both.chunk(2, -1)
+        return _gate(x).mul_(x).mul_(y)
+    found: Tensor = _GatedGelu.apply(both)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _gate(x: Tensor) -> Tensor:
     return (x * x).mul_(C).add_(K).mul_(x).sigmoid_()
 
 
-class _GeluTanh(torch.autograd.Function):
+class _GatedGelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        x, y = both.chunk(2, -1)
         gate = _gate(x)
-        ctx.save_for_backward(x, gate)
-        return x * gate
+        ctx.save_for_backward(both, gate)
+        return (x * gate).mul_(y)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, gate = ctx.saved_tensors
+        both, gate = ctx.saved_tensors
+        x, y = both.chunk(2, -1)
         if torch.is_grad_enabled():  # a second derivative will be asked for
-            gradient: Tensor = torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-            return gradient
+            to_x: Tensor = torch.ops.aten.gelu_backward(grad * y, x, approximate="tanh")
+            return torch.cat([to_x, grad * F.gelu(x, approximate="tanh")], -1)
         slope = (x * x).mul_(3.0 * C).add_(K).mul_(x)  # x w'
-        return slope.addcmul_(slope, gate, value=-1.0).add_(1.0).mul_(gate).mul_(grad)
+        slope.addcmul_(slope, gate, value=-1.0).add_(1.0).mul_(gate).mul_(y)
+        found = torch.empty_like(both)
+        first, second = found.chunk(2, -1)
+        torch.mul(slope, grad, out=first)
+        torch.mul(gate * x, grad, out=second)
+        return found

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.dropout import Dropout
-from entformer.nn.gelu import gelu_tanh
+from entformer.nn.gelu import gated_gelu
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
@@ -72,8 +72,7 @@ class GatedFeedForward(nn.Module):
         self.contract = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.expand(x).chunk(2, -1)
-        y: Tensor = self.contract(gelu_tanh(gate) * up)
+        y: Tensor = self.contract(gated_gelu(self.expand(x)))
         return y
 
 
