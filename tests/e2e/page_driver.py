@@ -36,6 +36,15 @@ def open_report(browser: Browser, directory: Path, data: dict[str, Any], **optio
     yield from open_page(browser, path, **options)
 
 
+INKED = """(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const zero = Colors.zeroRgb().join();
+  const pixels = Array.from({ length: data.length / 4 }, (_, at) => data.slice(4 * at, 4 * at + 4));
+  return pixels.filter((pixel) => pixel[3] && pixel.slice(0, 3).join() !== zero).length;
+}"""
+"""Counts the pixels of a thumbnail that are neither masked, which is empty, nor zero, which has a color of its own."""
+
+
 def choose_head(page: Page, key: str) -> None:
     page.click(f'#grid [data-key="{key}"]')
     expect(page.locator(".inspector code").first).to_have_text(key)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from entformer.checkpoint import LoadedRun
 from entformer.explore import create_app
 
-from .page_driver import nameless_controls, open_address, weights_shown
+from .page_driver import INKED, nameless_controls, open_address, weights_shown
 
 SENTENCE = "a man in an orange hat"
 EXAMPLE = "two dogs play"
@@ -120,10 +120,7 @@ def test_a_typed_sentence_is_translated_and_every_head_drawn(page: Page, server:
     assert texts(page, "trained") == one_spaced(expected["candidates"])
     expect(page.locator("#grid .head")).to_have_count(10)
     expect(page.locator("#title")).to_have_text("small <b>run</b>")
-    inked = page.locator('#grid [data-key="encoder.0.1"] canvas').evaluate(
-        "(canvas) => new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
-        ".filter((pixel) => pixel).length"
-    )
+    inked = page.locator('#grid [data-key="encoder.0.1"] canvas').evaluate(INKED)
     heads = ask(page, server, "attention", text="the red ball")["heads"]
     assert inked == len(heads["encoder.0.1"]["col"])  # a pixel per weight above zero, no more
 

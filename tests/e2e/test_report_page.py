@@ -12,7 +12,7 @@ from entformer import entmax
 from entformer.analysis.assemble import assemble
 from entformer.errors import DataError
 
-from .page_driver import choose_head, column, nameless_controls, open_page, open_report, token, weights_shown
+from .page_driver import INKED, choose_head, column, nameless_controls, open_page, open_report, token, weights_shown
 from .report_data import DATA, LEARNED, PAIRS, head_key, long_report_data, read_scores
 
 PIXELS = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
@@ -36,7 +36,7 @@ def test_every_head_has_a_picture_an_alpha_and_a_density(page: Page) -> None:
     expect(button.locator(".alpha")).to_have_text(f"α {head['alpha']:.2f}")
     expect(button.locator(".density")).to_contain_text("%")
     page.wait_for_function("[...document.querySelectorAll('#grid canvas')].every((canvas) => canvas.width !== 300)")
-    inked = button.locator("canvas").evaluate(f"(canvas) => {PIXELS}.filter((pixel) => pixel).length")
+    inked = button.locator("canvas").evaluate(INKED)
     assert inked == len(own_rows("encoder.1.1")["col"])  # a pixel per weight above zero, no more
 
 
@@ -104,7 +104,7 @@ def test_the_alpha_slider_computes_the_weights_anew_and_resets(page: Page) -> No
     scores = torch.tensor(read_scores(LEARNED["sentences"][0]["heads"]["encoder.2.1"]["scores"])[3])
     for alpha in (1.0, 1.5, 2.6):
         page.locator("#alpha-slider").fill(str(alpha))
-        expect(page.locator("#alpha-value")).to_have_text(f"{alpha:.2f}")
+        expect(page.locator("#alpha-value")).to_have_text(f"{alpha:.2f}{' (beyond sparsemax)' if alpha > 2.0 else ''}")
         if more.is_visible():
             more.click()
         expected = {column: weight for column, weight in enumerate(entmax(scores, alpha=alpha).tolist()) if weight > 0}
@@ -260,9 +260,10 @@ def test_a_sentence_of_512_tokens_open_in_a_file_below_10_mb(browser: Browser, t
     page = context.new_page()
     page.goto(path.as_uri())
     expect(page.locator(".reading .queries .token")).to_have_count(512)
-    expect(page.locator(".heatmap canvas")).to_be_visible()
+    expect(page.locator(".lines svg")).to_be_visible()
     expect(page.locator("#alpha-slider")).to_be_disabled()  # no scores are stored for a sentence this long
     choose_head(page, "encoder.0.1")
+    expect(page.locator(".heatmap canvas")).to_be_visible()
     token(page, 400)
     expect(page.locator(".says")).to_contain_text("of 512 keys")
     context.close()

@@ -142,13 +142,13 @@ def test_warm_up_is_not_cut_and_the_cosine_ends_at_zero() -> None:
 def test_optimizer(tmp_path: Path) -> None:
     """AdamW (0.9, 0.99), no weight decay, gradient norm at most 1; with weight decay, all but the alphas have it."""
     trainer = trainer_of(small(), tmp_path / "copy")
-    assert isinstance(trainer.optimizer, torch.optim.AdamW)
-    assert {(group["betas"], group["eps"], group["weight_decay"]) for group in trainer.optimizer.param_groups} == {
+    assert isinstance(trainer.updater.optimizer, torch.optim.AdamW)
+    assert {(group["betas"], group["eps"], group["weight_decay"]) for group in trainer.updater.optimizer.param_groups} == {
         ((0.9, 0.99), 1e-8, 0.0)
     }
     assert trainer.config.clip == 1.0
     items = trainer_of(replace(get_task_config("max-retrieval"), width=8, batch=4), tmp_path / "items", "entmax-learned")
-    decay = {group["name"]: group["weight_decay"] for group in items.optimizer.param_groups}
+    decay = {group["name"]: group["weight_decay"] for group in items.updater.optimizer.param_groups}
     assert decay == {"decay": 1e-4, "alpha": 0.0}
 
 

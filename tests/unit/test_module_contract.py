@@ -179,6 +179,8 @@ NO_MODULES |= {
     "EntformerError",
     "ImplUnavailable",
     "MissingExtra",
+    "AttentionView",
+    "show",
 }
 
 

@@ -212,7 +212,7 @@ def test_no_request_touches_the_disk(client: Client) -> None:
 
 def test_the_description_names_every_address_and_its_refusals(app: FastAPI) -> None:
     paths = app.openapi()["paths"]
-    assert set(paths) == {"/api/health", "/api/model", "/api/translate", "/api/attention"}
+    assert set(paths) == {"/api/health", "/api/model", "/api/training", "/api/translate", "/api/attention"}
     for path in ("/api/translate", "/api/attention"):
         responses = paths[path]["post"]["responses"]
         assert {"200", "400", "413", "422", "503", "504"} <= set(responses)

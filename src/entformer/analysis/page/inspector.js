@@ -148,7 +148,7 @@ const Inspector = (() => {
     // this head are not stored.
     function show(next) {
       const moved = !content || content.key !== next.key || content.sentence !== next.sentence || content.run !== next.run;
-      if (content && content.head.attn_type !== next.head.attn_type) view = next.head.attn_type === "cross" ? "lines" : "map";
+      if (content?.head.attn_type !== next.head.attn_type) view = next.head.attn_type === "cross" ? "lines" : "map";
       content = next;
       if (moved) row = next.row ?? firstQuery(next.rows);
       title.textContent = Data.titleOf(next.key);
