@@ -34,6 +34,18 @@ def table(rows: list[list[str]], head: list[str]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)) + "\n"
 
 
+def draw(models: list[Row], file: Path) -> None:
+    figure, axes = plt.subplots(figsize=(6.0, 4.0), layout="constrained")
+    for found in sorted(models, key=lambda own: -list(own["perplexity"].values())[-1]):  # the legend in the order of the lines
+        contexts = [int(size) for size in found["perplexity"]]
+        axes.plot(contexts, list(found["perplexity"].values()), marker="o", label=found["name"].removesuffix("-1"))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(contexts, [f"{size:,}" for size in contexts])
+    axes.set(xlabel="tokens of context (trained at 256)", ylabel="perplexity, Moby-Dick")
+    axes.legend(fontsize=8)
+    figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
@@ -73,13 +85,7 @@ def main() -> None:
     text += table(heads, ["model", "alphas", "role", "most", "induction", "its density", "all heads"])
     (options.directory / "table.md").write_text(text, encoding="utf-8")
     print(text)
-    figure, axes = plt.subplots(figsize=(6.0, 4.0), layout="constrained")
-    for found in lengths:
-        sizes_of = [int(size) for size in found["perplexity"]]
-        axes.plot(sizes_of, list(found["perplexity"].values()), marker="o", label=found["name"])
-    axes.set(xscale="log", yscale="log", xlabel="tokens of context (trained at 256)", ylabel="perplexity, Moby-Dick")
-    axes.legend(fontsize=8)
-    figure.savefig(options.directory / "lm_books.png", dpi=150)
+    draw(lengths, options.directory / "lm_books.png")
 
 
 if __name__ == "__main__":
