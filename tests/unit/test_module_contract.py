@@ -208,7 +208,7 @@ def random(length: int, seed: int = 0) -> Tensor:
 
 def gradients(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     module.zero_grad()
-    module(x).float().square().sum().backward()
+    module(x).float().square().mean().backward()
     return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
 
 
@@ -274,7 +274,7 @@ def test_functional_call(name: str) -> None:
 
     def loss(state: dict[str, Tensor]) -> Tensor:
         out: Tensor = torch.func.functional_call(module, state, (x,))
-        return out.float().square().sum()
+        return out.float().square().mean()
 
     assert_same(torch.func.grad(loss)(dict(module.named_parameters())), gradients(module, x))
 
