@@ -5,7 +5,12 @@
 
 namespace {
 
-inline int64_t row_floats(const AttentionProblem& p) { return most_keys(p) + (p.sinks ? VL : 0); }
+// From row to row of the scores: an odd number of cache lines, since rows a power of two apart would share few places in the cache.
+inline int64_t row_floats(const AttentionProblem& p) {
+  constexpr int64_t line = 16;
+  const int64_t floats = round_up(most_keys(p) + (p.sinks ? VL : 0), line);
+  return floats % (2 * line) ? floats : floats + line;
+}
 
 // Floats of scratch for one thread; `set_up` cuts them into a Workspace.
 inline size_t workspace_floats(const AttentionProblem& p) {

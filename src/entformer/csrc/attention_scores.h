@@ -96,7 +96,8 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
   return true;
 }
 
-constexpr int64_t kMostRows = 48;  // of a block
+constexpr int64_t kMostRows = 48;         // of a block
+constexpr int64_t kBlockScores = 393216;  // 1.5 MB
 
 // The most keys a block may hold, in whole vectors.
 inline int64_t most_keys(const AttentionProblem& p) {
@@ -104,9 +105,9 @@ inline int64_t most_keys(const AttentionProblem& p) {
   return within < keys ? within : keys;
 }
 
-// Queries per task: their scores should stay in the second-level cache.
+// Queries per task: each block reads all of k and v, so it has many rows, unless their scores would not stay in a cache.
 int64_t block_rows(const AttentionProblem& p) {
-  const int64_t keys = most_keys(p), fit = 65536 / (keys > 0 ? keys : VL) / TILE * TILE;
+  const int64_t keys = most_keys(p), fit = kBlockScores / (keys > 0 ? keys : VL) / TILE * TILE;
   return fit < TILE ? TILE : fit > kMostRows ? kMostRows : fit;
 }
 

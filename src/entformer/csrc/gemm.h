@@ -54,25 +54,28 @@ inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t 
 // other they would lose the last digits of the sum one by one.
 constexpr int64_t kPart = 256;
 
-// out (rows, width) = weights (rows, depth) times b (depth, width). `weights` and `out` have capacity for whole tiles of rows.
+// out (rows, width) = weights (rows, depth) times b (depth, width), or added to it. `weights` and `out` have capacity for whole tiles of
+// rows. A part of b stays in the cache for all rows.
 inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
-                          int64_t width, float* out) {
-  for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-    for (int64_t k = 0; k == 0 || k < depth; k += kPart)
+                          int64_t width, float* out, bool add = false) {
+  for (int64_t k = 0; k == 0 || k < depth; k += kPart)
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
       multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride,
                     [&](const auto& tile, int64_t at) {
                       for (int r = 0; r < TILE; ++r)
                         for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
                           float* to = out + (r0 + r) * width + at + c * VL;
-                          store(to, k == 0 ? tile.at[r][c] : load(to) + tile.at[r][c]);
+                          store(to, k == 0 && !add ? tile.at[r][c] : load(to) + tile.at[r][c]);
                         }
                     });
 }
 
-// out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
+// out (columns, width) += transpose of weights (depth, columns) times b (depth, width). No processor follows as many rows of weights as
+// are read at once: what the next tiles need is prefetched.
 inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
                                  int64_t b_stride, int64_t width, float* out, int64_t out_stride) {
-  for (int64_t j = 0; j < columns; j += TILE)
+  for (int64_t j = 0; j < columns; j += TILE) {
+    for (int64_t k = 0; k < depth; ++k) __builtin_prefetch(weights + k * ld + j + 8 * TILE, 0, 3);
     multiply_wide(width, depth, weights + j, 1, ld, b, b_stride, [&](const auto& tile, int64_t at) {
       for (int r = 0; r < TILE && j + r < columns; ++r)
         for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
@@ -80,6 +83,7 @@ inline void dense_transposed_add(const float* weights, int64_t ld, int64_t colum
           store(to, load(to) + tile.at[r][c]);
         }
     });
+  }
 }
 
 #if defined(__AVX512F__)
