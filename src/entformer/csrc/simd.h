@@ -25,6 +25,8 @@
 
 // A loop that fills the registers with its tables is compiled by itself, or the compiler spills them around it.
 #define ENTFORMER_NOINLINE __attribute__((noinline))
+// A call in an inner loop would store every vector register.
+#define ENTFORMER_INLINE inline __attribute__((always_inline))
 
 namespace {
 
@@ -288,10 +290,15 @@ inline uint32_t bits_nan(vf a) { return lane_bits(a != a); }
 #endif
 #endif
 
+inline vf reciprocal_exact(vf a) {  // up to rounding
+  vf r = reciprocal(a);
+  return r * (2.0f - a * r);
+}
+
 inline bool any_nan(vf a) { return bits_nan(a) != 0; }
 
 // exp(z) for z <= 88, zero below the smallest normal float; relative error 4e-9 of the polynomial plus rounding.
-inline vf vexp(vf z) {
+ENTFORMER_INLINE vf vexp(vf z) {
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   vf k = z * 1.44269504f + magic;
   vu shift = (vu)as_int(k) << 23;
@@ -307,7 +314,7 @@ inline vf vexp(vf z) {
 }
 
 // log(1 + y) for -1 < y <= 0 with q = 1 + y rounded; relative accuracy is kept as y -> 0. q below the normal range counts as it.
-inline vf vlog1p(vf y, vf q) {
+ENTFORMER_INLINE vf vlog1p(vf y, vf q) {
   q = vmax(q, splat(kSmallestNormal));
   vi bits = as_int(q);
   vi k = (bits - 0x3f3504f3) >> 23;  // exponent after moving the mantissa to [sqrt(1/2), sqrt(2))

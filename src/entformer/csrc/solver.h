@@ -20,7 +20,9 @@ constexpr float kLastStep =
 constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
 constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
 constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
-constexpr float kAimShort = 4e-4f;  // the residual that far steps of third order aim for, so that they stay left of the root
+constexpr float kSmallE = 0.1f;       // up to here a row is smooth at both sides of its root, and softmax tells where it lies
+constexpr float kThirdOrder = 1e-6f;  // there, Halley's step leaves about residual^3 e^2 / 20
+constexpr float kAimShort = 4e-4f;    // the residual that far steps of third order aim for, so that they stay left of the root
 
 // ---- Newton and Halley --------------------------------------------------------------------------------------------------
 
@@ -70,15 +72,17 @@ struct Roots {
 
 // Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
 // root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
-// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`.
+// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`. Halley's step is
+// the last one from a residual of at most `last_left`, or on the other side of the root `last_right`.
 template <AlphaCase alpha_case, class Evaluate>
-inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance,
-                         const Evaluate& evaluate) {
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, vf last_left,
+                         vf last_right, const Evaluate& evaluate) {
   Roots roots{};
   const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
+  const uint32_t small = alpha_case == AlphaCase::General ? ~bits_greater(e, splat(kSmallE)) : 0;
   for (int step = 0; step < 64 && open; ++step) {
     const Evaluation at = evaluate(open, lam);
-    const uint32_t far = bits_greater(at.residual, splat(kLastHalley)) | bits_greater(splat(-kLastFromRight), at.residual);
+    const uint32_t far = bits_greater(at.residual, last_left) | bits_greater(-last_right, at.residual);
     vf change = step_of<alpha_case>(at, e, third_order);
     if (alpha_case == AlphaCase::General)
       change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
@@ -89,11 +93,11 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
     moving &= open;
     roots.at = blend(open, lam, roots.at);
     roots.W = blend(open, at.W, roots.W);
-    roots.last_step = blend(open, blend(moving, next - lam, vf{}), roots.last_step);
+    roots.last_step = blend(open, blend(moving | small, next - lam, vf{}), roots.last_step);
     lam = blend(moving, next, lam);
     const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
     open = moving & ((third_order & far) | (~third_order & ~near_left));
-    third_order &= ~bits_greater(splat(-kTooFar), at.residual);
+    third_order &= ~bits_greater(splat(-kTooFar), at.residual) | small;
   }
   return roots;
 }
@@ -117,6 +121,13 @@ inline vf first_guess(vf e, vf log_P, vf n) {
     log_P = vmax(log_P * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
   const vf root = (1.0f - vexp(e * log_P)) / e;
   return kind == FirstGuess::Bound ? root * (1.0f - 1e-6f) : vmin(vmax(root, vf{}), -log_P);
+}
+
+// lam from the moments of softmax, E = sum exp(u), M1 = sum u exp(u), M2 = sum u^2 exp(u): -ln P is ln E + e (ln E m1 - m2/2) up to e^2,
+// where m = M/E, and ln n for n equal scores at any e.
+inline vf guess_from_softmax(vf e, vf E, vf M1, vf M2) {
+  vf log_E = natural_log(E);
+  return deformed_log(e, vmax(log_E + e * (log_E * M1 - 0.5f * M2) / E, vf{}));
 }
 
 // ---- packed rows ---------------------------------------------------------------------------------------------------------
@@ -245,46 +256,69 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) 
   return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
 }
 
+// The first lam of the rows in `open`, whose e is small.
+inline vf softmax_guess(const Row* rows, uint32_t open, vf e) {
+  vf E[VL], M1[VL], M2[VL];
+  for (int r = 0; r < VL; ++r) {
+    E[r] = M1[r] = M2[r] = vf{};
+    if (!(open >> r & 1)) continue;
+    const Row& row = rows[r];
+    for (int64_t i = 0; i < row.padded; i += VL) {
+      vf u = vmax(load(row.from + i) - row.base, splat(-100.0f)), p = vexp(u), first = p * u;
+      E[r] += p, M1[r] += first, M2[r] += first * u;
+    }
+  }
+  return guess_from_softmax(e, sum_each(E), sum_each(M1), sum_each(M2));
+}
+
 // The roots of the rows in `open`. Halley's steps are taken where S'' is bounded, but not for a bound, which needs Newton's from the left,
-// nor where a long row is thinned out.
+// nor where a long row is thinned out. Where the effect of the last step on stored weights is to be small, so is the step.
 template <AlphaCase alpha_case>
-inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance) {
-  vf e = splat(1.0f), count = splat(1.0f);
+inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance, bool has_short_step = true) {
+  vf e = splat(1.0f), count = splat(1.0f), last_left = splat(kLastHalley), last_right = splat(kLastFromRight);
   uint32_t thinned = 0;
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
     e[r] = alpha_case == AlphaCase::Entmax15 ? 0.5f : alpha_case == AlphaCase::Sparsemax ? 1.0f : rows[r].e;
     count[r] = (float)rows[r].padded;
     if (alpha_case != AlphaCase::General && rows[r].padded > kSumBlock) thinned |= 1u << r;
+    if (alpha_case == AlphaCase::General && e[r] <= kSmallE)
+      last_left[r] = last_right[r] = has_short_step ? kLastHalley : fminf(cbrtf(kThirdOrder / (e[r] * e[r])), 0.3f);
   }
   const vf most = alpha_case == AlphaCase::Sparsemax  ? splat(kInf)
                   : alpha_case == AlphaCase::Entmax15 ? (2.0f - 2.0f / vsqrt(count)) * (1.0f + 1e-6f)
                                                       : largest_root(e, count);
   const uint32_t third_order =
       alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
-  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, [&](uint32_t now, vf at) {
+  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, last_left, last_right, [&](uint32_t now, vf at) {
     return evaluate_rows<alpha_case>(rows, now, at, third_order != 0);
   });
 }
 
-// Computes the roots of up to VL rows.
+// Computes the roots of up to VL rows; `has_short_step` as in solve_rows.
 template <AlphaCase alpha_case>
-void solve(Row* rows, int count) {
+void solve(Row* rows, int count, bool has_short_step = true) {
   if (count == 0) return;
   const uint32_t all = (1u << count) - 1;
   vf lam{};
   if (alpha_case == AlphaCase::General) {
     vf e = splat(1.0f);
     for (int r = 0; r < count; ++r) e[r] = rows[r].e;
-    const uint32_t above_half = all & bits_greater(e, splat(0.5f)), below_half = all & ~above_half;
+    const uint32_t small = all & ~bits_greater(e, splat(kSmallE)), above_half = all & bits_greater(e, splat(0.5f));
+    const uint32_t below_half = all & ~small & ~above_half;
     Roots half{}, one{};
     if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
     if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
     const vf at_half = 1.0f - 0.5f * (half.at + half.last_step), at_one = 1.0f - (one.at + one.last_step);
     lam = first_guess<FirstGuess::Bound>(e, natural_log(blend(above_half, at_one, at_half * at_half)), vf{});
-    for (int r = 0; r < count; ++r) compact_candidates(rows[r], lam[r] - rows[r].inv_e);
+    if (small) lam = blend(small, softmax_guess(rows, small, e), lam);
+    for (int r = 0; r < count; ++r) {
+      const bool is_small = small >> r & 1;  // the guess of a small row may lie to the right of its root: nothing is left out
+      if (!is_small || rows[r].from != rows[r].packed)
+        compact_candidates(rows[r], is_small ? rows[r].edge : lam[r] - rows[r].inv_e);
+    }
   }
-  const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance);
+  const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance, has_short_step);
   for (int r = 0; r < count; ++r) {
     rows[r].lam = roots.at[r] + roots.last_step[r];
     rows[r].last_step = roots.last_step[r];

@@ -147,7 +147,8 @@ struct TableSolver {
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
     return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
-                                           kTolerance, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
+                                           kTolerance, splat(kLastHalley), splat(kLastFromRight),
+                                           [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
 
   // p at lam + beyond, in place of w at lam, by two terms of the effect of `last_step`; returns its sum lane by lane.
