@@ -17,9 +17,9 @@ struct HeadGradient {
 };
 
 // dS, times scale, in place of g, from weights; returns dL/dalpha of the row. g is finite where the weight is zero. `scratch` holds two
-// rows in whole vectors.
+// rows in whole vectors, which are the slopes and the effects of alpha if `has_slopes`.
 inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count,
-                             float scale, float* scratch) {
+                             float scale, float* scratch, bool has_slopes) {
   if (!m.sums_to_one() || m.in_double) {
     const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
     if (!m.sums_to_one()) multiply_slopes(m.kind, p, count, g);
@@ -33,7 +33,7 @@ inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, con
   gradients.slope = scratch;
   gradients.effect = scratch + round_up(count, VL);
   gradients.add(0, count, m.e, m.alpha_case, m.slopes);
-  return needs_alpha_grad ? gradients.run<true>(scale)[0] : (gradients.run<false>(scale), 0.0);
+  return needs_alpha_grad ? gradients.run<true>(scale, has_slopes)[0] : (gradients.run<false>(scale, has_slopes), 0.0);
 }
 
 // The gradients of one row from its weights p and g = dL/dp: dS times scale and the slope of the soft-cap in place of g, and what the row
@@ -41,15 +41,15 @@ inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, con
 // there is capacity for a vector, into which the weight of the sink, `sink`, is written where there is one. g is finite where p is zero.
 inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, const Block& block, int64_t r,
                          const int32_t* columns, int64_t count, float* p, float* g, float sink, const float* cap_slopes,
-                         float* grad_bias, HeadSums& sums, float* scratch) {
+                         float* grad_bias, HeadSums& sums, float* scratch, bool has_slopes = false) {
   const AttentionProblem& problem = a.problem;
   if (!a.needs_raw_gradient()) {
-    sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, count, problem.scale, scratch);
+    sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, count, problem.scale, scratch, has_slopes);
     return;
   }
   const int64_t all = problem.sinks ? count + 1 : count;
   if (problem.sinks) p[count] = sink, g[count] = 0.0f;
-  sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, all, 1.0f, scratch);
+  sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, all, 1.0f, scratch, has_slopes);
   if (problem.sinks) sums.sink += g[count];
   if (grad_bias) {
     float* to = grad_bias + (block.first + r) * a.grad_bias_row + block.start * a.grad_bias_key;
@@ -175,13 +175,16 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     const int64_t row = row_at(p, block, r), count = support_size(a, block, row);
     const RowState state = load_state(a.rows, row);
     float sink = 0.0f;
+    bool has_slopes = false;
     if (saved) {
       load_columns(p, block, SavedFormat::Weights, a.reserve + row * p.reserve_stride, count, w.columns, w.weights);
       memset(s, 0, (size_t)block.keys * sizeof(float));
       for (int64_t i = 0; i < count; ++i) s[w.columns[i]] = w.weights[i];
       if (p.sinks) sink = sink_weight(p, m, block, state);
     } else {
-      dense_weights(m, s, block.keys, solved, state, x.scratch);
+      has_slopes = !p.sinks && dense_weights_and_slopes(m, a.needs_alpha_grad, s, block.keys, state, x.scratch,
+                                                        x.scratch + round_up(block.keys, VL));
+      if (!has_slopes) dense_weights(m, s, block.keys, solved, state, x.scratch);
       if (p.sinks) sink = s[block.keys];
     }
     apply_dropout(p, block, row, nullptr, seen, g);
@@ -193,10 +196,15 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
         if (s[j] > 0.0f) g[j] += a.grad_support[next++];
     }
     row_gradient(a, m, block, r, nullptr, block.keys, s, g, sink, w.cap_slopes ? w.cap_slopes + r * w.ld : nullptr, x.grad_bias,
-                 sums, x.scratch);
+                 sums, x.scratch, has_slopes);
     apply_dropout(p, block, row, nullptr, seen, s);
   }
-  dense_product(w.grads, w.ld, block.rows, seen, head.k.data, head.k.stride, Dp, x.grad_q);
+  for (int64_t j = 0; j < seen; j += kPart) {  // part by part, so that what one product has read is in the cache for the next
+    const int64_t here = seen - j < kPart ? seen - j : kPart;
+    dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q, j > 0);
+    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * Dp, Dp);
+    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * Ep, Ep);
+  }
   for (int64_t r = 0; r < block.rows; ++r) {
     if (all_finite(x.grad_q + r * Dp, p.D)) continue;  // else zeros have met keys that are not finite
     int64_t count = 0;
@@ -207,8 +215,6 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     }
     gather_rows(w.weights, w.columns, count, head.k.data, head.k.stride, Dp, x.grad_q + r * Dp);
   }
-  dense_transposed_add(w.grads, w.ld, seen, block.rows, x.queries, Dp, Dp, head.grad_k, Dp);
-  dense_transposed_add(w.scores, w.ld, seen, block.rows, x.grad_out, Ep, Ep, head.grad_v, Ep);
 }
 
 // The block row by row, on the support alone: saved, or found again in w.scores.

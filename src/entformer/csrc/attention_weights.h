@@ -133,7 +133,7 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
       else if (m.alpha_case == AlphaCase::Sparsemax)
         solve<AlphaCase::Sparsemax>(rows, count);
       else
-        solve<AlphaCase::General>(rows, count);
+        solve<AlphaCase::General>(rows, count, false);
       for (int r = 0; r < count; ++r) keep(rows[r].s, rows[r].lam, rows[r].slopes);
     }
     count = 0;
@@ -252,6 +252,69 @@ inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, in
     }
     return count;
   });
+}
+
+// The weights of one row in place of its scores, and their slopes w and effects of alpha a (see row_gradient.h) in the same pass: what the
+// weight is computed from gives both for little. Returns false, with nothing done, for rows that are to be computed otherwise.
+inline bool dense_weights_and_slopes(const HeadNormalizer& m, bool needs_alpha_grad, float* s, int64_t keys,
+                                     const RowState& state, float* slope, float* effect) {
+  const float row_max = state.row_max, e = (float)m.e, inv_e = (float)(1.0 / m.e), per_e2 = inv_e * inv_e;
+  const bool is_plain = m.sums_to_one() && !m.in_double && state.fits_float32() && row_max - row_max == 0.0f;
+  if (!is_plain || (m.alpha_case != AlphaCase::Softmax && m.alpha_case != AlphaCase::General)) return false;
+  const float base = state.base(m), further = state.further(m);
+  auto each = [&](const auto& weight) {
+    for (int64_t j = 0; j < keys; j += VL) {
+      vf w, a;
+      store(s + j, weight((load(s + j) - base) - further, w, a));
+      store(slope + j, w);
+      if (needs_alpha_grad) store(effect + j, a);
+    }
+  };
+  // -a/p from t = -ln q = -e ln p and 1/q
+  auto effect_of = [&](vf t, vf inverse) {
+    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
+    return (t < 0.25f ? t * t * series : inverse - 1.0f - t) * per_e2;
+  };
+  if (m.alpha_case == AlphaCase::Softmax) {
+    each([](vf x, vf& w, vf& a) {
+      x = vmax(x, splat(-100.0f));
+      w = vexp(x);
+      a = w * (x * x * -0.5f);
+      return w;
+    });
+    return true;
+  }
+#if defined(__AVX2__)
+  if (m.weights) {
+    const PowerTable table = *m.weights;
+    auto of_table = [&](vf x, vf& w, vf& a, const auto& power) {
+      vf y = e * x, q = vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast));
+      const Split split(q);
+      w = power(split);
+      if (needs_alpha_grad) {
+        vf series =
+            y - y * y * (0.5f - y * (1.0f / 3 - y * (0.25f - y * 0.2f)));  // of ln q, where its table is not exact enough
+        a = -(w * q) * effect_of(y > -0.05f ? -series : -log_of(split), reciprocal_exact(q));
+      }
+      return w * q;
+    };
+    if (table.steep)
+      each([&](vf x, vf& w, vf& a) { return of_table(x, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
+    else
+      each(
+          [&](vf x, vf& w, vf& a) { return of_table(x, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
+    return true;
+  }
+#endif
+  each([&](vf x, vf& w, vf& a) {
+    vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f, log_q = vlog1p(y, q), p = vexp(log_q * inv_e);
+    vf inverse = reciprocal_exact(vmax(q, splat(kSmallestNormal)));
+    p = q > 0.0f ? p : vf{};
+    w = p > 0.0f ? p * inverse : vf{};
+    a = p > 0.0f ? -p * effect_of(-log_q, inverse) : vf{};
+    return p;
+  });
+  return true;
 }
 
 inline float entropy_of(const float* p, int64_t count) {  // -sum p ln p

@@ -180,11 +180,11 @@ struct SupportGradients {
     }
   }
 
-  // Writes dS times `scale`; returns dL/dalpha of each row in its lane. A row whose g is not finite becomes NaN on its support. g is
+  // Writes dS times `scale`; returns dL/dalpha of each row in its lane. `has_slopes`: slopes and effects are there already. A row whose g is not finite becomes NaN on its support. g is
   // measured from that of some entry of the support: what all g share would otherwise take the digits in which they differ.
   template <bool needs_alpha_grad>
-  vf run(float scale) {
-    for (int r = 0, end = 1; r < size; r = end++) {
+  vf run(float scale, bool has_slopes = false) {
+    for (int r = 0, end = 1; r < size && !has_slopes; r = end++) {
       while (end < size && rows[end].e == rows[r].e) ++end;
       compute_slopes<needs_alpha_grad>(rows[r], rows[r].first, rows[end - 1].first + rows[end - 1].count);
     }
