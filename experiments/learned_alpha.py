@@ -1,14 +1,20 @@
-"""The tables and figures of docs/learning-alpha.md. In: a folder of runs. Out: results.md, trajectories.png, distribution.png.
+"""The tables and figures of docs/learning-alpha.md.
 
-    python experiments/learned_alpha.py RUNS [--out FOLDER] [--baseline softmax] [--beam 5] [--resamples 1000]
+    python experiments/learned_alpha.py collect RUN FILE.json [--beam 5]
+    python experiments/learned_alpha.py tables FOLDER [--out FOLDER] [--baseline softmax] [--resamples 1000]
 
-RUNS holds run folders such as softmax, entmax15, projected-1-a and projected-1-b. Runs whose names end in -a and -b are two
-seeds of the alphas with the same weights and data otherwise. The test set is translated once, by the last checkpoint, so that
-nothing was chosen by a score, and kept in the run folder. Runs that are under way count with their last checkpoint.
+`collect` translates the test set with the last checkpoint of a run, so that nothing was chosen by a score, and keeps what the
+tables need: alphas along the training, densities, losses, and for every sentence the counts from which BLEU is computed.
+`tables` reads a folder of these files and writes results.md, trajectories.png and distribution.png. Runs whose names end in -a
+and -b are two seeds of the alphas with the same weights and data otherwise.
 """
 
 import argparse
+import base64
+import json
 import statistics
+import zlib
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,50 +23,66 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from sacrebleu.metrics import BLEU
 
-from entformer.analysis.alphas import alpha_marks, initial_alphas
+from entformer.analysis.alphas import HeadId, alpha_marks, initial_alphas
 from entformer.analysis.history import alpha_paths, metrics_of
 from entformer.checkpoint import LoadedRun, RunFolder, load_run
 from entformer.cli.test_sets import prepared_of_run
 from entformer.data.batching import collate
 from entformer.data.prepared import Prepared
-from entformer.decoding.scoring import paired_bootstrap
 from entformer.decoding.translate import Translator
 from entformer.training.density_target import measure
 
 KINDS = ("encoder", "decoder", "cross")
 COLORS = {"encoder": "#0072b2", "cross": "#d55e00", "decoder": "#009e73"}
 PAIRS = 500  # of the validation set, that densities are measured on
+ORDERS = 4  # of the n-grams of BLEU
+THIN = 2  # of the logged alphas, every second one is kept
+Table = dict[str, list[list[float]]]  # attention type -> layers -> heads
 
 
-class Row:
-    """One run: what the table says about it."""
+# ---- one run ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, path: Path, beam: int) -> None:
-        self.name = path.name
-        folder = RunFolder(path)
-        run = load_run(path, "last")
-        self.step = run.step
-        self.metrics = metrics_of(folder.metrics)
-        config = run.model.config
-        self.forms = {kind: own.alpha_parametrization for kind, own in config.kinds.items() if own.learned}
-        learned = {kind: values for kind, values in run.model.alphas().items() if kind in self.forms}
-        self.final = {
-            (kind, layer, head): alpha
-            for kind, layers in learned.items()
-            for layer, heads in enumerate(layers.tolist())
-            for head, alpha in enumerate(heads)
-        }
-        self.initial = initial_alphas(self.metrics)
-        prepared = prepared_of_run(path)
-        self.density = densities(run, prepared)
-        self.prepared = prepared
-        self.lines = translations(path, run, prepared, beam)
 
-    @property
-    def correlation(self) -> float | None:
-        places = [place for place in self.final if place in self.initial]
-        return correlation([self.initial[place] for place in places], [self.final[place] for place in places])
+def collect(path: Path, beam: int) -> dict[str, Any]:
+    """Everything that the tables need to know about a run."""
+    run = load_run(path, "last")
+    metrics = metrics_of(RunFolder(path).metrics)
+    prepared = prepared_of_run(path)
+    kinds = {kind: own.alpha_parametrization for kind, own in run.model.config.kinds.items() if own.learned}
+    steps, paths = alpha_paths(metrics, -1)
+    losses = [(line["step"], round(line["loss"], 4)) for line in metrics if line["kind"] == "valid"]
+    counts, signature = sentence_counts(run, prepared, beam)
+    return {
+        "step": run.step,
+        "forms": kinds,
+        "final": {kind: rounded(values.tolist()) for kind, values in run.model.alphas().items() if kind in kinds},
+        "initial": as_table(initial_alphas(metrics)),
+        "density": {kind: round(value, 4) for kind, value in densities(run, prepared).items()},
+        "losses": losses,
+        "path_steps": (steps or [])[::THIN],
+        "paths": {k: [[rounded(path[::THIN]) for path in heads] for heads in layers] for k, layers in (paths or {}).items()},
+        "signature": signature,
+        "counts": base64.b64encode(zlib.compress(counts.astype("<u2").tobytes(), 9)).decode(),
+    }
+
+
+def rounded(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: rounded(value) for key, value in values.items()}
+    return [rounded(value) for value in values] if isinstance(values, list) else round(float(values), 3)
+
+
+def as_table(alphas: dict[HeadId, float]) -> Table:
+    """{(kind, layer, head): alpha} by kind, layer and head."""
+    found: Table = {}
+    for (kind, layer, _), alpha in sorted(alphas.items()):
+        layers = found.setdefault(kind, [])
+        if layer == len(layers):
+            layers.append([])
+        layers[layer].append(round(alpha, 3))
+    return found
 
 
 def densities(run: LoadedRun, prepared: Prepared) -> dict[str, float]:
@@ -71,18 +93,70 @@ def densities(run: LoadedRun, prepared: Prepared) -> dict[str, float]:
     return {kind: float(torch.cat([found[place] for place in places]).mean()) for kind, places in kinds}
 
 
-def split_of(prepared: Prepared) -> str:
-    return "test" if "test" in prepared.splits else "valid"
+def sentence_counts(run: LoadedRun, prepared: Prepared, beam: int) -> tuple[np.ndarray, str]:
+    """Per sentence of the test set: matching n-grams of each order, length of the translation and of the reference."""
+    sources, references = prepared.text("test" if "test" in prepared.splits else "valid")
+    metric = BLEU(tokenize="none" if prepared.tokenized else "13a", lowercase=prepared.lowercase, effective_order=True)
+    rows = []
+    for one, reference in zip(Translator(run, beam=beam).translate(sources), references, strict=True):
+        score = metric.sentence_score(one.text, [reference])
+        rows.append([*score.counts, score.sys_len, score.ref_len])
+    return np.array(rows), f"beam:{beam}|{metric.get_signature()}"
 
 
-def translations(path: Path, run: LoadedRun, prepared: Prepared, beam: int) -> list[str]:
-    """Of the test set, by the last checkpoint; made again only if the checkpoint is another one."""
-    file = path / f"test-beam{beam}-step{run.step}.txt"
-    if not file.is_file():
-        sources, _ = prepared.text(split_of(prepared))
-        lines = [one.text for one in Translator(run, beam=beam).translate(sources)]
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return file.read_text(encoding="utf-8").splitlines()
+# ---- tables -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run, as `collect` has stored it."""
+
+    name: str
+    data: dict[str, Any]
+    counts: np.ndarray  # (sentences, 6)
+
+    @classmethod
+    def read(cls, path: Path) -> "Row":
+        data = json.loads(path.read_text(encoding="utf-8"))
+        counts = np.frombuffer(zlib.decompress(base64.b64decode(data["counts"])), "<u2").astype(np.int64)
+        return cls(path.stem, data, counts.reshape(-1, ORDERS + 2))
+
+    def alphas(self, which: str) -> dict[HeadId, float]:
+        return {
+            (kind, layer, head): alpha
+            for kind, layers in self.data[which].items()
+            for layer, heads in enumerate(layers)
+            for head, alpha in enumerate(heads)
+        }
+
+    @property
+    def correlation(self) -> float | None:
+        initial, final = self.alphas("initial"), self.alphas("final")
+        places = [place for place in final if place in initial]
+        return correlation([initial[place] for place in places], [final[place] for place in places])
+
+
+def bleu(counts: np.ndarray) -> float:
+    """Corpus BLEU of some sentences."""
+    lengths = counts[:, ORDERS]
+    totals = [int(np.maximum(lengths - order, 0).sum()) for order in range(ORDERS)]
+    matches = [int(counts[:, order].sum()) for order in range(ORDERS)]
+    score = BLEU.compute_bleu(matches, totals, int(lengths.sum()), int(counts[:, ORDERS + 1].sum()), smooth_method="exp")
+    return float(score.score)
+
+
+def paired_bootstrap(baseline: np.ndarray, system: np.ndarray, resamples: int) -> tuple[float, float, float, float]:
+    """Difference of BLEU, its 95% interval, and the p-value of no difference, over resampled sentences."""
+    generator = np.random.default_rng(12345)
+    difference = bleu(system) - bleu(baseline)
+    drawn = []
+    for _ in range(resamples):
+        chosen = generator.integers(len(system), size=len(system))
+        drawn.append(bleu(system[chosen]) - bleu(baseline[chosen]))
+    found = np.array(drawn)
+    low, high = np.percentile(found, [2.5, 97.5])
+    p_value = (1 + int((np.abs(found - found.mean()) >= abs(difference)).sum())) / (resamples + 1)
+    return difference, float(low), float(high), p_value
 
 
 def correlation(first: list[float], second: list[float]) -> float | None:
@@ -92,8 +166,9 @@ def correlation(first: list[float], second: list[float]) -> float | None:
 
 
 def layer_means(row: Row) -> dict[tuple[str, int], float]:
-    groups = groupby(sorted(row.final), key=lambda place: place[:2])
-    return {group: statistics.mean(row.final[place] for place in places) for group, places in groups}
+    final = row.alphas("final")
+    groups = groupby(sorted(final), key=lambda place: place[:2])
+    return {group: statistics.mean(final[place] for place in places) for group, places in groups}
 
 
 def shown(value: float | None, digits: int = 2) -> str:
@@ -102,24 +177,24 @@ def shown(value: float | None, digits: int = 2) -> str:
 
 def main_table(rows: list[Row], baseline: Row, resamples: int) -> list[str]:
     lines = [
-        f"| run | steps | BLEU | against {baseline.name}: difference, p | density: encoder / decoder / cross "
-        "| alpha: least, mean, most | correlation with the start | heads at 1 / at 2 / in the tail |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| run | steps | validation loss | BLEU | against {baseline.name}: difference (95% interval), p "
+        "| density: encoder / decoder / cross | alpha: least, mean, most | correlation with the start "
+        "| heads at 1 / at 2 / in the tail |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    _, references = baseline.prepared.text(split_of(baseline.prepared))
-    how: dict[str, Any] = {"tokenized": baseline.prepared.tokenized, "lowercase": baseline.prepared.lowercase}
     for row in rows:
-        found = paired_bootstrap(baseline.lines, row.lines, references, resamples=resamples, **how)
-        own = next(one for one in found if one.name in ("bleu", "tokenized_bleu"))
-        versus = "" if row is baseline else f"{own.difference:+.2f}, {own.p_value:.3f}"
-        alphas = list(row.final.values())
+        difference, low, high, p_value = paired_bootstrap(baseline.counts, row.counts, resamples)
+        versus = "" if row is baseline else f"{difference:+.2f} ({low:+.2f} to {high:+.2f}), {p_value:.3f}"
+        final = row.alphas("final")
+        alphas = list(final.values())
         spread = f"{min(alphas):.2f}, {statistics.mean(alphas):.2f}, {max(alphas):.2f}" if alphas else "-"
-        marks = list(alpha_marks(row.final, row.forms).values())
+        marks = list(alpha_marks(final, row.data["forms"]).values())
         ends = " / ".join(str(marks.count(mark)) for mark in ("at 1", "at 2", "sigmoid tail")) if alphas else "-"
-        density = " / ".join(shown(row.density.get(kind)) for kind in KINDS)
-        score = f"{own.system:.2f} ± {own.system_ci95:.2f}"
+        density = " / ".join(shown(row.data["density"].get(kind)) for kind in KINDS)
+        loss = row.data["losses"][-1][1] if row.data["losses"] else None
         lines.append(
-            f"| {row.name} | {row.step:,} | {score} | {versus} | {density} | {spread} | {shown(row.correlation)} | {ends} |"
+            f"| {row.name} | {row.data['step']:,} | {shown(loss, 3)} | {bleu(row.counts):.2f} | {versus} | {density} "
+            f"| {spread} | {shown(row.correlation)} | {ends} |"
         )
     return lines
 
@@ -134,11 +209,10 @@ def agreement_table(rows: list[Row]) -> list[str]:
         second = named.get(f"{name.removesuffix('-a')}-b")
         if not name.endswith("-a") or second is None:
             continue
-        places = sorted(first.final)
-        over = [
-            correlation([one[place] for place in places], [two[place] for place in places])
-            for one, two in ((first.initial, second.initial), (first.final, second.final))
-        ]
+        over = []
+        for which in ("initial", "final"):
+            one, two = first.alphas(which), second.alphas(which)
+            over.append(correlation([one[place] for place in sorted(one)], [two[place] for place in sorted(one)]))
         means = layer_means(first), layer_means(second)
         over.append(
             correlation([means[0][group] for group in sorted(means[0])], [means[1][group] for group in sorted(means[0])])
@@ -149,18 +223,18 @@ def agreement_table(rows: list[Row]) -> list[str]:
 
 def draw(rows: list[Row], out: Path) -> None:
     """Figures 2 and 3 of Correia et al. (2019), a row of panels per run."""
-    learned = [row for row in rows if row.final]
+    learned = [row for row in rows if row.data["final"]]
     for name, height in (("trajectories", 1.7), ("distribution", 1.3)):
         figure = Figure(figsize=(9.5, 0.5 + height * len(learned)), layout="constrained")
         FigureCanvasAgg(figure)
         panels = figure.subplots(len(learned), 3, squeeze=False, sharex=name == "distribution", sharey=True)
         for line, row in enumerate(learned):
-            steps, paths = alpha_paths(row.metrics, -1)
+            steps, paths = row.data["path_steps"], row.data["paths"]
             for axes, kind in zip(panels[line], KINDS, strict=True):
                 if name == "distribution":
-                    own = [alpha for place, alpha in row.final.items() if place[0] == kind]
+                    own = [alpha for place, alpha in row.alphas("final").items() if place[0] == kind]
                     axes.hist(own, bins=np.linspace(1.0, 2.0, 21).tolist(), color=COLORS[kind], edgecolor="white")
-                elif paths is not None and steps is not None:
+                else:
                     for heads in paths.get(kind, []):
                         for path in heads:
                             axes.plot(steps, path, color=COLORS[kind], linewidth=0.8, alpha=0.8)
@@ -175,18 +249,24 @@ def draw(rows: list[Row], out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--out", type=Path, default=None, help="where to write; RUNS if not given")
-    parser.add_argument("--baseline", default="softmax", help="the run that others are compared with")
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--resamples", type=int, default=1000)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("collect", help="the results of one run")
+    one.add_argument("run", type=Path)
+    one.add_argument("file", type=Path)
+    one.add_argument("--beam", type=int, default=5)
+    several = commands.add_parser("tables", help="tables and figures of several")
+    several.add_argument("folder", type=Path)
+    several.add_argument("--out", type=Path, default=None, help="where to write; FOLDER if not given")
+    several.add_argument("--baseline", default="softmax", help="the run that others are compared with")
+    several.add_argument("--resamples", type=int, default=1000)
     given = parser.parse_args()
-    folders = [
-        path for path in sorted(given.runs.iterdir()) if (path / "model.json").is_file() and (path / "last.json").is_file()
-    ]
-    rows = [Row(path, given.beam) for path in folders]
+    if given.command == "collect":
+        given.file.parent.mkdir(parents=True, exist_ok=True)
+        given.file.write_text(json.dumps(collect(given.run, given.beam)) + "\n", encoding="utf-8")
+        return
+    rows = [Row.read(path) for path in sorted(given.folder.glob("*.json"))]
     baseline = next((row for row in rows if row.name == given.baseline), rows[0])
-    out = given.out or given.runs
+    out = given.out or given.folder
     out.mkdir(parents=True, exist_ok=True)
     text = [*main_table(rows, baseline, given.resamples), "", *agreement_table(rows)]
     (out / "results.md").write_text("\n".join(text) + "\n", encoding="utf-8")
