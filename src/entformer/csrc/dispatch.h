@@ -14,7 +14,7 @@ namespace {
 constexpr double kSoftmaxBelow = 1e-30;  // |alpha - 1| below this rounds to softmax
 constexpr double kTableMinE = 1.0 / 12;  // below, 1/e - 1 is too high a power for the tables and for a rounded base
 constexpr int64_t kTableMaxRow = 4096;   // the table solver sums in float32
-constexpr double kDenseShare = 0.35;     // of nonzero weights; above, a gathered row costs as much as a row of a dense tile
+constexpr double kDenseShare = 0.25;     // of nonzero weights; above, a gathered row costs as much as a row of a dense tile
 constexpr int64_t kDecodeQueries = 3;
 constexpr int64_t kColumnSkip = 255;  // see attention_saved.h
 
@@ -50,7 +50,7 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
   X(Panels, "otherwise", true)
 
 #define ATTENTION_OUTPUT_PATHS(X)                                                                                            \
-  X(Dense, "more than 35% of the weights in two sampled rows of the block are nonzero", c.nonzero > kDenseShare * c.weights) \
+  X(Dense, "more than 25% of the weights in two sampled rows of the block are nonzero", c.nonzero > kDenseShare * c.weights) \
   X(Sparse, "otherwise", true)
 
 #define ATTENTION_SAVED_PATHS(X)                                                                               \
@@ -61,7 +61,7 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
   X(Nothing, "otherwise", true)
 
 #define ATTENTION_BACKWARD_PATHS(X)                                                            \
-  X(Dense, "more than 35% of the weights of the block are nonzero, and grad_output is finite", \
+  X(Dense, "more than 25% of the weights of the block are nonzero, and grad_output is finite", \
     c.nonzero > kDenseShare * c.weights && c.has_finite_grad())                                \
   X(Saved, "every row of the block has a saved support", c.all_saved)                          \
   X(Recompute, "otherwise", true)
