@@ -3,6 +3,7 @@
 import math
 import numbers
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from entformer.errors import ArgumentError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FEW = 256  # numbers that are read one by one
 MOST_OFFSET = 2**30  # the kernels' limit: differences of positions are then exact in all their arithmetic
 
 
@@ -47,6 +49,16 @@ def any_true(condition: Tensor) -> bool:
         return bool(condition.any())
     except RuntimeError:  # a batched tensor of torch.func.vmap and a fake tensor have no truth value
         return False
+
+
+def any_value(tensor: Tensor, of_number: Callable[[float], bool], of_tensor: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the condition holds for an element; see `any_true`. A few numbers are read one by one: operators cost more."""
+    if tensor.numel() <= FEW and values_are_readable(tensor) and not transform_active():
+        try:
+            return any(map(of_number, tensor.flatten().tolist()))
+        except RuntimeError:  # a fake tensor
+            return False
+    return any_true(of_tensor(tensor))
 
 
 def check_strided_float(name: str, tensor: Any, form: str) -> None:
@@ -93,7 +105,7 @@ def check_alpha_tensor(alpha: Tensor, device: torch.device) -> None:
         raise ArgumentError(f"alpha must be a floating-point or integer tensor or a number, not {alpha.dtype}.")
     if alpha.device != device and (alpha.dim() > 0 or alpha.is_meta):
         raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {device}; move one of them.")
-    if alpha.is_floating_point() and any_true(alpha.detach().isinf()):
+    if alpha.is_floating_point() and any_value(alpha.detach(), math.isinf, torch.isinf):
         raise ArgumentError("alpha must be finite, but the tensor given has infinite values.")
 
 

@@ -163,7 +163,7 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
     if not isinstance(alpha, Tensor):
         return torch.full(q.shape[:2], alpha, dtype=dtype, device=q.device)
     checks.check_alpha_tensor(alpha, q.device)
-    if checks.any_true(alpha.detach() < 1):
+    if checks.any_value(alpha.detach(), lambda value: value < 1, lambda values: values < 1):
         raise ArgumentError(
             f"alpha must be at least 1 in attention, the smallest given is {float(alpha.detach().min()):g}; use 1 + sigmoid(a)."
         )
