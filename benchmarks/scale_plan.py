@@ -8,10 +8,10 @@ A step of one process costs a sum of terms, each a count (`counts`) times a coef
     seconds = c1 layers + c2 FLOPs + c3 activations + c4 pairs of attention + c5 pairs with weight + c6 weights
     bytes   = b0 + b1 weights + b2 activations + b3 pairs with weight / head size
 
-FLOPs are 6 per weight and token, activations tokens x width x layers, pairs (query, key) x width, of which a share `density` has
-weight. Coefficients are fitted by least squares of relative errors, none below 0, to small language and translation models with
-learned alphas. A step of N processes takes, besides, what it takes to sum the gradients: a latency and 8 (N - 1) / N bytes per
-weight at some bandwidth, both fitted to two processes (`training.parallel: sum`, where nothing overlaps).
+FLOPs are 6 per weight and token, activations tokens x width x layers, pairs (query, key) x width, of which a share `density`
+has weight. Coefficients are fitted by least squares of relative errors, none below 0, to small language and translation models
+with learned alphas. A step of N processes takes, besides, what it takes to sum the gradients: a latency and 8 (N - 1) / N bytes
+per weight at some bandwidth, both fitted to two processes (`training.parallel: sum`, where nothing overlaps).
 Models with other sizes than those of the fit, larger ones among them, are predicted and measured: the errors are printed.
 
 Seconds of one process are its CPU time with one thread, the smallest of the repeats; those of two are wall time.
