@@ -1,7 +1,8 @@
 """Time and memory of a training step as functions of the model, the batch and the number of processes, fitted to measurements.
 
-    python benchmarks/scale_plan.py [--repeats 3] [--out FILE.json]     # measures one and two processes, fits, checks
-    python benchmarks/scale_plan.py --from FILE.json                    # the tables of docs/scale.md from measurements on file
+    python benchmarks/scale_plan.py --out FILE.json [--repeats 3] [--processes 1]   # measures one process, fits, checks
+    python benchmarks/scale_plan.py --out FILE.json [--repeats 3] [--processes 2]   # two; the file keeps what it has of one
+    python benchmarks/scale_plan.py --from FILE.json                                # the tables of docs/scale.md again
 
 A step of one process costs a sum of terms, each a count (`counts`) times a coefficient:
 
@@ -260,24 +261,21 @@ def _in_processes(work: Callable[[Setting], dict[str, float]], setting: Setting,
     return found
 
 
-def measure_all(repeats: int) -> dict[str, Any]:
-    """Returns all measurements, the best of the repeats, which take turns."""
-    one: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in [*FITTED, *HELD_OUT, HELD_OUT_PAIR]}
-    two: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in [*PAIRS, HELD_OUT_PAIR]}
-    for number in range(repeats):
-        print(f"measuring, {number + 1} of {repeats}", file=sys.stderr)
-        for setting, found in one.items():
-            found.append(_in_processes(measure_one, setting))
-        for setting, found in two.items():
-            found.append(_in_processes(measure_pair, setting, 2))
-
-    def best(own: list[dict[str, float]]) -> dict[str, float]:
-        return {name: min(found[name] for found in own) for name in own[0]}
-
-    def rows(found: dict[Setting, list[dict[str, float]]]) -> list[dict[str, Any]]:
-        return [{"setting": asdict(setting), **best(own)} for setting, own in found.items()]
-
-    return {"one": rows(one), "two": rows(two)}
+def measure_all(processes: int, repeats: int, file: Path) -> None:
+    """Adds measurements to a file: of every setting the best of the repeats, which take turns, and of those on file."""
+    work, settings = (
+        (measure_one, [*FITTED, *HELD_OUT, HELD_OUT_PAIR]) if processes == 1 else (measure_pair, [*PAIRS, HELD_OUT_PAIR])
+    )
+    name = {1: "one", 2: "two"}[processes]
+    measured = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"one": [], "two": []}
+    best = {Setting(**row.pop("setting")): row for row in measured[name]}
+    for _ in range(repeats):
+        for setting in settings:
+            found = _in_processes(work, setting, processes)
+            best[setting] = {key: min(value, best.get(setting, found)[key]) for key, value in found.items()}
+            print(f"{setting.name}: {best[setting]['seconds']:.3f} s", file=sys.stderr)
+        measured[name] = [{"setting": asdict(setting), **own} for setting, own in best.items()]
+        file.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
 # ---- fit -----------------------------------------------------------------------------------------------------------------
@@ -309,9 +307,9 @@ class Plan:
         table = [counts(setting, row["density"], row["weights"]) for setting, row in zip(FITTED, rows, strict=True)]
         self.time = self._fit(table, TIME, [row["seconds"] for row in rows])
         self.memory = self._fit(table, MEMORY, [row["bytes"] for row in rows])
-        pairs = [two[setting] for setting in PAIRS]
+        pairs = [two[setting] for setting in PAIRS if setting in two]
         sums = [{"latency": 1.0, "bytes": 4.0 * row["weights"]} for row in pairs]  # 8 (N - 1) / N bytes a weight, N = 2
-        self.sum = self._fit(sums, ("latency", "bytes"), [row["sum"] for row in pairs])
+        self.sum = self._fit(sums, ("latency", "bytes"), [row["sum"] for row in pairs]) if pairs else {}
 
     @staticmethod
     def _fit(table: list[dict[str, float]], names: tuple[str, ...], values: list[float]) -> dict[str, float]:
@@ -358,6 +356,8 @@ def report(plan: Plan) -> str:
         times = f"{seconds:.3f}, {row['seconds']:.3f} | {seconds / row['seconds'] - 1:+.0%}"
         sizes = f"{size / 1e6:.0f}, {row['bytes'] / 1e6:.0f} | {size / row['bytes'] - 1:+.0%}"
         lines.append(f"| {setting.name} | {row['density']:.2f} | {times} | {sizes} |")
+    if HELD_OUT_PAIR not in plan.two:
+        return "\n".join(lines)
     pair, alone = plan.two[HELD_OUT_PAIR], plan.one[HELD_OUT_PAIR]
     predicted = plan.seconds(HELD_OUT_PAIR, alone["density"], alone["weights"], 2)
     times = f"{predicted:.3f}, {pair['seconds']:.3f} | {predicted / pair['seconds'] - 1:+.0%}"
@@ -367,18 +367,17 @@ def report(plan: Plan) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--from", dest="measured", type=Path)
     options = parser.parse_args()
+    if (options.out is None) == (options.measured is None):
+        parser.error("give --out to measure, or --from to read measurements")
     torch.set_num_threads(1)
-    if options.measured is not None:
-        measured = json.loads(options.measured.read_text(encoding="utf-8"))
-    else:
-        measured = measure_all(options.repeats)
-        if options.out is not None:
-            options.out.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    print(report(Plan(measured)))
+    if options.out is not None:
+        measure_all(options.processes, options.repeats, options.out)
+    print(report(Plan(json.loads((options.out or options.measured).read_text(encoding="utf-8")))))
 
 
 if __name__ == "__main__":
