@@ -4,12 +4,12 @@
 
 A run trains a small translation model of the built-in corpus with `entformer train --nproc 2 --max-restarts COUNT`. Faults:
 
-    kill    SIGKILL to a random worker at COUNT random moments: half of the time while processes start, else some steps later
+    kill    SIGKILL to a random worker at COUNT random moments, half of them while processes start, the others some steps later
     hang    SIGSTOP to a random worker at COUNT random moments; the other waits `training.timeout_minutes`
     disk    the disk of the run (a tmpfs, which needs root) is filled at a random step, and freed when the run has ended
     term    SIGTERM to the launcher at COUNT random moments
 
-Printed, as JSON: exit codes and last messages, whether the last weights are bitwise those of the undisturbed run, and whether
+Printed, as JSON: exit codes and messages, whether the last weights are bitwise those of the undisturbed run, and whether
 the numbers of examples that `training.log_batches` writes are those of the undisturbed run, every step once.
 """
 
@@ -44,10 +44,12 @@ class Training:
         self.recipe, self.run, self.restarts = recipe, run, restarts
         self.errors = run.with_suffix(".stderr")
         self.process: subprocess.Popen[bytes] | None = None
+        self.begun = 0  # bytes of `errors` before the last start
 
     def start(self) -> None:
         processes = ["--nproc", "2", "--max-restarts", str(self.restarts), "--threads", "1"]
         command = [sys.executable, "-m", "entformer", "train", str(self.recipe), "--out", str(self.run), *processes]
+        self.begun = self.errors.stat().st_size if self.errors.exists() else 0
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(command, stdout=errors, stderr=errors)
 
@@ -75,10 +77,10 @@ class Training:
         """Returns the steps done so far."""
         return max((line["step"] for line in metrics_of(self.run / "metrics.jsonl") if line["kind"] == "batches"), default=0)
 
-    def said(self) -> str:
-        """Returns the last message of the command."""
-        lines = self.errors.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith("entformer: ")), "")
+    def said(self) -> list[str]:
+        """Returns the error messages of the command and of its processes since it was last started."""
+        text = self.errors.read_bytes()[self.begun :].decode(errors="replace")
+        return [line for line in text.splitlines() if line.startswith("entformer: ")]
 
     def batches(self) -> list[tuple[int, Any]]:
         return [
@@ -184,7 +186,7 @@ def main() -> None:
     if whole.steps() < options.steps:  # it may be there from an earlier call
         whole.start()
         if whole.wait():
-            sys.exit(whole.said())
+            sys.exit("\n".join(whole.said()))
     for number in range(options.runs):
         rng = random.Random(1000 * options.seed + number)
         where = options.out / f"{options.fault}-{options.parallel}-{number}"

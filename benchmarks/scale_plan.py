@@ -118,7 +118,8 @@ def build(setting: Setting) -> tuple[AttentionModel, Any]:
     batch: Any
     if setting.kind == "lm":
         attention = LMAttentionConfig(**options)  # type: ignore[arg-type]
-        config = LMConfig(layers=setting.layers, tied_output=True, positions="rotary", attention=attention, **sizes)
+        sizes |= {"tied_output": True, "scaled_embedding": True}  # scores of moderate size: others give subnormal numbers
+        config = LMConfig(layers=setting.layers, positions="rotary", attention=attention, **sizes)
         model, batch = CausalLM(config), TextBatch(ids[:, :-1].clone(), ids[:, 1:].clone(), None, examples)
     else:
         layers = {"encoder_layers": setting.layers, "decoder_layers": setting.layers}
