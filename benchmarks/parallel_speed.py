@@ -1,6 +1,6 @@
 """Tokens per second of each of two training processes over those of one, and the share of a step that goes to communication.
 
-    python benchmarks/parallel_speed.py [--preset tiny] [--tokens 4096] [--rounds 12] [--steps 2] [--json FILE]
+    python benchmarks/parallel_speed.py [--preset tiny] [--tokens 4096] [--rounds 10] [--steps 2] [--json FILE]
 
 Two processes with one thread each, on two cores, take turns in blocks of whole training steps of the translation model
 (forward, backward, clipping, AdamW, and the three small sums of the training loop), on the same batches:
@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="tiny")
     parser.add_argument("--tokens", type=int, default=4096, help="of each process in a step")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2, help="in a block")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
