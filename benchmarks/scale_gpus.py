@@ -25,7 +25,7 @@ class Hardware:
     dense: float = 0.15  # time of sparse attention over FlashAttention-2's without any block with support, and
     blocks: float = 1.7  # what is added if all blocks have some: a line through the predictions of docs/gpu.md
     per_layer: float = 0.6e-3  # seconds to start the kernels of a layer, forward and backward
-    moved: float = 80.0  # bytes of memory traffic per activation, forward and backward
+    moved: float = 12.0  # bytes of memory traffic per output of a matrix, forward and backward
     inside: float = 230e9  # bytes per second of an all-reduce inside a machine of 8 (NVLink)
     between: float = 160e9  # between machines, with one network card of 200 Gb/s per GPU
     latency: float = 0.2e-3  # seconds of the sums of a step that hide behind nothing
@@ -70,7 +70,7 @@ def seconds(job: Job, ranks: int, machine: Hardware) -> tuple[float, float]:
     own = counts(job.setting, 1.0, job.weights)
     sparse = machine.dense + machine.blocks * job.blocks
     again = 4 / 3 if job.recompute else 1.0
-    computing = again * own["flops"] / machine.flops + again * own["activations"] * machine.moved / machine.bandwidth
+    computing = again * own["flops"] / machine.flops + again * own["outputs"] * machine.moved / machine.bandwidth
     computing += again * 14 * own["pairs"] * sparse / machine.attention + own["layers"] * machine.per_layer
     held = own["weights"] / (ranks if job.fsdp else 1)
     computing += 36 * held / machine.bandwidth  # AdamW and clipping
@@ -85,9 +85,9 @@ def memory(job: Job, ranks: int, plan: Plan) -> float:
     state = fitted["weights"] * own["weights"]
     if job.fsdp:  # a part of everything, and two layers with their gradients, gathered
         state = state / ranks + 2 * (2 + 4) * own["weights"] / job.setting.layers
-    activations = 0.5 * fitted["activations"] * own["activations"]  # GPU kernels save no weights of attention
+    activations = 0.5 * fitted["outputs"] * own["outputs"]  # GPU kernels save no weights of attention
     if job.recompute:  # the inputs of layers, and one layer
-        activations = 4 * own["activations"] + activations / own["layers"]
+        activations = 4 * job.setting.tokens * job.setting.width * own["layers"] + activations / own["layers"]
     return fitted["one"] + state + activations
 
 

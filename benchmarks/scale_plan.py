@@ -6,13 +6,14 @@
 
 A step of one process costs a sum of terms, each a count (`counts`) times a coefficient:
 
-    seconds = c1 layers + c2 FLOPs + c3 activations + c4 pairs of attention + c5 pairs with weight + c6 weights
-    bytes   = b0 + b1 weights + b2 activations + b3 pairs with weight / head size
+    seconds = c1 layers + c2 FLOPs + c3 outputs + c4 scores + c5 pairs of attention + c6 pairs with weight + c7 weights
+    bytes   = b0 + b1 weights + b2 outputs + b3 pairs with weight / head size
 
-FLOPs are 6 per weight and token, activations tokens x width x layers, pairs (query, key) x width, of which a share `density`
-has weight. Coefficients are fitted by least squares of relative errors, none below 0, to small language and translation models
-with learned alphas. A step of N processes takes, besides, what it takes to sum the gradients: a latency and 8 (N - 1) / N bytes
-per weight at some bandwidth, both fitted to two processes (`training.parallel: sum`, where nothing overlaps).
+FLOPs are 6 per weight and token; outputs are those of all matrices of layers, tokens x (weights of layers) / width; scores are
+tokens x vocabulary; pairs (query, key) x width, of which a share `density` has weight. Coefficients are fitted by least squares
+of relative errors, none below 0, to small language and translation models with learned alphas. A step of N processes takes,
+besides, what it takes to sum the gradients: a latency and 8 (N - 1) / N bytes per weight at some bandwidth, both fitted to two
+processes (`training.parallel: sum`, where nothing overlaps).
 Models with other sizes than those of the fit, larger ones among them, are predicted and measured: the errors are printed.
 
 Seconds of one process are its CPU time with one thread, the smallest of the repeats; those of two are wall time.
@@ -51,8 +52,8 @@ from entformer.training.recipe import TrainingConfig
 from entformer.training.update import Updater
 
 HEAD = 32
-TIME = ("layers", "flops", "activations", "pairs", "support", "weights")
-MEMORY = ("one", "weights", "activations", "attention")
+TIME = ("layers", "flops", "outputs", "scores", "pairs", "support", "weights")
+MEMORY = ("one", "weights", "outputs", "attention")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,12 @@ def _settings() -> list[Setting]:
 
 
 FITTED = _settings()
-HELD_OUT = [Setting("translation", 3, 320, 6000, 1536, 48, 3.0), Setting("lm", 4, 320, 2000, 2048, 512, 8.0)]
+HELD_OUT = [
+    Setting("translation", 3, 320, 6000, 1536, 48, 3.0),
+    Setting("lm", 4, 320, 2000, 2048, 512, 8.0),
+    Setting("translation", 4, 256, 12000, 1024, 24, 2.0),
+    Setting("lm", 6, 192, 3000, 1536, 96, 2.0),
+]
 PAIRS = [Setting("lm", 1, 128, vocabulary, 128, 32) for vocabulary in (500, 4000, 16000, 48000)]  # weights, for two processes
 HELD_OUT_PAIR = Setting("translation", 2, 192, 8000, 512, 32)
 
@@ -154,7 +160,8 @@ def counts(setting: Setting, density: float, weights: float) -> dict[str, float]
         "one": 1.0,
         "layers": float(blocks),
         "flops": 6.0 * tokens * weights,
-        "activations": float(tokens * width * blocks),
+        "outputs": tokens * (weights / width - setting.vocabulary),
+        "scores": float(tokens * setting.vocabulary),
         "pairs": pairs,
         "support": pairs * density,
         "attention": pairs * density / HEAD,
