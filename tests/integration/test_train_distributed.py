@@ -15,6 +15,7 @@ from entformer.checkpoint.weights import read_tensors
 from entformer.data.batching import TokenBatches
 from entformer.data.prepared import Prepared
 from entformer.training import train
+from entformer.training.metrics import metrics_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,20 @@ finally:
 """
 
 
+KILLED_ONCE = """
+import os, signal
+from entformer.cli.main import main
+from entformer.training.loop import Trainer
+update = Trainer._update
+def update_or_die(trainer, stream):
+    if (trainer.progress.step, os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == (6, "1", "0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    update(trainer, stream)
+Trainer._update = update_or_die
+main()
+"""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -38,8 +53,12 @@ def free_port() -> int:
         return port
 
 
-def torchrun(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "entformer")) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    *arguments: str | Path, program: Sequence[str | Path] = ("-m", "entformer"), restarts: int = 0
+) -> subprocess.CompletedProcess[str]:
     where = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    if restarts:
+        where = ["--nproc-per-node", "2", "--standalone", "--max-restarts", str(restarts)]
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *where, *map(str, program), "train", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
@@ -85,14 +104,22 @@ def test_two_processes_take_the_same_steps_as_one_that_accumulates_two_batches(
 
 
 @pytest.mark.slow
-def test_two_processes_resume_bitwise_identically(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
-    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
-    for steps, run in ((8, whole), (4, pieces), (8, pieces)):
-        done = torchrun(make_recipe(f"steps{steps}", steps=steps, parallel="sum"), "--out", run, "--threads", "1")
-        assert done.returncode == 0, done.stderr
-    ours, theirs = last_weights(whole), last_weights(pieces)
+def test_a_killed_process_changes_nothing(make_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    whole, killed, script = tmp_path / "whole", tmp_path / "killed", tmp_path / "killed.py"
+    script.write_text(KILLED_ONCE, encoding="utf-8")
+    recipe = make_recipe(steps=8, parallel="sum", log_batches=True)
+    done = torchrun(recipe, "--out", whole, "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    done = torchrun(recipe, "--out", killed, "--threads", "1", program=[script], restarts=1)
+    assert done.returncode == 0, done.stderr
+    assert f"resuming from {killed}/checkpoints/step-00000004" in done.stderr
+    assert "process 0 lost another process of the run (connection" in (killed / "train.log").read_text(encoding="utf-8")
+    ours, theirs = last_weights(whole), last_weights(killed)
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    seen = [[line for line in metrics_of(run / "metrics.jsonl") if line["kind"] == "batches"] for run in (whole, killed)]
+    assert seen[0] == seen[1]
+    assert [line["step"] for line in seen[0]] == [*range(1, 9)]
     # A single process can resume the run; the change is logged.
-    more = train(make_recipe("more", steps=10, parallel="sum"), pieces, threads=1, quiet=True)
+    more = train(make_recipe("more", steps=10, parallel="sum"), killed, threads=1, quiet=True)
     assert more.step == 10
-    assert "processes: 2 before, 1 now" in (pieces / "train.log").read_text(encoding="utf-8")
+    assert "processes: 2 before, 1 now" in (killed / "train.log").read_text(encoding="utf-8")

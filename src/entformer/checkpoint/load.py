@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from entformer import __version__
 from entformer.checkpoint.average import AVERAGED, points_to_average
 from entformer.checkpoint.device import usable_device
-from entformer.checkpoint.folder import RunFolder
+from entformer.checkpoint.folder import RunFolder, refuse_pickled
 from entformer.checkpoint.weights import load_weights
 from entformer.errors import ArgumentError, DataError
 from entformer.files import read_json
@@ -207,5 +207,6 @@ def _weights_in(path: Path) -> tuple[Path, int]:
         return checkpoint.weights, checkpoint.step
     file = path / "model.safetensors"
     if not file.is_file():
+        refuse_pickled(path)
         raise DataError(f"{path} has no weights; pass a run, a checkpoint directory or a safetensors file.")
     return file, _average_step(file) if (path / "average.json").is_file() else -1

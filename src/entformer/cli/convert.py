@@ -10,9 +10,10 @@ def convert(run: Run) -> None:
 
     Training converts them itself when it is complete. A converted run can still be resumed, by any number of processes.
     """
-    from entformer.checkpoint.folder import RunFolder
+    from entformer.checkpoint.folder import RunFolder, refuse_pickled
     from entformer.checkpoint.sharded import convert as convert_checkpoint
 
+    refuse_pickled(run)
     folder = RunFolder(run)
     folder.check()
     with folder.locked():

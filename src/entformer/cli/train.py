@@ -1,6 +1,7 @@
 """`entformer train`: trains the model of a recipe: translation or language modeling."""
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -86,5 +87,8 @@ def _print_summary(summary: "RunSummary") -> None:
         command = "generate" if is_language_model(summary.run) else "translate"
         lines.append(f"{command} with: entformer {command} {shlex.quote(str(summary.run))}")
     else:
-        lines.append(f"everything is saved in {summary.run}; resume with: {shlex.join(['entformer', *sys.argv[1:]])}")
+        # Processes of a launcher do not know the command that started it.
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        command = f"with: {shlex.join(['entformer', *sys.argv[1:]])}" if alone else "with the same command"
+        lines.append(f"everything is saved in {summary.run}; resume {command}")
     print("\n".join(lines), file=sys.stderr)

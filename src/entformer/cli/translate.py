@@ -61,6 +61,9 @@ def translate(
     batch_tokens: Annotated[int, typer.Option(min=1, help="Maximum source tokens per batch, including padding.")] = 4096,
     device: Device = "cpu",
     threads: Threads = None,
+    nproc: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Translate in N processes; --threads is then of each of them.")
+    ] = 1,
 ) -> None:
     """Translate text line by line: a file, a pipe, or lines typed at a terminal."""
     import torch
@@ -86,6 +89,8 @@ def translate(
         torch.set_num_threads(threads)
     typed = input_file is None and sys.stdin.isatty()
     at_once = interactive or typed
+    if nproc > 1 and at_once:
+        raise ArgumentError("--nproc is for files and pipes; lines that are translated at once have no use for it.")
     translator = Translator(
         run,
         which=checkpoint,
@@ -98,6 +103,8 @@ def translate(
         batch_tokens=batch_tokens,
         split_longer=None if whole_lines else LONG,
         device=device,
+        processes=nproc,
+        threads=threads,
     )
     notes = Console(stderr=True, highlight=False, soft_wrap=True)
     loaded = translator.run

@@ -2,13 +2,15 @@
 
     lines -> windows -> ids, parts of long lines -> batches of similar length -> beam search -> text in the original order
 
-A window of lines is held in memory at a time. An empty line gives an empty line. Translations contain no characters at which
-other programs end a line.
+A window of lines is held in memory at a time, two with several processes. An empty line gives an empty line. Translations
+contain no characters at which other programs end a line.
 """
 
+import contextlib
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -18,16 +20,15 @@ import torch
 
 from entformer.checkpoint import LoadedRun, load_run
 from entformer.decoding.attention_record import record_attention
-from entformer.decoding.beam import beam_search
 from entformer.decoding.defaults import DecodingDefaults, decoding_of_run
 from entformer.decoding.direction import check_source_language
 from entformer.decoding.length_penalty import LengthPenalty, MaxLength
 from entformer.decoding.long_lines import join_parts, split_long
+from entformer.decoding.pool import SearchPool, search_batch
 from entformer.decoding.records import AttentionRecord, Hypothesis
 from entformer.decoding.scoring import look_tokenized
 from entformer.errors import ArgumentError
 from entformer.text.lines import LINE_SEPARATORS, LineCounter
-from entformer.text.tokenizer import EOS, PAD
 
 LONG = 256  # subwords; by default training drops longer pairs
 SCORES_AT_A_TIME = 4 * 2**20  # logits (rows, V) of one step: 16 MB, about the size of a cache
@@ -80,6 +81,19 @@ class _Part:
     found: list[Hypothesis] = field(default_factory=list)
 
 
+Search = Callable[[list[list[int]], list[list[int]]], Callable[[], list[list[Hypothesis]]]]
+"""Begins to translate a batch, given sources and prefixes; returns a function that waits for the result."""
+
+
+@dataclass
+class _Window:
+    """Lines that are being translated."""
+
+    texts: list[str]
+    work: list[list[_Part]]  # of every line
+    batches: list[tuple[list[_Part], Callable[[], list[list[Hypothesis]]]]]
+
+
 class Translator:
     """A trained model that translates lines.
 
@@ -93,6 +107,9 @@ class Translator:
         batch_tokens: Maximum padded source tokens of a batch; a longer line is a batch of its own.
         split_longer: Lines with more subwords are translated in parts, split after sentences. None: never.
         device: Device of the model.
+        processes: Processes that translate, each with a copy of the model, started by every call of `translate`; batches and
+            translations are those of one. On "cuda" each has a GPU of its own. `run` must then be a directory.
+        threads: Threads of each of them. Default: an equal share of the cores.
     """
 
     def __init__(
@@ -110,6 +127,8 @@ class Translator:
         batch_tokens: int = 4096,
         split_longer: int | None = LONG,
         device: torch.device | str = "cpu",
+        processes: int = 1,
+        threads: int | None = None,
     ) -> None:
         usual = DecodingDefaults() if isinstance(run, LoadedRun) else decoding_of_run(Path(run))
         self.decoding = usual.changed(beam, length_penalty, length_penalty_alpha)
@@ -117,9 +136,15 @@ class Translator:
         self._penalty = LengthPenalty.of(self.decoding.length_penalty, self.decoding.length_penalty_alpha)
         if not 1 <= n_best <= beam:
             raise ArgumentError(f"n_best={n_best} must be between 1 and the beam, {beam}; increase the beam for more.")
-        for name, value in (("window", window), ("batch_tokens", batch_tokens), ("split_longer", split_longer)):
+        numbers = {"window": window, "batch_tokens": batch_tokens, "split_longer": split_longer, "processes": processes}
+        for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ArgumentError(f"{name}={value} must be at least 1.")
+        self._pool: SearchPool | None = None
+        if processes > 1:
+            if isinstance(run, LoadedRun):
+                raise ArgumentError("several processes load the model from its run directory; pass that, not a loaded run.")
+            self._pool = SearchPool(run, which, processes, device=device, threads=threads)
         self.run = run if isinstance(run, LoadedRun) else load_run(run, which, device=device)
         self.report = TranslationStats()
         self._search: dict[str, Any] = {
@@ -143,21 +168,44 @@ class Translator:
             lines: Text to translate.
             prefix: Text that every translation must start with, or one per line.
         """
-        number = 0
         prefixes = repeat(prefix or "") if prefix is None or isinstance(prefix, str) else chain(prefix, repeat(None))
         pairs = zip(lines, prefixes, strict=False)
-        while window := list(islice(pairs, self._window)):
-            texts = [line for line, _ in window]
-            if not self._looked:
-                self._look_at(texts[:LOOKED_AT])
-            began = time.perf_counter()
-            work = [self._prepare(number + at, line, start) for at, (line, start) in enumerate(window, start=1)]
-            for batch in self._batches([part for parts in work for part in parts]):
-                self._translate_batch(batch)
-            self.report.seconds += time.perf_counter() - began
-            for line, parts in zip(texts, work, strict=True):
-                number += 1
-                yield self._finish(number, line, parts)
+        begun, number = 0, 0
+        pending: deque[_Window] = deque()
+        with self._searching() as search:
+            while (window := list(islice(pairs, self._window))) or pending:
+                began = time.perf_counter()
+                if window:
+                    pending.append(self._begin(begun, window, search))
+                    begun += len(window)
+                done = None
+                if not window or len(pending) > (self._pool is not None):  # others work on a window while one is written
+                    done = pending.popleft()
+                    for batch, result in done.batches:
+                        for part, hypotheses in zip(batch, result(), strict=True):
+                            part.found = hypotheses
+                self.report.seconds += time.perf_counter() - began
+                for line, parts in zip(done.texts, done.work, strict=True) if done is not None else ():
+                    number += 1
+                    yield self._finish(number, line, parts)
+
+    @contextlib.contextmanager
+    def _searching(self) -> Iterator[Search]:
+        """Yields the beam search: in this process, when its result is asked for, or in others, from now on."""
+        if self._pool is None:
+            yield lambda sources, prefixes: lambda: search_batch(self.run.model, sources, prefixes, self._search)
+            return
+        with self._pool.start(self._search) as submit:
+            yield submit
+
+    def _begin(self, number: int, window: Sequence[tuple[str, str | None]], search: Search) -> _Window:
+        texts = [line for line, _ in window]
+        if not self._looked:
+            self._look_at(texts[:LOOKED_AT])
+        work = [self._prepare(number + at, line, start) for at, (line, start) in enumerate(window, start=1)]
+        batches = self._batches([part for parts in work for part in parts])
+        begun = [(batch, search([part.ids for part in batch], [part.prefix for part in batch])) for batch in batches]
+        return _Window(texts, work, begun)
 
     def attention(self, translation: Translation) -> list[AttentionRecord]:
         """Returns the attention weights of the best translation: one record per part of the line, usually one."""
@@ -224,20 +272,6 @@ class Translator:
             batch.append(part)
         if batch:
             yield batch
-
-    def _translate_batch(self, batch: Sequence[_Part]) -> None:
-        model = self.run.model
-        longest = max(len(part.ids) for part in batch) + 1
-        padded = [[*part.ids, EOS, *([PAD] * (longest - len(part.ids) - 1))] for part in batch]
-        source = torch.tensor(padded, device=model.source_embedding.device)  # (B, S)
-        training = model.training
-        model.eval()
-        try:
-            found = beam_search(model, source, source != PAD, prefix=[part.prefix for part in batch], **self._search)
-        finally:
-            model.train(training)
-        for part, hypotheses in zip(batch, found, strict=True):
-            part.found = hypotheses
 
     # ---- ids to text ----------------------------------------------------------------------------------------------
 

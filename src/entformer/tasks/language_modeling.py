@@ -49,7 +49,7 @@ def open_language_modeling(
         files = {"train": data.text, "valid": data.valid, "test": data.test} if data.text else {}
         subwords = None if data.subwords is None else SubwordTokenizer.load(data.subwords)
         prepare_text({split: paths for split, paths in files.items() if paths}, where, data.config(), subwords=subwords)
-    ranks.share(None)
+    ranks.share(None, patient=True)
     text = PreparedText.open(where)
     if folder.latest() is not None and folder.model.is_file():
         fingerprint = read_lm_info(folder.model).tokenizer.fingerprint

@@ -57,7 +57,7 @@ def open_translation(
     has_weights = folder.latest() is not None
     if ranks.first:
         open_prepared(recipe.data, where, say, run_subwords=folder.subwords if has_weights else None, allow_new=allow_new)
-    ranks.share(None)
+    ranks.share(None, patient=True)
     prepared = Prepared.open(where)
     if has_weights and folder.model.is_file():
         info, _ = read_model_info(folder.model)

@@ -1,5 +1,6 @@
 """Training messages and progress: train.log, and a progress bar or plain lines on standard error."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from typing import IO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from entformer.errors import RunFailed
+from entformer.files import wrap_os_errors
 
 
 class Reporter:
@@ -33,11 +37,13 @@ class Reporter:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
-        if exc is not None and self._log is not None:
-            self._write(f"stopped: {' '.join(str(exc).split()) or type(exc).__name__}")
         self.end_bar()
+        with contextlib.suppress(OSError, RunFailed):  # on a full disk the error to report is the first one
+            if exc is not None:
+                self._write(f"stopped: {' '.join(str(exc).split()) or type(exc).__name__}")
         if self._log is not None:
-            self._log.close()
+            with contextlib.suppress(OSError):
+                self._log.close()
 
     def say(self, text: str) -> None:
         """Writes one line."""
@@ -71,8 +77,9 @@ class Reporter:
 
     def _write(self, text: str) -> None:
         if self._log is not None:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-            self._log.flush()
+            with wrap_os_errors(Path(self._log.name)):
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+                self._log.flush()
 
 
 def time_text(seconds: float) -> str:

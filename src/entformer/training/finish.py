@@ -81,7 +81,7 @@ def finish(
         if evaluated is None:
             return None, None
         checkpoint_value = evaluated
-        load_weights(ranks.share(average_checkpoints(folder, names) if ranks.first else None), model)
+        load_weights(ranks.share(average_checkpoints(folder, names) if ranks.first else None, patient=True), model)
         averaged = evaluate(model, "averaged", settings)
         if averaged is None:
             return None, None

@@ -14,6 +14,7 @@
 When a run is resumed, lines of later steps and an incomplete line are removed first.
 """
 
+import contextlib
 import json
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,8 @@ class Metrics:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line that could not be written; `write` has said so
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -49,7 +49,10 @@ class Ranks:
         self._started_here = self.size > 1 and not dist.is_initialized()
         if self._started_here:
             self._connect("nccl" if use_cuda else "gloo", timedelta(minutes=timeout))
-        self._patient = dist.new_group(backend="gloo", timeout=PATIENCE) if self.size > 1 else None
+        self._objects = self._patient = None
+        if self.size > 1:
+            self._objects = dist.new_group(backend="gloo", timeout=timedelta(minutes=timeout))
+            self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def _connect(self, backend: str, timeout: timedelta) -> None:
         # Functions of this module have the group that exists when they are defined as a default argument, and optimizers
@@ -73,7 +76,7 @@ class Ranks:
 
     def close(self) -> None:
         """Ends the process groups. Engines hold them in reference cycles, and a group that is held keeps its threads."""
-        self._patient = None
+        self._objects = self._patient = None
         if self._started_here and dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
@@ -87,12 +90,12 @@ class Ranks:
         out: list[float] = total.tolist()
         return out
 
-    def share(self, value: Any) -> Any:
-        """Returns the value of process 0 in every process, however long process 0 takes."""
+    def share(self, value: Any, *, patient: bool = False) -> Any:
+        """Returns the value of process 0 in every process; if `patient`, however long process 0 takes."""
         if self.size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._patient)
+        dist.broadcast_object_list(box, src=0, group=self._patient if patient else self._objects)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
@@ -155,7 +158,18 @@ def lost_processes(ranks: Ranks) -> Iterator[None]:
     except RuntimeError as err:
         if ranks.size == 1 or not (isinstance(err, dist.DistError) or "gloo" in str(err)):
             raise
+        done, allowed = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
         raise RunFailed(
-            f"process {ranks.rank} lost another process of the run ({' '.join(str(err).split())[:200]}). The last checkpoint "
-            "is intact; run the same command again to resume, or add --max-restarts."
+            f"process {ranks.rank} lost another process of the run ({_cause(str(err))}). The last checkpoint is intact; "
+            + (
+                f"all processes are started again and resume from it (restart {done + 1} of {allowed})."
+                if done < allowed
+                else "run the same command again to resume, or add --max-restarts."
+            )
         ) from err
+
+
+def _cause(message: str) -> str:
+    """Returns the cause that a message of gloo or NCCL names, without its places in their sources."""
+    known = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "Timed out", "Timeout", "timed out")
+    return next((words for words in known if words in message), " ".join(message.split())[:200]).lower()

@@ -117,7 +117,7 @@ class Saver:
 
                 for checkpoint in sharded:
                     convert(self.folder, checkpoint)
-        self.ranks.share(None)
+        self.ranks.share(None, patient=True)
 
     def _point_and_prune(self) -> None:
         self.point_best()

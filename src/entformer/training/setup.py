@@ -61,12 +61,12 @@ def run_training(
     with _restored_state(threads), contextlib.ExitStack() as stack:
         ranks = Ranks(recipe.training.device, recipe.training.timeout_minutes)
         stack.callback(ranks.close)
-        stack.enter_context(lost_processes(ranks))
         if ranks.first:
             folder.create()
             stack.enter_context(folder.locked())
         reporter = Reporter(folder.log if ranks.first else None, quiet=quiet or not ranks.first, on_interval=on_interval)
         stack.enter_context(reporter)
+        stack.enter_context(lost_processes(ranks))  # the log has what it says
         # Nothing here holds the trainer: `Ranks.close` has to free its engine.
         return _set_up(recipe, open_task, folder, ranks, reporter, stack, resume_with_new_data).run(stop_after_minutes)
 

@@ -11,6 +11,7 @@ import pytest
 
 from entformer.checkpoint import RunFolder, average_checkpoints, load_run
 from entformer.checkpoint.folder import Checkpoint
+from entformer.cli.convert import convert
 from entformer.errors import ArgumentError, DataError
 from entformer.files import read_json, write_json
 from entformer.models.seq2seq import Seq2Seq
@@ -204,3 +205,14 @@ def test_temporary_files_are_removed_by_the_next_start(run: RunFolder) -> None:
     assert run.remove_incomplete() == []
     assert sorted(path for path in run.path.rglob("*") if path.is_file()) == kept
     assert not (run.path / ".prepared.77.old").exists()
+
+
+def test_a_pickled_checkpoint_of_others_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    foreign, loaded = tmp_path / "foreign", tmp_path / "loaded"
+    foreign.mkdir()
+    (foreign / ".metadata").write_bytes(f"cos\nmkdir\n(S'{loaded}'\ntR.".encode())
+    with pytest.raises(DataError, match="pickled metadata"):
+        load_run(run.path, foreign)
+    with pytest.raises(DataError, match="pickled metadata"):
+        convert(foreign)
+    assert not loaded.exists()

@@ -97,6 +97,7 @@ def test_prefix_of_every_line(run_folder: Path, source: Path, tmp_path: Path) ->
         ({"prefix": "a", "prefix_file": Path("x")}, "not both"),
         ({"input_file": Path("nowhere.txt")}, "no such file"),
         ({"interactive": True, "input_file": Path("x")}, "remove --input"),
+        ({"interactive": True, "nproc": 2}, "--nproc is for files and pipes"),
         ({"output": Path("a"), "attention": Path("a")}, "same file"),
         ({"n_best": 3}, "increase the beam"),
     ],

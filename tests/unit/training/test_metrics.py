@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from entformer.errors import RunFailed
+from entformer.training.console import Reporter
 from entformer.training.metrics import Metrics
 
 
@@ -29,3 +33,12 @@ def test_tensorboard_that_is_not_installed_is_a_note(tmp_path: Path) -> None:
     with Metrics(tmp_path / "metrics.jsonl", from_step=-1, tensorboard=tmp_path / "board") as metrics:
         metrics.write("train", 1, loss=1.0)
         assert metrics.notes == [] or "pip install" in metrics.notes[0]
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.symlink_to("/dev/full")
+    with pytest.raises(RunFailed, match="the disk is full"), Metrics(path, from_step=-1) as metrics:
+        metrics.write("train", 1, loss=1.0)
+    with pytest.raises(RunFailed, match="the disk is full"), Reporter(path, quiet=True) as reporter:
+        reporter.say("step 1")
