@@ -10,6 +10,7 @@ programs load.
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ __all__ = ["__version__", *sorted(_MODULES.keys() - _PACKAGES)]
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'entformer' has no attribute {name!r}")
+        # With name and obj, Python adds "Did you mean ...?".
+        raise AttributeError(f"module 'entformer' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     if name in _PACKAGES:
         return importlib.import_module(f"entformer.{name}")
     if _MODULES[name].startswith("entformer.kernels"):

@@ -187,6 +187,7 @@ def test_the_first_head_shown_is_the_sparsest_cross_head(page: Page) -> None:
         "(nodes) => nodes.map((node) => [parseFloat(node.querySelector('.density').textContent), node.dataset.key])"
     )
     expect(page.locator("#one-head code")).to_have_text(min(shown)[1])
+    expect(page.locator("#alignment-choice")).to_have_value(min(shown)[1])
 
 
 def test_the_demo_in_the_documentation_translates_as_python(browser: Browser) -> None:

@@ -118,3 +118,8 @@ def test_no_text_of_the_page_rounds_to_zero_or_to_all(page: Page) -> None:
     expect(density).to_have_text("99.97%")
     expect(page.locator('#grid [data-key="encoder.0.0"] .density')).to_have_text("0.0023%")
     assert not any("100%" in text for text in texts)
+
+
+def test_an_alpha_beside_a_bound_is_short_and_not_the_bound(page: Page) -> None:
+    shown = page.evaluate("[1, 1.00001, 1.004, 1.5, 1.99996, 2, 2.001, 12.5].map(Numbers.shortAlpha)")
+    assert shown == ["1.00", ">1.00", ">1.00", "1.50", "<2.00", "2.00", ">2.00", "12.50"]

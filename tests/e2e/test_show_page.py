@@ -1,5 +1,6 @@
 """The page of `ef.show` in a browser: from a file and inside a notebook's frame, with few tokens and with 2,048."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,27 @@ def test_long_sequences_draw_what_is_in_view(browser: Browser, tmp_path: Path) -
         size = page.evaluate("(() => { const c = document.querySelector('.scroller canvas'); return c.width * c.height; })()")
         assert 0 < size < 4e6  # not one pixel per weight
         expect(page.locator(".rest")).to_contain_text("less than")  # weights left out are not called zero
+        page.locator(".queries .token").nth(2000).evaluate("(token) => token.click()")
+        expect(page.locator(".says b")).to_have_text("w2000")
+        assert page.locator(".queries .token[aria-pressed=true]").all_text_contents() == ["w2000"]
+        page.click("text=Lines")
+        page.select_option("#head-choice", "0")  # other lines, the same tokens
+        expect(page.locator(".lines svg")).to_have_attribute("aria-label", re.compile("head 0"))
+        assert page.locator(".lines .queries .strong").all_text_contents() == ["w2000"]
+        stored = page.locator(".says").text_content() or ""
+        assert f"or more on {page.locator('.lines .keys .strong').count()} of 2048 keys" in stored
+
+
+def test_marks_follow_the_query_over_the_same_cells(shown: Page) -> None:
+    """The cells are painted once; going to another query and back gives the same picture."""
+    picture = "document.querySelector('.scroller canvas').toDataURL()"
+    frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    pictures = []
+    for query in (2, 4, 2):
+        shown.locator(".queries .token").nth(query).click()
+        shown.evaluate(frame)
+        pictures.append(shown.evaluate(picture))
+    assert pictures[0] == pictures[2] != pictures[1]
+    shown.click("#theme")
+    shown.evaluate(frame)
+    assert shown.evaluate(picture) != pictures[2]

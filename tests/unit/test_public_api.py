@@ -305,3 +305,10 @@ def test_results_are_contiguous_along_any_dimension(name: str, dim: int) -> None
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     assert torch.softmax(x, dim).is_contiguous()
     assert getattr(ef, name)(x, dim=dim).is_contiguous()
+
+
+def test_a_mistyped_name_has_what_python_needs_to_suggest_another() -> None:
+    with pytest.raises(AttributeError) as raised:
+        ef.attenton  # noqa: B018
+    assert raised.value.name == "attenton"
+    assert "attention" in dir(raised.value.obj)

@@ -104,7 +104,7 @@ def show_row(console: Console, figure: Path) -> None:
     scores = torch.tensor(SCORES)
     weights = {name: entmax(scores, alpha) for name, alpha in NORMALIZERS.items()}
     longest = max(float(p.max()) for p in weights.values())
-    console.print('\n[bold]One row of scores, four normalizers[/bold]: attention weights of the word "it" (made-up scores)')
+    console.print('\n[bold]One row of scores, four normalizers[/bold]: weights of the word "it" (scores made up)')
     table = Table("key", "score", *weights, box=None, padding=(0, 1), pad_edge=False)
     for i, (key, score) in enumerate(zip(KEYS, SCORES, strict=True)):
         table.add_row(key, f"{score:+.1f}", *(_bar(float(p[i]), longest) for p in weights.values()))
@@ -253,17 +253,19 @@ def _show_scores(console: Console, evaluated: Sequence[_Evaluated], test_set: "T
 
     beam = evaluated[0].model.recipe.decoding.beam
     console.print(f"\n[bold]Translation quality[/bold] on {len(test_set.sources)} unseen test sentences, beam {beam}")
-    table = _table("  model", *(score["name"] for score in evaluated[0].report["scores"]), "exact")
+    names = [score["name"] for score in evaluated[0].report["scores"]]
+    table = _table("  model", "exact", *(name.replace("validation ", "valid. ") for name in names))
     for one in evaluated:
         exact = sum(line == reference for line, reference in zip(one.translations, test_set.references, strict=True))
         cells = [format_number(score["value"], 1) for score in one.report["scores"]]
-        table.add_row(f"  {one.model.title}", *cells, str(exact))
+        table.add_row(f"  {one.model.title}", str(exact), *cells)
     console.print(table)
-    console.print("  exact: translations that equal the reference.")
+    console.print("  exact: translations that equal the reference; valid.: on the validation set.")
     for score in evaluated[-1].report["scores"]:
         if (found := score.get("comparison")) is not None:
-            interval = f"95% interval {found['low']:+.1f} to {found['high']:+.1f}, p = {found['p_value']:.2f}"
-            console.print(f"  Difference in {score['name']}: {found['difference']:+.1f} ({interval}, paired bootstrap)")
+            interval = f"95% interval {found['low']:+.1f} to {found['high']:+.1f}, p = {found['p_value']:.3f}"
+            console.print(f"  Difference in {score['name']}: {found['difference']:+.1f} ({interval})")
+    console.print("  Intervals and p by paired bootstrap over the test sentences.")
     console.print("  The checkpoint was selected on the validation set, not on the test set.")
     for score in evaluated[0].report["scores"][:2]:
         console.print(f"  {score['name']}: {score['signature']}", style="dim", markup=False, soft_wrap=True)
@@ -312,7 +314,7 @@ def _show_heads(console: Console, evaluated: Sequence[_Evaluated]) -> None:
     console.print(grid)
     if learned["alpha_sentence"] is not None:
         console.print(f"  {learned['alpha_sentence']}")
-    console.print("\n[bold]Density[/bold]: percentage of keys with nonzero weight (mean number of such keys per query)")
+    console.print("\n[bold]Density[/bold]: percentage of keys with nonzero weight (mean number per query)")
     table = _table("  attention", *(one.model.title for one in evaluated))
     for attn_type, title in ATTENTION_TYPES.items():
         both = [(one.mean("density", attn_type), one.mean("support", attn_type)) for one in evaluated]
@@ -325,7 +327,7 @@ def _show_heads(console: Console, evaluated: Sequence[_Evaluated]) -> None:
         for ranking in one.report["roles"]
         if ranking["role"] not in ("broad context", "rarely active")  # how much a head attends to, not to what
     ]
-    console.print("\n[bold]What the heads do[/bold]: the most specialized heads (1 is the maximum); the report ranks all")
+    console.print("\n[bold]What the heads do[/bold]: the most specialized heads (at most 1); the report has all")
     for score, head, title, role in sorted(scored, reverse=True)[:2]:
         if score >= MIN_ROLE_SCORE:
             console.print(f"    {title:<13} {head:<13} {role:<16} {format_number(score)}", markup=False, soft_wrap=True)

@@ -21,7 +21,12 @@ const Colors = (() => {
   const DASHES = ["none", "7 4", "2 3", "9 3 2 3", "4 2", "12 4"];
 
   const theme = () => (document.documentElement.dataset.theme === "dark" ? "dark" : "light");
-  const parse = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const parsed = new Map();
+
+  function parse(hex) {
+    if (!parsed.has(hex)) parsed.set(hex, [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+    return parsed.get(hex);
+  }
 
   function between(stops, share) {
     const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);

@@ -12,9 +12,9 @@ const Heads = (() => {
     const rgb = Colors.alphaRgb(alpha);
     return el(
       "span",
-      { class: "alpha", title: alpha > 2 ? "beyond sparsemax" : null, style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
+      { class: "alpha", title: alpha > 2 ? "beyond sparsemax" : Numbers.alpha(alpha), style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
       changed ? "α* " : name,
-      Numbers.alpha(alpha),
+      Numbers.shortAlpha(alpha),
     );
   }
 

@@ -48,7 +48,10 @@ const Heatmap = (() => {
     );
     const element = el("div.heatmap", tools, el("div.frame", scroller, tip));
     const context = canvas.getContext("2d");
+    const cells = el("canvas"); // all cells in view; the marks of the chosen query are drawn over them
+    const brush = cells.getContext("2d");
     let content = null;
+    let painted = false; // whether `cells` is what is in view
     let picked = { row: 0, column: -1 };
     let cell = 0;
     let wanted = 0; // 0: as the width allows
@@ -56,7 +59,11 @@ const Heatmap = (() => {
     let top = 0;
 
     const draw = Dom.perFrame(paint);
-    scroller.addEventListener("scroll", draw, { passive: true });
+    const drawAll = () => {
+      painted = false;
+      draw();
+    };
+    scroller.addEventListener("scroll", drawAll, { passive: true });
     new ResizeObserver(() => content && layout()).observe(element);
 
     function labels(pieces) {
@@ -113,7 +120,7 @@ const Heatmap = (() => {
       canvas.height = Math.round(view.height * ratio);
       canvas.style.width = `${view.width}px`;
       canvas.style.height = `${view.height}px`;
-      draw();
+      drawAll();
     }
 
     function paint() {
@@ -127,53 +134,65 @@ const Heatmap = (() => {
       const lastRow = Math.min(rows.rows, Math.ceil((view.height - y0) / cell));
       const firstColumn = Math.max(0, Math.floor(scroller.scrollLeft / cell));
       const lastColumn = Math.min(rows.columns, Math.ceil((view.width - x0) / cell));
+      if (!painted) paintCells(firstRow, lastRow, firstColumn, lastColumn, x0, y0, ratio);
+      painted = true;
+      context.setTransform(1, 0, 0, 1, 0, 0);
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      context.drawImage(cells, 0, 0);
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, view.width, view.height);
-      clipTo(left, top, view.width, view.height);
-      const hatched = cell >= HATCHED && !rows.cut;
-      const ground = hatched ? Colors.token("--zero") : rows.cut ? Colors.weight(0) : Colors.token("--exact-zero");
-      for (const style of [ground, hatched ? hatch(context) : null]) {
-        if (!style) continue;
-        context.fillStyle = style;
-        for (let row = firstRow; row < lastRow; row++)
-          context.fillRect(x0, y0 + row * cell, Data.visible(rows, row) * cell, cell);
-      }
-      context.font = "10px ui-sans-serif, system-ui, sans-serif";
-      context.textAlign = "center";
-      context.textBaseline = "middle";
-      for (let row = firstRow; row < lastRow; row++) {
-        for (let at = rows.crow[row]; at < rows.crow[row + 1]; at++) {
-          const column = rows.col[at];
-          if (column < firstColumn || column >= lastColumn) continue;
-          const rgb = Colors.weightRgb(rows.weight[at]);
-          context.fillStyle = `rgb(${rgb[0]},${rgb[1]},${rgb[2]})`;
-          context.fillRect(x0 + column * cell, y0 + row * cell, cell, cell);
-          if (cell >= NUMBERED) {
-            context.fillStyle = Colors.ink(rgb);
-            context.fillText(Numbers.short(rows.weight[at]).replace(/^0\./, "."), x0 + (column + 0.5) * cell, y0 + (row + 0.5) * cell);
-          }
-        }
-      }
-      if (cell >= 8) grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0);
+      clipTo(context, left, top, view.width, view.height);
       outline(x0, y0);
       context.restore();
       if (cell >= LABELED) write(firstRow, lastRow, firstColumn, lastColumn, x0, y0, view);
     }
 
-    // Until `context.restore()`.
-    function clipTo(x, y, width, height) {
-      context.save();
-      context.beginPath();
-      context.rect(x, y, width, height);
-      context.clip();
+    function paintCells(firstRow, lastRow, firstColumn, lastColumn, x0, y0, ratio) {
+      const { rows } = content;
+      cells.width = canvas.width; // which also clears it
+      cells.height = canvas.height;
+      brush.setTransform(ratio, 0, 0, ratio, 0, 0);
+      clipTo(brush, left, top, canvas.width, canvas.height);
+      const hatched = cell >= HATCHED && !rows.cut;
+      const ground = hatched ? Colors.token("--zero") : rows.cut ? Colors.weight(0) : Colors.token("--exact-zero");
+      for (const style of [ground, hatched ? hatch(brush) : null]) {
+        if (!style) continue;
+        brush.fillStyle = style;
+        for (let row = firstRow; row < lastRow; row++) brush.fillRect(x0, y0 + row * cell, Data.visible(rows, row) * cell, cell);
+      }
+      brush.font = "10px ui-sans-serif, system-ui, sans-serif";
+      brush.textAlign = "center";
+      brush.textBaseline = "middle";
+      for (let row = firstRow; row < lastRow; row++) {
+        for (let at = rows.crow[row]; at < rows.crow[row + 1]; at++) {
+          const column = rows.col[at];
+          if (column < firstColumn || column >= lastColumn) continue;
+          const rgb = Colors.weightRgb(rows.weight[at]);
+          brush.fillStyle = `rgb(${rgb[0]},${rgb[1]},${rgb[2]})`;
+          brush.fillRect(x0 + column * cell, y0 + row * cell, cell, cell);
+          if (cell >= NUMBERED) {
+            brush.fillStyle = Colors.ink(rgb);
+            brush.fillText(Numbers.short(rows.weight[at]).replace(/^0\./, "."), x0 + (column + 0.5) * cell, y0 + (row + 0.5) * cell);
+          }
+        }
+      }
+      if (cell >= 8) grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0);
+      brush.restore();
+    }
+
+    // Until `pen.restore()`.
+    function clipTo(pen, x, y, width, height) {
+      pen.save();
+      pen.beginPath();
+      pen.rect(x, y, width, height);
+      pen.clip();
     }
 
     function grid(firstRow, lastRow, firstColumn, lastColumn, x0, y0) {
-      context.fillStyle = Colors.token("--surface");
+      brush.fillStyle = Colors.token("--surface");
       for (let row = firstRow; row <= lastRow; row++)
-        context.fillRect(x0, y0 + row * cell - 0.5, content.rows.columns * cell, 1);
+        brush.fillRect(x0, y0 + row * cell - 0.5, content.rows.columns * cell, 1);
       for (let column = firstColumn; column <= lastColumn; column++) {
-        context.fillRect(x0 + column * cell - 0.5, y0, 1, content.rows.rows * cell);
+        brush.fillRect(x0 + column * cell - 0.5, y0, 1, content.rows.rows * cell);
       }
     }
 
@@ -192,14 +211,14 @@ const Heatmap = (() => {
       for (let at = content.rows.crow[picked.row]; at < content.rows.crow[picked.row + 1]; at++)
         strong.add(content.rows.col[at]);
       context.textBaseline = "middle";
-      clipTo(0, top, left, view.height);
+      clipTo(context, 0, top, left, view.height);
       context.textAlign = "right";
       for (let row = firstRow; row < lastRow; row++) {
         pen(row === picked.row, row === picked.row);
         context.fillText(content.rowLabels[row], left - 8, y0 + (row + 0.5) * cell);
       }
       context.restore();
-      clipTo(left - 4, 0, view.width, top);
+      clipTo(context, left - 4, 0, view.width, top);
       context.textAlign = "left";
       for (let column = firstColumn; column < lastColumn; column++) {
         context.save();

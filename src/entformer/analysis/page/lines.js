@@ -16,12 +16,21 @@ const Lines = (() => {
     let picture = null;
     let row = 0;
     let drawnAt = 0;
+    let strong = []; // the tokens of the chosen query
     new ResizeObserver(() => {
       if (content && element.clientWidth && element.clientWidth !== drawnAt) show(content);
     }).observe(element);
 
+    // The tokens stay where another head has the same: of thousands, they are most of the work.
     function show(next) {
+      const same = picture && content.queries === next.queries && content.keys === next.keys;
       content = next;
+      if (same && drawnAt === element.clientWidth) {
+        picture.drawing.setAttribute("aria-label", nameOf(next));
+        drawBackground();
+        mark(row);
+        return;
+      }
       const { rows, queries, keys } = next;
       const width = Math.min(Math.max(element.clientWidth, 300), 600);
       const [from, to] = [width * 0.34, width * 0.66];
@@ -29,13 +38,6 @@ const Lines = (() => {
       const middle = (index, count) => (index + 0.5) * STEP + HEADING + (height - HEADING - 6 - count * STEP) / 2;
       const heading = (text, x, anchor) => svg("text", { x, y: 10, "text-anchor": anchor, class: "heading" }, text);
       const background = svg("g.all");
-      if (rows.col.length <= MOST_LINES) {
-        for (let query = 0; query < rows.rows; query++) {
-          for (const { column, weight } of Data.support(rows, query)) {
-            background.append(link(from, middle(column, rows.columns), to, middle(query, rows.rows), weight));
-          }
-        }
-      }
       const word = (piece, index, count, x, anchor, extra) => {
         const { text, special } = Data.shown(piece);
         return svg(
@@ -54,9 +56,11 @@ const Lines = (() => {
         }),
       );
       picture = { keyWords, queryWords, from, to, middle, chosen: svg("g"), background };
-      const drawing = svg(
+      strong = [];
+      drawBackground();
+      picture.drawing = svg(
         "svg",
-        { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${next.title}: lines from queries to their keys` },
+        { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": nameOf(next) },
         heading(next.keyTitle, from - 8, "end"),
         heading(next.queryTitle, to + 8, "start"),
         background,
@@ -64,10 +68,23 @@ const Lines = (() => {
         svg("g.keys", keyWords),
         svg("g.queries", queryWords),
       );
-      element.replaceChildren(drawing);
+      element.replaceChildren(picture.drawing);
       drawnAt = element.clientWidth;
-      Dom.onChoice(drawing.querySelector(".queries"), "text", (index) => index !== row && onQuery(index));
+      Dom.onChoice(picture.drawing.querySelector(".queries"), "text", (index) => index !== row && onQuery(index));
       mark(row);
+    }
+
+    const nameOf = ({ title }) => `${title}: lines from queries to their keys`;
+
+    function drawBackground() {
+      const { rows } = content;
+      const { from, to, middle } = picture;
+      const links = [];
+      for (let query = 0; rows.col.length <= MOST_LINES && query < rows.rows; query++) {
+        for (const { column, weight } of Data.support(rows, query))
+          links.push(link(from, middle(column, rows.columns), to, middle(query, rows.rows), weight));
+      }
+      picture.background.replaceChildren(...links);
     }
 
     function link(x1, y1, x2, y2, weight) {
@@ -85,7 +102,6 @@ const Lines = (() => {
       if (!picture || row >= content.rows.rows) return;
       const { rows } = content;
       const found = Data.support(rows, row);
-      const best = new Map(found.map(({ column, weight }) => [column, weight]));
       const y = picture.middle(row, rows.rows);
       picture.background.classList.add("dim");
       picture.chosen.replaceChildren(
@@ -100,11 +116,11 @@ const Lines = (() => {
             ),
           ),
       );
-      picture.keyWords.forEach((word, column) => word.classList.toggle("strong", best.has(column)));
-      picture.queryWords.forEach((word, index) => {
-        word.classList.toggle("strong", index === row);
-        word.setAttribute("tabindex", index === row ? 0 : -1);
-      });
+      for (const word of strong) word.classList.remove("strong");
+      picture.drawing.querySelector('.queries [tabindex="0"]')?.setAttribute("tabindex", -1);
+      picture.queryWords[row].setAttribute("tabindex", 0);
+      strong = [picture.queryWords[row], ...found.map(({ column }) => picture.keyWords[column])];
+      for (const word of strong) word.classList.add("strong");
     }
 
     return { element, show, mark };

@@ -44,6 +44,13 @@ const Numbers = (() => {
   // 1.00 and 2.00 mean softmax and sparsemax exactly.
   const alpha = (value) => fixed(value, 2, [1, 2]);
 
+  // The same where there is little room: <2.00 instead of 1.99996.
+  function shortAlpha(value) {
+    const near = Number(value.toFixed(2));
+    if (value === near || (near !== 1 && near !== 2)) return alpha(value);
+    return `${value < near ? "<" : ">"}${near.toFixed(2)}`;
+  }
+
   // Four decimals; only exactly 0 and exactly 1 read as such.
   const weight = (value) => (value === 0 ? "exactly 0" : fixed(value, 4, [0, 1]));
 
@@ -58,5 +65,5 @@ const Numbers = (() => {
 
   const count = (value) => (missing(value) ? UNKNOWN : value.toLocaleString("en"));
 
-  return { missing, fixed, percent, alpha, weight, short, measure, count };
+  return { missing, fixed, percent, alpha, shortAlpha, weight, short, measure, count };
 })();

@@ -46,16 +46,19 @@ const Tokens = (() => {
     let content = null;
     let row = 0;
     let all = false;
+    let looks = []; // how each key looks now
 
     Dom.onChoice(queryLine, ".token", (index) => index !== row && onQuery(index));
 
+    const equal = (some, others) => some === others || (some.length === others.length && some.every((piece, i) => piece === others[i]));
+
     function show(next) {
-      const tokens = ({ queries, keys }) => JSON.stringify([queries, keys]);
-      const same = content && tokens(content) === tokens(next);
+      const same = content && equal(content.queries, next.queries) && equal(content.keys, next.keys);
       content = next;
       if (same) return;
+      looks = [];
       queryLine.replaceChildren(
-        ...next.queries.map((piece, index) => chip(piece, index, { tag: "button", type: "button", tabindex: -1 })),
+        ...next.queries.map((piece, index) => chip(piece, index, { tag: "button", type: "button", tabindex: -1, "aria-pressed": false })),
       );
       keyLine.replaceChildren(...next.keys.map((piece, index) => chip(piece, index, { tag: "span" })));
     }
@@ -69,23 +72,10 @@ const Tokens = (() => {
       if (next !== row) all = false;
       row = next;
       const { rows, queries, keys, predicted } = content;
-      [...queryLine.children].forEach((button, index) => {
-        button.classList.toggle("chosen", index === row);
-        button.setAttribute("aria-pressed", index === row);
-        button.tabIndex = index === row ? 0 : -1;
-      });
+      chooseQuery();
       const found = Data.support(rows, row);
       const seen = Data.visible(rows, row);
-      const weights = new Map(found.map(({ column, weight }) => [column, weight]));
-      [...keyLine.children].forEach((node, column) => {
-        const weight = weights.get(column);
-        const rgb = weight ? Colors.weightRgb(weight) : null;
-        node.classList.toggle("zero", !weight && !rows.cut && column < seen);
-        node.classList.toggle("hidden-key", column >= seen);
-        node.style.background = rgb ? `rgb(${rgb.join(",")})` : "";
-        node.style.color = rgb ? Colors.ink(rgb) : "";
-        node.title = column >= seen ? "not visible: in the future" : weight ? Numbers.weight(weight) : Data.restText(rows);
-      });
+      colorKeys(new Map(found.map(({ column, weight }) => [column, weight])), seen);
       Dom.keepInView(queryLine, queryLine.children[row]);
       Dom.keepInView(keyLine, found.length ? keyLine.children[found[0].column] : null);
       describe(found, seen, Data.shown(queries[row]).text, predicted ? Data.shown(predicted[row]).text : null);
@@ -99,6 +89,34 @@ const Tokens = (() => {
       );
       more.hidden = shown.length === found.length;
       more.textContent = `Show all ${found.length} keys with weight`;
+    }
+
+    function chooseQuery() {
+      const before = queryLine.querySelector(".chosen");
+      for (const [button, chosen] of [[before, false], [queryLine.children[row], true]]) {
+        if (!button) continue;
+        button.classList.toggle("chosen", chosen);
+        button.setAttribute("aria-pressed", chosen);
+        button.tabIndex = chosen ? 0 : -1;
+      }
+    }
+
+    // Only keys that look different from before are touched: of thousands, a few.
+    function colorKeys(weights, seen) {
+      const rest = Data.restText(content.rows);
+      const theme = Colors.theme();
+      [...keyLine.children].forEach((node, column) => {
+        const weight = weights.get(column);
+        const look = column >= seen ? "hidden" : weight ? `${weight} ${theme}` : rest;
+        if (looks[column] === look) return;
+        looks[column] = look;
+        const rgb = weight ? Colors.weightRgb(weight) : null;
+        node.classList.toggle("zero", !weight && !content.rows.cut && column < seen);
+        node.classList.toggle("hidden-key", column >= seen);
+        node.style.background = rgb ? `rgb(${rgb.join(",")})` : "";
+        node.style.color = rgb ? Colors.ink(rgb) : "";
+        node.title = column >= seen ? "not visible: in the future" : weight ? Numbers.weight(weight) : rest;
+      });
     }
 
     function describe(found, seen, query, next) {

@@ -10,7 +10,7 @@
   let model = null; // the answer of /api/model; its heads have the measures of the sentence shown
   let sentence = null; // the last answer of /api/attention
   let outcome = { trained: null, changed: null };
-  const state = { text: "", beam: 5, nBest: 3, tokens: 16, temperature: 0, side: "trained", index: 0, key: null, chosen: "all" };
+  const state = { text: "", beam: 5, nBest: 3, tokens: 16, temperature: 0, side: "trained", index: 0, key: null, chosen: null };
   state.step = null; // the target token whose row is shown; null: the first that was not given
   const alphas = new Map(); // head -> changed alpha
 
@@ -243,6 +243,7 @@
   }
 
   function showAlignment() {
+    state.chosen ??= firstHead();
     alignment.show({ run: model, sentence, chosen: state.chosen, step: state.step });
   }
 
