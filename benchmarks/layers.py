@@ -2,8 +2,9 @@
 
     python benchmarks/layers.py [--keep-memory]
 
-RMSNorm, dropout, the gate of the feed-forward layer, and its two products in place of one. One thread, its CPU time, interleaved,
-median (quartiles) of the ratios; below 1 is faster than torch. --keep-memory makes malloc keep what is freed, as after hours of training.
+RMSNorm, dropout, the gate of the feed-forward layer, and its two products in place of one. One thread, its CPU time,
+interleaved, median (quartiles) of the ratios; below 1 is faster than torch. --keep-memory makes malloc keep what is freed, as
+after hours of training.
 """
 
 import argparse
@@ -37,6 +38,20 @@ def one_product(layer: GatedFeedForward, x: Tensor) -> Tensor:
     return found
 
 
+def compare_layers(tokens: int, width: int) -> None:
+    x = torch.randn(tokens, width, requires_grad=True)
+    gate, up = (torch.randn(tokens, 512, requires_grad=True) for _ in range(2))
+    norm, torchs = RMSNorm(width), nn.RMSNorm(width)
+    dropout, feed_forward = Dropout(0.1), GatedFeedForward(width, 512)
+    size = f"{tokens} x {width}"
+    compare(f"RMSNorm, {size}", lambda: norm(x), lambda: torchs(x), [x])
+    compare(f"dropout, {size}", lambda: dropout(x), lambda: F.dropout(x, 0.1), [x])
+    gelu = f"gelu(x) * y, {tokens} x 512"
+    compare(gelu, lambda: gated_gelu(gate, up), lambda: F.gelu(gate, approximate="tanh") * up, [gate, up])
+    weights = [x, *feed_forward.parameters()]
+    compare(f"two products, {size}", lambda: feed_forward(x), lambda: one_product(feed_forward, x), weights)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep-memory", action="store_true")
@@ -44,21 +59,7 @@ def main() -> None:
         keep_freed_memory()
     with threads(1):
         for tokens, width in SHAPES:
-            x = torch.randn(tokens, width, requires_grad=True)
-            gate, up = (torch.randn(tokens, 512, requires_grad=True) for _ in range(2))
-            norm, torchs = RMSNorm(width), nn.RMSNorm(width)
-            dropout, feed_forward = Dropout(0.1), GatedFeedForward(width, 512)
-            size = f"{tokens} x {width}"
-            compare(f"RMSNorm, {size}", lambda: norm(x), lambda: torchs(x), [x])
-            compare(f"dropout, {size}", lambda: dropout(x), lambda: F.dropout(x, 0.1), [x])
-            compare(
-                f"gelu(x) * y, {tokens} x 512",
-                lambda: gated_gelu(gate, up),
-                lambda: F.gelu(gate, approximate="tanh") * up,
-                [gate, up],
-            )
-            weights = [x, *feed_forward.parameters()]
-            compare(f"two products, {size}", lambda: feed_forward(x), lambda: one_product(feed_forward, x), weights)
+            compare_layers(tokens, width)
         print(get_signature())
 
 

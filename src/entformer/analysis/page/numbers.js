@@ -44,7 +44,7 @@ const Numbers = (() => {
   // 1.00 and 2.00 mean softmax and sparsemax exactly.
   const alpha = (value) => fixed(value, 2, [1, 2]);
 
-  // The same where there is little room: <2.00 instead of 1.99996.
+  // The same where there is little space: <2.00 instead of 1.99996.
   function shortAlpha(value) {
     const near = Number(value.toFixed(2));
     if (value === near || (near !== 1 && near !== 2)) return alpha(value);
