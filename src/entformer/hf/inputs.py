@@ -25,8 +25,8 @@ def example_inputs(model: nn.Module) -> dict[str, Any]:
         inputs: dict[str, Tensor] = {}
         for name in names:
             inputs |= {key: value.to(device) for key, value in _INPUTS[name](config).items()}
-        if _image_token(config) is not None and "input_ids" in inputs:
-            inputs |= _image_in_text(inner, config, inputs)
+        if (token := _image_token(config)) is not None and "input_ids" in inputs:
+            inputs |= _image_in_text(inner, config, inputs, token)
         shifts = SHIFTING.search(type(inner).__name__) or "decoder_input_ids" not in inspect.signature(inner.forward).parameters
         if getattr(config, "is_encoder_decoder", False) and not shifts:
             inputs["decoder_input_ids"] = _ids(_part(config, "decoder"), OTHER_LENGTH, end=False).to(device)
@@ -101,7 +101,7 @@ def _image_token(config: Any) -> int | None:
     return found if isinstance(found, int) and getattr(config, "vision_config", None) is not None else None
 
 
-def _image_in_text(model: nn.Module, config: Any, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _image_in_text(model: nn.Module, config: Any, inputs: Mapping[str, Tensor], token: int) -> Mapping[str, Tensor]:
     """Returns inputs with an image at the beginning of each text, or none if the model takes images in another form."""
     get: Any = getattr(model, "get_image_features", None)
     pixels = _pixels(config)["pixel_values"].to(next(model.parameters()))
@@ -115,7 +115,7 @@ def _image_in_text(model: nn.Module, config: Any, inputs: Mapping[str, Tensor]) 
         parts = features if isinstance(features, list | tuple) else [features]
         count = sum(part.numel() // part.shape[-1] for part in parts) // len(pixels)
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        tokens = ids.new_full((len(ids), count), _image_token(config))
+        tokens = ids.new_full((len(ids), count), token)
         longer = {"input_ids": torch.cat((tokens, ids), 1), "attention_mask": torch.cat((torch.ones_like(tokens), mask), 1)}
         return {**longer, "pixel_values": images}
     return {}
