@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--densities", nargs="+", type=float, default=[0.3, 0.1, 0.5, 0.2, 0.05])
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--windows", type=int, default=2)
-    parser.add_argument("--single", action="store_true", help="also evaluate the choice without rounds")
+    parser.add_argument("--rounds", type=int, default=0, help="of the calibration")
     given = parser.parse_args()
     torch.set_num_threads(1)
     results, measured = Results(given.folder), given.folder / "calibration.pt"
@@ -99,7 +99,7 @@ def main() -> None:
         found = ef.hf.Calibration(1.0, 0.0, 0, 0, grids=grids)
     else:
         began = time.process_time()
-        found = ef.hf.calibrate(model, calibration, length=LENGTH, rounds=0)
+        found = ef.hf.calibrate(model, calibration, length=LENGTH)
         torch.save({name: vars(grid) for name, grid in found.grids.items()}, measured)
         results.keep("calibration", f"{time.process_time() - began:.0f} s")
 
@@ -114,14 +114,9 @@ def main() -> None:
     for density in given.densities:
         kept = given.folder / f"heads-{density}.pt"
         if not kept.exists():
-            if given.single:
-                found.choose(model, density=density)
-                report(f"{density} head by head", "without rounds")
-            began = time.process_time()
-            chosen = found.refine(model, calibration, density=density, length=LENGTH)
-            seconds = time.process_time() - began
+            chosen = found.refine(model, calibration, density=density, rounds=given.rounds, length=LENGTH)
             torch.save({name: (chosen.alphas[name], chosen.scales[name]) for name in heads}, kept)
-            report(f"{density} calibrated", f"{chosen.dense_heads} heads dense, {seconds:.0f} s")
+            report(f"{density} calibrated", f"{chosen.dense_heads} heads dense")
     for density in given.densities if annealing else []:
         if f"{density} annealed" not in results.found:
             for name, values in torch.load(given.folder / f"heads-{density}.pt").items():

@@ -10,9 +10,9 @@ A larger alpha cuts the tail of a row, a smaller scale restores its flatness. Ev
 with one price for density, found by bisection, so that sparsity goes where it costs least; (1, 1) is in the grid, and heads
 that cannot be made sparse cheaply keep it. JS* and damage* are the totals of the allocation by JS alone.
 
-These costs take heads one by one, but errors of heads add up or cancel. So the model runs with the allocation, each head's
-damage is weighted by its share of the measured divergence (`attribution`) over its share of the damage, and heads choose again
-with the weighted damage as cost.
+These costs take heads one by one, but errors of heads add up or cancel. With `rounds`, the model runs with the allocation, each
+head's damage is weighted by its share of the measured divergence (`attribution`) over its share of the damage, and heads choose
+again with the weighted damage as cost.
 """
 
 import math
@@ -144,7 +144,7 @@ def calibrate(
     length: int = 512,
     max_tokens: int = 1024,
     queries: int = 96,
-    rounds: int = 2,
+    rounds: int = 0,
     progress: Progress | None = None,
 ) -> Calibration:
     """Sets alpha and scale of every head so that the weights are sparse and as close to the softmax weights as possible.
@@ -165,7 +165,7 @@ def calibrate(
         max_tokens: Tokens used in total.
         queries: Queries sampled from each window.
         rounds: How often heads are weighted by their share of the divergence that is measured with all heads sparse, and choose
-            again; the choice with the lowest divergence is kept. 0 for a model without logits or with `max_divergence`.
+            again; the choice with the lowest divergence is kept. Not for a model without logits or with `max_divergence`.
         progress: Called with what is done, how far, of how much.
 
     Returns:
