@@ -22,6 +22,7 @@ import transformers as t
 
 import entformer as ef
 from entformer.hf.calibration import Grid
+from entformer.hf.heads import sparse_heads
 from entformer.hf.measure import DensityMeter
 
 LENGTH = 512
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--densities", nargs="+", type=float, default=[0.3, 0.1, 0.5, 0.2, 0.05])
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--windows", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=0, help="of the calibration")
     given = parser.parse_args()
     torch.set_num_threads(1)
     results, measured = Results(given.folder), given.folder / "calibration.pt"
@@ -108,11 +110,17 @@ def main() -> None:
         increase = 100 * (math.exp(change.mean()) - 1)
         results.keep(name, f"density {meter.density():.3f}, perplexity {increase:+.2f}% +- {error:.2f}, {more}")
 
+    heads = dict(sparse_heads(model))
     for density in given.densities:
-        chosen = found.choose(model, density=density)
-        if f"{density} calibrated" not in results.found:
+        kept = given.folder / f"heads-{density}.pt"
+        if not kept.exists():
+            chosen = found.refine(model, calibration, density=density, rounds=given.rounds, length=LENGTH)
+            torch.save({name: (chosen.alphas[name], chosen.scales[name]) for name in heads}, kept)
             report(f"{density} calibrated", f"{chosen.dense_heads} heads dense")
-        if annealing and f"{density} annealed" not in results.found:
+    for density in given.densities if annealing else []:
+        if f"{density} annealed" not in results.found:
+            for name, values in torch.load(given.folder / f"heads-{density}.pt").items():
+                heads[name].set(*values)
             began = time.process_time()
             path = ef.hf.anneal(model, annealing, density=density, steps=given.steps, length=LENGTH)
             seconds = time.process_time() - began

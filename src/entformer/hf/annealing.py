@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.hf.attribution import dense_log_probs
 from entformer.hf.capture import Progress, activations_only
 from entformer.hf.function import Call, listening
 from entformer.hf.heads import HIGHEST, SparseHeads, active_heads, sparse_heads
@@ -99,7 +100,7 @@ class _Search:
         self.steps = 0
 
     def step(self, model: nn.Module, inputs: dict[str, Any], lr: float) -> float:
-        dense = self._dense_log_probs(model, inputs)
+        dense = dense_log_probs(model, inputs)
         counter = _Counter()
         with listening(counter), activations_only(model, gradients=True):
             for heads in self.owners:
@@ -134,20 +135,6 @@ class _Search:
             own = slice(begin, begin := begin + heads.num_heads)
             alpha = torch.where(self.free[own], 1.0 + self.at[0, own].exp(), 1.0)
             heads.set(alpha=alpha, scale=self.at[1, own].exp())
-
-    @torch.no_grad()
-    def _dense_log_probs(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        before = [[part.clone() for part in heads()] for heads in self.owners]
-        for heads in self.owners:
-            heads.set(alpha=1.0, scale=1.0)
-        try:
-            logits = getattr(model(**inputs), "logits", None)
-            if not isinstance(logits, Tensor):
-                raise ArgumentError(f"{type(model).__name__} has no logits to compare with those of the dense model.")
-            return logits.float().log_softmax(-1)
-        finally:
-            for heads, values in zip(self.owners, before, strict=True):
-                heads.set(*values)
 
 
 class _Counter:

@@ -9,17 +9,22 @@
 A larger alpha cuts the tail of a row, a smaller scale restores its flatness. Every head chooses from one grid of (alpha, scale)
 with one price for density, found by bisection, so that sparsity goes where it costs least; (1, 1) is in the grid, and heads
 that cannot be made sparse cheaply keep it. JS* and damage* are the totals of the allocation by JS alone.
+
+These costs take heads one by one, but errors of heads add up or cancel. With `rounds`, the model runs with the allocation, each
+head's damage is weighted by its share of the measured divergence (`attribution`) over its share of the damage, and heads choose
+again with the weighted damage as cost.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
+from entformer.hf.attribution import divergence_shares
 from entformer.hf.capture import Captured, capture
 from entformer.hf.heads import sparse_heads
 from entformer.hf.settings import settings_of
@@ -32,6 +37,8 @@ SHARPER = ((1.5, 1.3), (2.0, 1.3), (2.0, 1.8), (2.0, 2.5), (2.0, 4.0))  # for he
 CANDIDATES = [(1.0, 1.0), *((alpha, scale) for alpha in ALPHAS for scale in SCALES), *SHARPER]
 TINY = 1e-30  # logarithms of denormal numbers are not reliable
 COSTS = ("auto", "js", "fisher", "output")
+LEAST_SHARE = 0.3  # of a mean share: added to both shares of a head, because small ones are mostly noise
+WEIGHTS = 0.1, 6.0  # the range of the weights of heads
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -61,6 +68,8 @@ class Calibration:
     scales: dict[str, Tensor] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict, repr=False)
     cost: str = "auto"
+    weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """How much the cost of each head counts, found in the rounds of `calibrate`."""
 
     def choose(self, model: nn.Module, *, density: float | None = None, max_divergence: float | None = None) -> "Calibration":
         """Sets alphas and scales for another density from the same measurements, without reading a text.
@@ -79,7 +88,7 @@ class Calibration:
         heads = dict(sparse_heads(model))
         if {name: own.num_heads for name, own in heads.items()} != {name: g.js.shape[1] for name, g in self.grids.items()}:
             raise ArgumentError("the model has other heads than the one that was calibrated; call entformer.hf.calibrate.")
-        chosen = allocate(self.grids, target, max_divergence=max_divergence, cost=self.cost)
+        chosen = self.allocated(target, max_divergence)
         table = torch.tensor(CANDIDATES, dtype=torch.float64)
         for name, index in chosen.items():
             heads[name].set(alpha=table[index, 0], scale=table[index, 1])
@@ -92,9 +101,36 @@ class Calibration:
             scales={name: table[index, 1] for name, index in chosen.items()},
             grids=self.grids,
             cost=self.cost,
+            weights=self.weights,
         )
         settings["calibration"] = settings.get("calibration", {}) | {"density": round(found.density, 4)}
         return found
+
+    def refine(
+        self,
+        model: nn.Module,
+        texts: Iterable[Text],
+        *,
+        density: float,
+        rounds: int = 2,
+        tokenizer: Any = None,
+        length: int = 512,
+        max_tokens: int = 1024,
+        progress: Progress | None = None,
+    ) -> "Calibration":
+        """Sets alphas and scales for another density from the same measurements, with rounds of its own.
+
+        Args:
+            model: The model that was calibrated; it has logits.
+            texts: The text it was calibrated on.
+            density, rounds, tokenizer, length, max_tokens, progress: As for `calibrate`.
+        """
+        inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length, max_tokens=max_tokens)
+        return _refined(model, inputs, replace(self, weights={}), _target(density, None), rounds, progress)
+
+    def allocated(self, density: float, max_divergence: float | None = None) -> dict[str, Tensor]:
+        """Returns the index of the chosen candidate of every head, (heads,) per module."""
+        return allocate(self.grids, density, max_divergence=max_divergence, cost=self.cost, weights=self.weights)
 
 
 def calibrate(
@@ -108,6 +144,7 @@ def calibrate(
     length: int = 512,
     max_tokens: int = 1024,
     queries: int = 96,
+    rounds: int = 0,
     progress: Progress | None = None,
 ) -> Calibration:
     """Sets alpha and scale of every head so that the weights are sparse and as close to the softmax weights as possible.
@@ -127,6 +164,8 @@ def calibrate(
         length: Tokens per window.
         max_tokens: Tokens used in total.
         queries: Queries sampled from each window.
+        rounds: How often heads are weighted by their share of the divergence that is measured with all heads sparse, and choose
+            again; the choice with the lowest divergence is kept. Not for a model without logits or with `max_divergence`.
         progress: Called with what is done, how far, of how much.
 
     Returns:
@@ -160,7 +199,50 @@ def calibrate(
         raise
     tokens = sum(int(entry["input_ids"].numel()) for entry in inputs if "input_ids" in entry)
     settings["calibration"] = {"tokens": tokens, "length": length, "cost": cost}
-    return Calibration(1.0, 0.0, 0, 0, grids=grids, cost=cost).choose(model, density=density, max_divergence=max_divergence)
+    found = Calibration(1.0, 0.0, 0, 0, grids=grids, cost=cost).choose(model, density=density, max_divergence=max_divergence)
+    if max_divergence is not None or not all(own.fisher is not None for own in captured.values()):
+        return found
+    return _refined(model, inputs, found, 0.1 if density is None else density, rounds, progress)
+
+
+def _refined(
+    model: nn.Module,
+    inputs: Sequence[Mapping[str, Any]],
+    first: Calibration,
+    density: float,
+    rounds: int,
+    progress: Progress | None,
+) -> Calibration:
+    """Weights heads by their share of the measured divergence, and sets the choice with the lowest one."""
+    best = found = first.choose(model, density=density)
+    lowest, measured = math.inf, []
+    for number in range(rounds + 1 if rounds > 0 and found.dense_heads < found.heads else 0):
+        divergence, shares = divergence_shares(model, inputs)
+        if divergence < lowest:
+            best, lowest = found, divergence
+        if number < rounds:
+            chosen = found.allocated(density)
+            measured.append((shares, {name: _chosen(grid.damage, chosen[name]) for name, grid in found.grids.items()}))
+            found = replace(found, cost="fisher", weights=_weights(measured)).choose(model, density=density)
+        if progress is not None:
+            progress("weighting heads", number + 1, rounds + 1)
+    return best.choose(model, density=density)
+
+
+def _weights(measured: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+    """Returns shares of the divergence over shares of the damage, both summed over rounds; small shares are mostly noise, so
+    the ratio of the module counts, too."""
+    sums = []
+    for parts in zip(*measured, strict=True):
+        totals = [max(sum(float(own.sum()) for own in part.values()), TINY) for part in parts]
+        sums.append({name: sum(part[name] / total for part, total in zip(parts, totals, strict=True)) for name in parts[0]})
+    least = LEAST_SHARE * len(measured) / sum(len(own) for own in measured[0][0].values())
+    found = {}
+    for name, damage in sums[1].items():
+        share = sums[0][name]
+        module = float(((share.sum() + least) / (damage.sum() + least)).clamp(*WEIGHTS))
+        found[name] = ((share + least * module) / (damage + least)).clamp(*WEIGHTS)
+    return found
 
 
 def _target(density: float | None, max_divergence: float | None) -> float:
@@ -206,7 +288,12 @@ def _entropy(weights: Tensor) -> Tensor:
 
 
 def allocate(
-    grids: Mapping[str, Grid], density: float, *, max_divergence: float | None = None, cost: str = "auto"
+    grids: Mapping[str, Grid],
+    density: float,
+    *,
+    max_divergence: float | None = None,
+    cost: str = "auto",
+    weights: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Returns the index of the chosen candidate of every head, (heads,) per module.
 
@@ -215,21 +302,28 @@ def allocate(
         density: The density of all heads together.
         max_divergence: Instead of a density, a bound on the total damage.
         cost: As for `calibrate`.
+        weights: How much the cost of each head counts; 1 by default.
     """
+    costs = head_costs(grids, density, max_divergence, cost)
+    if weights:
+        costs = {name: own * weights[name] for name, own in costs.items()}
+    return _allocate(costs, grids, density, max_divergence)
 
-    def by(js: float, damage: float) -> dict[str, Tensor]:
-        costs = {name: js * grid.js + damage * grid.damage for name, grid in grids.items()}
-        return _allocate(costs, grids, density, max_divergence)
 
+def head_costs(grids: Mapping[str, Grid], density: float, max_divergence: float | None, cost: str) -> dict[str, Tensor]:
+    """Returns the cost of every candidate, (candidates, heads) per module."""
     if cost in ("fisher", "output"):
-        return by(0.0, 1.0)
-    first = by(1.0, 0.0)
+        return {name: grid.damage for name, grid in grids.items()}
+    by_js = {name: grid.js for name, grid in grids.items()}
     if cost == "js":
-        return first
+        return by_js
+    first = _allocate(by_js, grids, density, max_divergence)
     js, damage = (
         sum(float(_chosen(getattr(grids[name], what), own).sum()) for name, own in first.items()) for what in ("js", "damage")
     )
-    return by(1.0 / js, 1.0 / damage) if js > 0.0 and damage > 0.0 else first
+    if js <= 0.0 or damage <= 0.0:
+        return by_js
+    return {name: grid.js / js + grid.damage / damage for name, grid in grids.items()}
 
 
 def _allocate(

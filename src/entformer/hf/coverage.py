@@ -23,6 +23,7 @@ from entformer.hf.names import HEADS
 ATTENTION_CLASS = re.compile(r"Attention|Attn")
 CROSS_NAME = re.compile(r"encoder_attn|encdec|cross_?att", re.IGNORECASE)
 FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward, torch._native_multi_head_attention)
+NOT_RUN = "is not used on the example input; pass example_inputs that use it, or allow_partial=True to leave it as it is"
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax, torch._softmax)
 
 
@@ -73,6 +74,7 @@ class _Outside(TorchFunctionMode):
         super().__init__()
         self.stack: list[tuple[str, nn.Module]] = []
         self.inside = False
+        self.run: set[str] = set()  # names of modules that were called
         self.found: dict[str, str] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,6 +111,7 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
 
     def enter(module: nn.Module, _: Any) -> None:
         outside.stack.append((names[id(module)], module))
+        outside.run.add(names[id(module)])
 
     def leave(module: nn.Module, *_: Any) -> None:
         outside.stack.pop()
@@ -130,7 +133,8 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
             hook.remove()
         model.train(training)
     coverage.modules = list(seen.values())
-    coverage.uncovered = _uncovered(model, {module.name for module in coverage.modules}, outside.found)
+    called = {module.name for module in coverage.modules}
+    coverage.uncovered = outside.found if coverage.errors else _uncovered(model, called, outside)
     return coverage
 
 
@@ -143,14 +147,15 @@ def _kind(name: str, module: nn.Module, call: Call, is_causal: bool) -> str:
     return "decoder" if is_causal else "encoder"
 
 
-def _uncovered(model: nn.Module, called: set[str], outside: Mapping[str, str]) -> dict[str, str]:
+def _uncovered(model: nn.Module, called: set[str], outside: _Outside) -> dict[str, str]:
     """Returns modules that compute attention, or look as if they did, without calling our function."""
-    found = {name: what for name, what in outside.items() if name not in called}
+    found = {name: what for name, what in outside.found.items() if name not in called}
     for name, module in model.named_modules():
         related = any(_inside(name, other) or _inside(other, name) for other in (*called, *found))
         below = any(ATTENTION_CLASS.search(type(part).__name__) for own, part in module.named_modules() if own)
         if ATTENTION_CLASS.search(type(module).__name__) and not related and not below and HEADS not in name.split("."):
-            found[name] = f"{type(module).__name__} does not call the attention interface"
+            why = "does not call the attention interface" if name in outside.run else NOT_RUN
+            found[name] = f"{type(module).__name__} {why}"
     return found
 
 

@@ -1,5 +1,6 @@
 """A small input for a model of any family, made from its configuration."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +25,10 @@ def example_inputs(model: nn.Module) -> dict[str, Any]:
         inputs: dict[str, Tensor] = {}
         for name in names:
             inputs |= {key: value.to(device) for key, value in _INPUTS[name](config).items()}
-        if getattr(config, "is_encoder_decoder", False) and not SHIFTING.search(type(inner).__name__):
+        if (token := _image_token(config)) is not None and "input_ids" in inputs:
+            inputs |= _image_in_text(inner, config, inputs, token)
+        shifts = SHIFTING.search(type(inner).__name__) or "decoder_input_ids" not in inspect.signature(inner.forward).parameters
+        if getattr(config, "is_encoder_decoder", False) and not shifts:
             inputs["decoder_input_ids"] = _ids(_part(config, "decoder"), OTHER_LENGTH, end=False).to(device)
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
@@ -38,7 +42,7 @@ def _innermost(model: nn.Module) -> nn.Module:
 
 def _main_inputs(model: nn.Module, config: Any) -> list[str]:
     main = str(getattr(model, "main_input_name", "input_ids"))
-    names = [main if main in _INPUTS else "input_ids"]
+    names = [main if main in _INPUTS and _image_token(config) is None else "input_ids"]
     both = getattr(config, "text_config", None) is not None and getattr(config, "vision_config", None) is not None
     if both and hasattr(model, "text_model") and hasattr(model, "vision_model"):  # two towers, such as CLIP
         names = ["input_ids", "pixel_values"]
@@ -52,7 +56,8 @@ def _part(config: Any, *names: str) -> Any:
 def _ids(config: Any, length: int, *, end: bool) -> Tensor:
     """Returns (2, length) token ids without special tokens, but for the end if the model has one."""
     config = _part(config, "text_config", "encoder") if not hasattr(config, "vocab_size") else config
-    size = int(getattr(config, "vocab_size", 0) or 32)
+    sizes = [getattr(part, "vocab_size", None) for part in (config, getattr(config, "text_config", None))]
+    size = min((int(size) for size in sizes if size), default=32)
     special = {getattr(config, f"{name}_token_id", None) for name in SPECIAL}
     special |= {token for name in ("eos_token_id", "bos_token_id") for token in _listed(getattr(config, name, None))}
     allowed = torch.tensor([token for token in range(min(size, 4096)) if token not in special] or [0])
@@ -81,10 +86,39 @@ def _text(config: Any) -> Mapping[str, Tensor]:
 
 
 def _pixels(config: Any) -> Mapping[str, Tensor]:
-    config = _part(config, "vision_config", "encoder") if not hasattr(config, "image_size") else config
+    config = _part(config, "vision_config", "encoder", "backbone_config") if not hasattr(config, "image_size") else config
     size = getattr(config, "image_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    return {"pixel_values": torch.randn(2, int(getattr(config, "num_channels", 3)), height, width)}
+    frames = getattr(config, "num_frames", None)  # of a video
+    shape = (int(getattr(config, "num_channels", 3)), height, width)
+    return {"pixel_values": torch.randn(2, *(() if frames is None else (int(frames),)), *shape)}
+
+
+def _image_token(config: Any) -> int | None:
+    """Returns the token that stands for a part of an image in a text, None if the model reads no images in texts."""
+    found = getattr(config, "image_token_id", None)
+    found = getattr(config, "image_token_index", None) if found is None else found
+    return found if isinstance(found, int) and getattr(config, "vision_config", None) is not None else None
+
+
+def _image_in_text(model: nn.Module, config: Any, inputs: Mapping[str, Tensor], token: int) -> Mapping[str, Tensor]:
+    """Returns inputs with an image at the beginning of each text, or none if the model takes images in another form."""
+    get: Any = getattr(model, "get_image_features", None)
+    pixels = _pixels(config)["pixel_values"].to(next(model.parameters()))
+    for images in (pixels, pixels[:, None]):  # one image per text, or a list of images per text
+        try:
+            with torch.no_grad():
+                found = get(pixel_values=images)
+        except Exception:  # anything: other models want sizes, grids or patches; they run on text alone
+            continue
+        features = getattr(found, "pooler_output", found)
+        parts = features if isinstance(features, list | tuple) else [features]
+        count = sum(part.numel() // part.shape[-1] for part in parts) // len(pixels)
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        tokens = ids.new_full((len(ids), count), token)
+        longer = {"input_ids": torch.cat((tokens, ids), 1), "attention_mask": torch.cat((torch.ones_like(tokens), mask), 1)}
+        return {**longer, "pixel_values": images}
+    return {}
 
 
 def _features(config: Any) -> Mapping[str, Tensor]:

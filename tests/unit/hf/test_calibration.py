@@ -7,6 +7,7 @@ import torch
 
 from entformer import entmax, hf
 from entformer.errors import ArgumentError
+from entformer.hf.attribution import divergence_shares
 from entformer.hf.calibration import CANDIDATES, Grid, allocate, mean_density, measure_candidates
 from entformer.hf.capture import capture
 from entformer.hf.heads import sparse_heads
@@ -70,6 +71,37 @@ def test_a_lower_density_costs_more() -> None:
     assert divergences[0] == 0.0 < divergences[1] < divergences[2]
     bounded = hf.calibrate(model, [ids()], max_divergence=divergences[1], length=60)
     assert bounded.divergence <= divergences[1]
+
+
+def test_shares_of_heads_add_up_to_the_divergence() -> None:
+    model = hf.sparsify(tiny("llama"))
+    inputs = {"input_ids": torch.tensor([ids(40)])}
+    assert divergence_shares(model, [inputs])[0] == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        dense = model(**inputs).logits.log_softmax(-1)
+        for _, heads in sparse_heads(model):
+            heads.set(alpha=1.05, scale=0.95)
+        expected = (dense.exp() * (dense - model(**inputs).logits.log_softmax(-1))).sum(-1).mean()
+    found, shares = divergence_shares(model, [inputs])
+    assert found == pytest.approx(float(expected), rel=1e-3)
+    assert sum(float(own.sum()) for own in shares.values()) == pytest.approx(found, rel=0.1)
+    assert {name: len(own) for name, own in shares.items()} == dict.fromkeys(hf.alphas(model), 4)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_rounds_keep_the_choice_with_the_lowest_divergence() -> None:
+    model, text = hf.sparsify(tiny("llama")), ids()
+    inputs = [{"input_ids": torch.tensor([text[:60]])}, {"input_ids": torch.tensor([text[60:]])}]
+    steps: list[str] = []
+    measured = []
+    for rounds in (0, 2):
+        found = hf.calibrate(model, inputs, density=0.4, rounds=rounds, progress=lambda what, *_: steps.append(what))
+        assert found.density <= 0.4
+        measured.append(divergence_shares(model, inputs)[0])
+    assert measured[1] < measured[0]
+    assert steps.count("weighting heads") == 3
+    assert found.weights.keys() == hf.alphas(model).keys()
+    assert found.choose(model, density=0.2).weights is found.weights
 
 
 def test_another_density_from_the_same_measurements() -> None:

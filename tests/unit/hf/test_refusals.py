@@ -20,6 +20,8 @@ MODULES = {
     "longt5": "LongT5LocalAttention",
     "siglip": "MultiheadAttention",
     "gptj": "GPTJAttention",
+    "xlnet": "XLNetRelativeAttention",
+    "qwen2_vl": "VisionAttention is not used on the example input; pass example_inputs",
 }
 
 
@@ -32,6 +34,25 @@ def test_a_model_that_keeps_softmax_is_refused(name: str) -> None:
     assert any(MODULES[name] in reason for reason in caught.value.reasons)
     assert list(model.state_dict()) == keys
     assert model.config._attn_implementation == implementation
+
+
+def test_images_in_a_form_of_its_own_are_given_as_an_example() -> None:
+    model = tiny("qwen2_vl")
+    ids = torch.tensor([[5, 92, 90, 90, 90, 90, 93, 6, 7, 8]])
+    inputs = {"input_ids": ids, "mm_token_type_ids": (ids == 90).long(), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    inputs["pixel_values"] = torch.randn(16, 3 * 2 * 4 * 4)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        hf.sparsify(model, example_inputs=inputs)
+        torch.testing.assert_close(model(**inputs).logits, expected, rtol=1e-5, atol=1e-5)
+    assert sum("visual" in name for name in hf.alphas(model)) == 2
+    assert hf.alphas(hf.sparsify(tiny("qwen2_vl"), allow_partial=True)).keys() < hf.alphas(model).keys()
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    model = transformers.MambaModel(transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, state_size=4))
+    with pytest.raises(hf.UnsupportedModel, match="none of its modules calls the attention interface"):
+        hf.sparsify(model)
 
 
 def test_part_of_a_model_is_converted_on_request() -> None:

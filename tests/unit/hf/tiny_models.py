@@ -92,6 +92,15 @@ LATENT |= {
     "first_k_dense_replace": 1,
 }
 
+LAYERS_AND_HEADS = {"num_hidden_layers": 2, "num_attention_heads": 4}
+LINEAR = {"num_experts": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+LINEAR |= {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+SHARED = {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4}
+SHARED |= {"vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
+SHARED |= {"activation_sparsity_pattern": None}
+GEMMA = {**DECODER, "sliding_window": 4, "query_pre_attn_scalar": 8, "attn_logit_softcapping": None}
+
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**NO_HEAD_SIZE)),
     "phi": lambda: t.PhiForCausalLM(t.PhiConfig(**NO_HEAD_SIZE)),
@@ -118,6 +127,45 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "deit": lambda: t.DeiTForImageClassification(t.DeiTConfig(**VISION)),
     "dinov2": lambda: t.Dinov2Model(t.Dinov2Config(**VISION)),
     "wav2vec2": lambda: t.Wav2Vec2Model(t.Wav2Vec2Config(**SPEECH, num_conv_pos_embedding_groups=2)),
+    "xlm_roberta": lambda: t.XLMRobertaForTokenClassification(t.XLMRobertaConfig(**ENCODER)),
+    "qwen3_moe": lambda: t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(**EXPERTS, num_experts=2, moe_intermediate_size=16)),
+    "qwen3_next": lambda: t.Qwen3NextForCausalLM(t.Qwen3NextConfig(**EXPERTS, **LINEAR)),
+    "glm4": lambda: t.Glm4ForCausalLM(t.Glm4Config(**DECODER)),
+    "gemma3n": lambda: t.Gemma3nForCausalLM(t.Gemma3nTextConfig(**{**DECODER, "num_hidden_layers": 4}, **SHARED)),
+    "t5gemma": lambda: t.T5GemmaForConditionalGeneration(t.T5GemmaConfig(encoder=GEMMA, decoder=GEMMA, vocab_size=VOCAB)),
+    "moonshine": lambda: t.MoonshineForConditionalGeneration(
+        t.MoonshineConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=37,
+            **{f"{part}_{what}": count for part in ("encoder", "decoder") for what, count in LAYERS_AND_HEADS.items()},
+            **{**IDS, "decoder_start_token_id": 0},
+        )
+    ),
+    "swin": lambda: t.SwinModel(
+        t.SwinConfig(image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=2)
+    ),
+    "videomae": lambda: t.VideoMAEModel(t.VideoMAEConfig(**VISION, num_frames=4)),
+    "llava": lambda: t.LlavaForConditionalGeneration(
+        t.LlavaConfig(
+            text_config=t.LlamaConfig(**DECODER),
+            vision_config=t.CLIPVisionConfig(**VISION),
+            image_token_index=90,
+            vision_feature_layer=-1,
+        )
+    ),
+    "idefics3": lambda: t.Idefics3ForConditionalGeneration(
+        t.Idefics3Config(text_config=t.LlamaConfig(**DECODER), vision_config=VISION, image_token_id=90, scale_factor=2)
+    ),
+    "paligemma": lambda: t.PaliGemmaForConditionalGeneration(
+        t.PaliGemmaConfig(
+            text_config=t.GemmaConfig(**DECODER),
+            vision_config=t.SiglipVisionConfig(**VISION, vision_use_head=False),
+            image_token_index=90,
+            projection_dim=32,
+            hidden_size=32,
+        )
+    ),
 }
 """Further models that are converted; the tests run them once."""
 
@@ -136,8 +184,19 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "gptj": lambda: t.GPTJForCausalLM(
         t.GPTJConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, **IDS)
     ),
+    "xlnet": lambda: t.XLNetLMHeadModel(t.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=37)),
+    "qwen2_vl": lambda: t.Qwen2VLForConditionalGeneration(
+        t.Qwen2VLConfig(
+            text_config={**NO_HEAD_SIZE, "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]}},
+            vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4},
+            image_token_id=90,
+            video_token_id=91,
+            vision_start_token_id=92,
+            vision_end_token_id=93,
+        )
+    ),
 }
-"""Models that are refused, at least in part."""
+"""Models that are refused, at least in part; Qwen2-VL for want of an example with an image."""
 
 
 def tiny(name: str) -> Any:
