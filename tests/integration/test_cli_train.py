@@ -102,3 +102,9 @@ def test_settings_that_contradict_prepared_data_are_refused(entformer: Entformer
     assert done.returncode == 2
     assert "data.vocab_size is 280, but" in done.stderr
     assert "was prepared with 300; remove data.vocab_size" in done.stderr
+
+
+def test_a_device_that_is_not_there_is_one_sentence(entformer: Entformer, make_recipe: Callable[..., Path]) -> None:
+    done = entformer("train", make_recipe(), "--device", "cuda:7")
+    assert done.returncode == 2
+    assert "training.device is cuda:7" in done.stderr

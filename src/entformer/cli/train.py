@@ -25,6 +25,10 @@ def train(
         bool, typer.Option("--resume-with-new-data", help="Resume even if the training data has changed; starts a new epoch.")
     ] = False,
     threads: Threads = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, ... or auto; as --set training.device=DEVICE."),
+    ] = None,
     stop_after_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Save and stop after M minutes; rerun the same command to resume.")
     ] = None,
@@ -40,6 +44,8 @@ def train(
     checkpoint is saved in both cases); 1 if training failed (NaN, disk full; the last checkpoint is intact); 2 for an invalid
     command or recipe.
     """
+    if device is not None:
+        settings = [*(settings or []), f"training.device={device}"]
     if max_restarts and nproc is None:
         raise ArgumentError("--max-restarts belongs to --nproc; with torchrun, give --max-restarts to torchrun.")
     if nproc is not None:

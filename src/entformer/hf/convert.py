@@ -58,6 +58,11 @@ def sparsify(
         UnsupportedModel: The model cannot be converted; `reasons` lists why.
         ArgumentError: An argument is invalid, or the model has been converted already.
     """
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise ArgumentError(
+            f"sparsify() takes a model of transformers, not {type(model).__name__}: load one with from_pretrained; for "
+            "torch.nn.Transformer and other modules with nn.MultiheadAttention use entformer.MultiheadAttention.convert(model)."
+        )
     initial, learned = _initial_alpha(normalizer, alpha, init)
     if calibration and alpha != "calibrated":
         raise ArgumentError(f'sparsify() got {", ".join(sorted(calibration))}, which only alpha="calibrated" uses.')

@@ -36,6 +36,12 @@ def test_a_model_that_keeps_softmax_is_refused(name: str) -> None:
     assert model.config._attn_implementation == implementation
 
 
+@pytest.mark.parametrize("given", ["bert-base-uncased", torch.nn.Linear(2, 2), torch.nn.TransformerEncoderLayer(8, 2)])
+def test_what_is_no_model_of_transformers_is_refused_with_advice(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"takes a model of transformers, not \w+: .*MultiheadAttention\.convert"):
+        hf.sparsify(given)
+
+
 def test_images_in_a_form_of_its_own_are_given_as_an_example() -> None:
     model = tiny("qwen2_vl")
     ids = torch.tensor([[5, 92, 90, 90, 90, 90, 93, 6, 7, 8]])
