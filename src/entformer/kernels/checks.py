@@ -53,7 +53,7 @@ def any_true(condition: Tensor) -> bool:
 
 def any_value(tensor: Tensor, of_number: Callable[[float], bool], of_tensor: Callable[[Tensor], Tensor]) -> bool:
     """Whether the condition holds for an element; see `any_true`. A few numbers are read one by one: operators cost more."""
-    if tensor.numel() <= FEW and values_are_readable(tensor) and not transform_active():
+    if values_are_readable(tensor) and not transform_active() and tensor.numel() <= FEW:
         try:
             return any(map(of_number, tensor.flatten().tolist()))
         except RuntimeError:  # a fake tensor
