@@ -244,7 +244,7 @@ def draw(rows: list[Row], out: Path) -> None:
             panels[line, 0].set_ylabel(f"{row.name}\n{'heads' if name == 'distribution' else 'alpha'}", fontsize=8)
         for axes in panels[-1]:
             axes.set_xlabel("alpha" if name == "distribution" else "step", fontsize=8)
-        figure.savefig(out / f"{name}.png", dpi=130)
+        figure.savefig(out / f"{name}.png", dpi=100, bbox_inches="tight")
 
 
 def main() -> None:
