@@ -56,25 +56,39 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
 
   load_queries(p, block, round_up(block.rows, TILE), w.q);
   score_block(p, block, w.q, w.scores, w.ld, w.row_max, nullptr);
-  solve_block(p, m, block, w);
+  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
+    if (w.row_max[r] != -kInf) w.row_max[r] = __builtin_nanf("");
   auto state_of = [&](int64_t r) { return RowState{w.row_max[r], w.threshold[r]}; };
 
+  // Two rows tell how dense the block is. Near alpha = 1 what can have weight is a good measure of what has, without their roots.
+  const int64_t other = block.rows / 2;
+  const bool has_power = m.has_power(), solves_sample = !has_power || m.e > kSmallE;
+  auto sampled = [&](int64_t r) { return solves_sample && (r == 0 || r == other); };
   struct {
     double nonzero, weights;
-  } sample{0.0, 2.0 * (double)block.keys};
-  for (int half = 0; half < 2; ++half) {
-    const int64_t r = half * block.rows / 2;
+    bool has_power;
+  } sample{0.0, 0.0, has_power};
+  solve_block(p, m, block, w, sampled);
+  for (int64_t r = 0; r <= other; r += other > 0 ? other : 1) {
+    const float* s = w.scores + r * w.ld;
     sample.nonzero +=
-        (double)sparse_weights(m, w.scores + r * w.ld, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
+        (double)(solves_sample ? sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights)
+                               : count_above(s, block.keys, w.row_max[r] - (float)(1.0 / m.e)));
+    sample.weights += (double)block.keys;
   }
   const bool dense = choose_output(sample) == OutputPath::Dense;
+  const bool in_place = choose_solver(sample) == SolverPath::InPlace;
+  if (in_place)
+    solve_in_place(p, m, block, w);
+  else
+    solve_block(p, m, block, w, [&](int64_t r) { return !sampled(r); });
 
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = first_row + r;
     float* s = w.scores + r * w.ld;
     int64_t count;
     if (dense) {
-      count = dense_weights(m, s, block.keys, solved, state_of(r), scratch);
+      count = in_place ? count_above(s, block.keys, 0.0f) : dense_weights(m, s, block.keys, solved, state_of(r), scratch);
       if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
       if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing)
         compact_weights(s, block.keys, w.columns, w.weights);

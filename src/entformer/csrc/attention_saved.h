@@ -81,9 +81,9 @@ inline void load_columns(const AttentionProblem& p, const Block& block, SavedFor
 // The weights of `count` scores of a support. Reads and writes whole vectors; `out` may be the scores.
 inline void support_weights(const HeadNormalizer& m, const RowState& state, int64_t count, const float* scores, float* out) {
   if (double_weights(m, round_up(count, VL), state, scores, out, nullptr)) return;
-  const float base = state.base(m), further = state.further(m);
-  with_weight(m, [&](const auto& weight) {
-    for (int64_t i = 0; i < count; i += VL) store(out + i, weight((load(scores + i) - base) - further));
+  const float base = state.base(m);
+  with_weight(m, state, [&](const auto& weight) {
+    for (int64_t i = 0; i < count; i += VL) store(out + i, weight(load(scores + i) - base));
   });
 }
 
@@ -150,7 +150,7 @@ inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, con
       W += slope_at(splat(sink))[0];
     }
     const double threshold = state.threshold + (W > 0.0 ? (S - 1.0) / W : 0.0);
-    state.threshold = state.fits_float32() ? (double)(float)threshold : threshold;
+    state.threshold = marked(threshold, state.is_fine());
   }
   support_weights(m, state, count, weights, weights);
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "attention_scores.h"
+#include "solver_dense.h"
 #include "solver_double.h"
-#include "solver_table.h"
 
 namespace {
 
@@ -17,6 +17,10 @@ struct HeadNormalizer {
   bool uses_table_solver;
 
   bool sums_to_one() const { return kind == Normalizer::Entmax; }
+  // Whether a weight costs an exponential or a power, computed in float32.
+  bool has_power() const {
+    return sums_to_one() && !in_double && (alpha_case == AlphaCase::Softmax || alpha_case == AlphaCase::General);
+  }
 };
 
 // What one thread reuses from head to head.
@@ -38,50 +42,59 @@ inline HeadNormalizer head_normalizer(const AttentionProblem& p, int64_t b, int6
   return m;
 }
 
-// The state of one row, see RowStates.
+// The state of one row, see RowStates. The last bit of a threshold marks a row that is computed in float64 (solver_fine.h).
 struct RowState {
   float row_max;
   double threshold;
-  bool fits_float32() const { return (double)(float)threshold == threshold; }
-  // What is subtracted from a score, in this order, before its weight is taken.
-  float base(const HeadNormalizer& m) const { return m.sums_to_one() ? row_max : 0.0f; }
-  float further(const HeadNormalizer&) const { return (float)threshold; }
+  bool is_fine() const {
+    uint64_t bits;
+    memcpy(&bits, &threshold, sizeof bits);
+    return bits & 1;
+  }
+  // What is subtracted from a score before `with_weight`.
+  float base(const HeadNormalizer& m) const { return m.sums_to_one() ? row_max : (float)threshold; }
 };
+inline double marked(double threshold, bool is_fine) {
+  uint64_t bits;
+  memcpy(&bits, &threshold, sizeof bits);
+  bits = (bits & ~(uint64_t)1) | is_fine;
+  memcpy(&threshold, &bits, sizeof bits);
+  return threshold;
+}
 inline RowState load_state(const RowStates& rows, int64_t row) { return {rows.row_max[row], rows.threshold[row]}; }
 
-// use(weight), weight being exp_e(x) of one vector for this head's alpha, or what an elementwise normalizer makes of it.
+// use(weight), weight being exp_e(u - threshold) of one vector for this head's alpha, u = score - row_max; or what an elementwise normalizer
+// makes of score - threshold.
 template <class Use>
-inline auto with_weight(const HeadNormalizer& m, const Use& use) {
-  const float e = (float)m.e, inv_e = (float)(1.0 / m.e);
+inline auto with_weight(const HeadNormalizer& m, const RowState& state, const Use& use) {
 #define ENTFORMER_ELEMENTWISE_WEIGHT(id, text, weight, slope) \
   if (m.kind == Normalizer::id) return use([](vf x) { return weight; });
   ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_WEIGHT)
-  if (m.alpha_case == AlphaCase::Softmax) return use([](vf x) { return vexp(x); });
-  if (m.alpha_case == AlphaCase::Sparsemax) return use([](vf x) { return vmax(x, splat(-1.0f)) + 1.0f; });
+  const float lam = (float)state.threshold, e = (float)m.e, c = rounded_c(m.e, state.threshold);
+  if (m.alpha_case == AlphaCase::Softmax) return use([lam](vf u) { return vexp(u - lam); });
+  if (m.alpha_case == AlphaCase::Sparsemax) return use([c](vf u) { return vmax(u + c, vf{}); });
   if (m.alpha_case == AlphaCase::Entmax15)
-    return use([](vf x) {
-      vf q = vmax(0.5f * x, splat(-1.0f)) + 1.0f;
+    return use([c](vf u) {
+      vf q = vmax(0.5f * u + c, vf{});
       return q * q;
     });
 #if defined(__AVX2__)
   if (m.weights) {
     const PowerTable table = *m.weights;
-    auto base_of = [e](vf x) { return vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast)); };
+    auto base_of = [e, c](vf u) { return vmax(fused(splat(e), u, splat(c)), splat(kLeast)); };
     if (table.steep)
-      return use([&](vf x) {
-        vf q = base_of(x);
+      return use([&](vf u) {
+        vf q = base_of(u);
         return power_near<true>(table, Split(q)) * q;
       });
-    return use([&](vf x) {
-      vf q = base_of(x);
+    return use([&](vf u) {
+      vf q = base_of(u);
       return power_near<false>(table, Split(q)) * q;
     });
   }
 #endif
-  return use([e, inv_e](vf x) {
-    vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f, p = vexp(vlog1p(y, q) * inv_e);
-    return q > 0.0f ? p : vf{};
-  });
+  const LogWeight weight(m.e, state.threshold);
+  return use([weight](vf u) { return weight.at(u); });
 }
 
 // Space for one block at a time. Every run of keys has capacity for whole vectors beyond its end.
@@ -103,22 +116,21 @@ inline float sigmoid_threshold(const AttentionProblem& p, const float* s, int64_
   return count > 0 ? (float)log((double)count) : 0.0f;
 }
 
-// The threshold of every row of a block whose maximum is finite.
-inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
+// The threshold of those rows of a block for which wanted(r) holds and whose maximum is finite.
+template <class Wanted>
+inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
+                        const Wanted& wanted) {
   const int64_t keys = solved_keys(p, block);
   const float* scores = w.scores;
-  float* row_max = w.row_max;
-  for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
-    if (row_max[r] != -kInf) row_max[r] = __builtin_nanf("");
+  const float* row_max = w.row_max;
   Row rows[VL];
   const float* scores_of[VL];
   int count = 0;
-  auto keep = [&](const float* s, float found, float slopes) {
+  auto keep = [&](const float* s, double found, float slopes) {
     const int64_t r = (s - scores) / w.ld;
-    w.threshold[r] = found;
-    if (slopes > 0.25f * kSensitive)  // sooner than for rows alone, whose weights are divided by their sum
-      w.threshold[r] = fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, m.weights, w.solver)
-                           .lam;  // the solver is done with its scratch
+    w.threshold[r] = marked(found, false);
+    if (is_sensitive(m.e, found, slopes))  // the solver is done with its scratch
+      w.threshold[r] = marked(fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, m.weights, w.solver).lam, true);
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
@@ -126,7 +138,7 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
       uint32_t good;
       const Roots roots = w.tables->solver.solve(keys, maxima, good);
       w.tables->solver.clear();
-      for (int r = 0; r < count; ++r) keep(scores_of[r], roots.at[r] + roots.last_step[r], roots.W[r]);
+      for (int r = 0; r < count; ++r) keep(scores_of[r], rounded_lam((float)m.e, roots.at[r]) + roots.last_step[r], roots.W[r]);
     } else {
       if (m.alpha_case == AlphaCase::Entmax15)
         solve<AlphaCase::Entmax15>(rows, count);
@@ -139,6 +151,7 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
     count = 0;
   };
   for (int64_t r = 0; r < block.rows; ++r) {
+    if (!wanted(r)) continue;
     w.threshold[r] = 0.0;
     const float* s = scores + r * w.ld;
     if (m.kind == Normalizer::Sigmoid) w.threshold[r] = sigmoid_threshold(p, s, keys);
@@ -157,6 +170,53 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
   if (count) flush();
 }
 
+// Thresholds of all rows of a block, and their weights in place of the scores (solver_dense.h). Above kSmallE that of the first row
+// is known already.
+inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
+  const int64_t columns = solved_keys(p, block);
+  DenseRows rows{m.e, m.weights, columns};
+  const int64_t fit = kDenseFloats / columns;
+  const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL;
+  int64_t row_of[VL];
+  if (m.e > kSmallE && w.row_max[0] - w.row_max[0] == 0.0f) {
+    rows.rows[0] = {w.scores, w.solver, w.row_max[0]};
+    rows.size = 1;
+    rows.set_example((float)w.threshold[0]);
+    rows.size = 0;
+  }
+  auto flush = [&]() {
+    const Roots roots = rows.solve();
+    for (int r = 0; r < rows.size; ++r) {
+      const DenseRows::One& row = rows.rows[r];
+      const double lam = rows.evaluated_at(roots.at[r]) + roots.last_step[r];
+      const bool is_fine = is_sensitive(m.e, lam, roots.W[r]);
+      w.threshold[row_of[r]] = marked(lam, false);
+      if (!is_fine) {
+        rows.write(r, roots.at[r], roots.last_step[r], w.threshold[row_of[r]]);
+        continue;
+      }
+      const FineRow fine = fine_row(m.alpha_case, row.s, columns, row.row_max, m.e, lam, m.weights, row.kept);
+      w.threshold[row_of[r]] = marked(fine.lam, true);
+      fine.write(row.s, columns, row.s);
+    }
+    rows.size = 0;
+  };
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* s = w.scores + r * w.ld;
+    w.threshold[r] = 0.0;
+    if (!(w.row_max[r] - w.row_max[r] == 0.0f)) {
+      for (int64_t j = 0; j < columns; ++j) s[j] = 0.0f;
+    } else if (m.alpha_case == AlphaCase::Softmax) {
+      w.threshold[r] = softmax_in_place(s, columns, w.row_max[r], w.solver);
+    } else {
+      row_of[rows.size] = r;
+      rows.rows[rows.size] = {s, w.solver + rows.size * 3 * (w.ld + 2 * VL), w.row_max[r]};
+      if (++rows.size == most) flush();
+    }
+  }
+  if (rows.size) flush();
+}
+
 // The weights of rows that need float64: alpha > 2, or a threshold that float32 does not hold. `out` may be the scores; whole vectors.
 // Returns false for any other row. At alpha > 2 `keys` include a sink.
 inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState& state, const float* s, float* out,
@@ -164,21 +224,20 @@ inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState
   if (!m.sums_to_one()) return false;
   if (m.in_double)
     solve_row_double(s, out, keys, m.e, scratch);
-  else if (!state.fits_float32())
+  else if (state.is_fine())
     FineRow{m.alpha_case, m.e, state.row_max, state.threshold, m.weights}.write(s, keys, out);
   else
     return false;
   return true;
 }
 
-// What of a row lies above `edge`, less `base`, and its columns, packed; returns how much.
-inline int64_t compact_support(const float* s, int64_t keys, float base, float further, float edge, int32_t* columns,
-                               float* out) {
+// What of a row, less `base`, lies above `edge`, and its columns, packed; returns how much.
+inline int64_t compact_support(const float* s, int64_t keys, float base, float edge, int32_t* columns, float* out) {
   int64_t count = 0;
   vi column;
   for (int l = 0; l < VL; ++l) column[l] = l;
   for (int64_t j = 0; j < keys; j += VL, column += VL) {
-    vf x = (load(s + j) - base) - further;
+    vf x = load(s + j) - base;
     const uint32_t bits = bits_greater(x, splat(edge));
     if (!bits) continue;
     compress((float*)columns + count, as_float(column), bits);
@@ -201,7 +260,7 @@ inline void multiply_slopes(Normalizer kind, const float* weights, int64_t count
 
 // The support of a row that holds its weights.
 inline int64_t compact_weights(const float* p, int64_t keys, int32_t* columns, float* weights) {
-  return compact_support(p, keys, 0.0f, 0.0f, 0.0f, columns, weights);
+  return compact_support(p, keys, 0.0f, 0.0f, columns, weights);
 }
 
 // The support of one row of `keys` columns, of which the solver has seen `solved`: columns and weights, packed; returns its size.
@@ -213,11 +272,12 @@ inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t k
   if (m.kind == Normalizer::Relu) return compact_weights(s, keys, columns, weights);
   if (double_weights(m, solved, state, s, scratch, (double*)(scratch + solved + 2 * VL)))
     return compact_weights(scratch, keys, columns, weights);
-  // A little beyond -1/e, where 1 + e x may still round to more than zero; what has no weight leaves below.
-  const float edge = m.alpha_case == AlphaCase::Softmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
-  const int64_t count = compact_support(s, keys, state.base(m), state.further(m), edge, columns, weights);
+  // A little beyond lam - 1/e, where the base may still round to more than zero; what has no weight leaves below.
+  const float zero = m.alpha_case == AlphaCase::Softmax ? -87.0f : (float)(-1.0 / m.e) * 1.000001f;
+  const float edge = m.sums_to_one() ? (float)state.threshold + zero : zero;
+  const int64_t count = compact_support(s, keys, state.base(m), edge, columns, weights);
   // Powers of what is barely inside may underflow to zero: the support is what has weight, here as in `dense_weights`.
-  return with_weight(m, [&](const auto& weight) {
+  return with_weight(m, state, [&](const auto& weight) {
     int64_t nonzero = 0;
     for (int64_t i = 0; i < count; i += VL) {
       vf p = weight(load(weights + i)), at = load((const float*)columns + i);
@@ -230,6 +290,12 @@ inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t k
   });
 }
 
+inline int64_t count_above(const float* x, int64_t keys, float limit) {
+  int64_t count = 0;
+  for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(x + j), splat(limit)));
+  return count;
+}
+
 // The weights of one row in place of its scores, also that of a sink behind its keys; returns the size of the support.
 inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, int64_t solved, const RowState& state,
                              float* scratch) {
@@ -238,15 +304,12 @@ inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, in
     for (int64_t j = 0; j < solved; ++j) s[j] = 0.0f;
     return 0;
   }
+  if (double_weights(m, solved, state, s, s, (double*)scratch)) return count_above(s, keys, 0.0f);
+  const float base = state.base(m);
   int64_t count = 0;
-  if (double_weights(m, solved, state, s, s, (double*)scratch)) {
-    for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(s + j), vf{}));
-    return count;
-  }
-  const float base = state.base(m), further = state.further(m);
-  return with_weight(m, [&](const auto& weight) {
+  return with_weight(m, state, [&](const auto& weight) {
     for (int64_t j = 0; j < solved; j += VL) {
-      vf p = weight((load(s + j) - base) - further);
+      vf p = weight(load(s + j) - base);
       if (j < keys) count += __builtin_popcount(bits_greater(p, vf{}));
       store(s + j, p);
     }
@@ -258,28 +321,27 @@ inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, in
 // weight is computed from gives both for little. Returns false, with nothing done, for rows that are to be computed otherwise.
 inline bool dense_weights_and_slopes(const HeadNormalizer& m, bool needs_alpha_grad, float* s, int64_t keys,
                                      const RowState& state, float* slope, float* effect) {
-  const float row_max = state.row_max, e = (float)m.e, inv_e = (float)(1.0 / m.e), per_e2 = inv_e * inv_e;
-  const bool is_plain = m.sums_to_one() && !m.in_double && state.fits_float32() && row_max - row_max == 0.0f;
-  if (!is_plain || (m.alpha_case != AlphaCase::Softmax && m.alpha_case != AlphaCase::General)) return false;
-  const float base = state.base(m), further = state.further(m);
+  const float row_max = state.row_max, e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
+  if (!m.has_power() || state.is_fine() || !(row_max - row_max == 0.0f)) return false;
   auto each = [&](const auto& weight) {
     for (int64_t j = 0; j < keys; j += VL) {
       vf w, a;
-      store(s + j, weight((load(s + j) - base) - further, w, a));
+      store(s + j, weight(load(s + j) - row_max, w, a));
       store(slope + j, w);
       if (needs_alpha_grad) store(effect + j, a);
     }
   };
-  // -a/p from t = -ln q = -e ln p and 1/q
-  auto effect_of = [&](vf t, vf inverse) {
+  // -a/p from ln p, t = -e ln p and exp(t) = 1/q
+  auto effect_of = [&](vf log_p, vf t, vf inverse) {
     vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
-    return (t < 0.25f ? t * t * series : inverse - 1.0f - t) * per_e2;
+    return t < 0.25f ? log_p * log_p * series : (inverse - 1.0f - t) * per_e2;
   };
   if (m.alpha_case == AlphaCase::Softmax) {
-    each([](vf x, vf& w, vf& a) {
-      x = vmax(x, splat(-100.0f));
-      w = vexp(x);
-      a = w * (x * x * -0.5f);
+    const float lam = (float)state.threshold;
+    each([lam](vf u, vf& w, vf& a) {
+      vf log_p = vmax(u - lam, splat(-100.0f));
+      w = vexp(log_p);
+      a = w * (log_p * log_p * -0.5f);
       return w;
     });
     return true;
@@ -287,31 +349,34 @@ inline bool dense_weights_and_slopes(const HeadNormalizer& m, bool needs_alpha_g
 #if defined(__AVX2__)
   if (m.weights) {
     const PowerTable table = *m.weights;
-    auto of_table = [&](vf x, vf& w, vf& a, const auto& power) {
-      vf y = e * x, q = vmax(fused(splat(e), x, splat(1.0f)), splat(kLeast));
+    const float c = rounded_c(m.e, state.threshold), inv_e = (float)(1.0 / m.e);
+    auto of_table = [&](vf u, vf& w, vf& a, const auto& power) {
+      vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
       const Split split(q);
       w = power(split);
       if (needs_alpha_grad) {
+        vf y = q - 1.0f;
         vf series =
             y - y * y * (0.5f - y * (1.0f / 3 - y * (0.25f - y * 0.2f)));  // of ln q, where its table is not exact enough
-        a = -(w * q) * effect_of(y > -0.05f ? -series : -log_of(split), reciprocal_exact(q));
+        vf log_q = y > -0.05f ? series : log_of(split);
+        a = -(w * q) * effect_of(log_q * inv_e, -log_q, reciprocal_exact(q));
       }
       return w * q;
     };
     if (table.steep)
-      each([&](vf x, vf& w, vf& a) { return of_table(x, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
+      each([&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
     else
       each(
-          [&](vf x, vf& w, vf& a) { return of_table(x, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
+          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
     return true;
   }
 #endif
-  each([&](vf x, vf& w, vf& a) {
-    vf y = vmax(e * x, splat(-1.0f)), q = y + 1.0f, log_q = vlog1p(y, q), p = vexp(log_q * inv_e);
-    vf inverse = reciprocal_exact(vmax(q, splat(kSmallestNormal)));
-    p = q > 0.0f ? p : vf{};
-    w = p > 0.0f ? p * inverse : vf{};
-    a = p > 0.0f ? -p * effect_of(-log_q, inverse) : vf{};
+  const LogWeight weight(m.e, state.threshold);
+  each([&](vf u, vf& w, vf& a) {
+    vf inverse, log_p = weight.log_at(u, inverse), p = vexp(log_p);
+    inverse *= weight.per_c;
+    w = p * inverse;
+    a = -p * effect_of(log_p, -e * log_p, inverse);
     return p;
   });
   return true;

@@ -53,6 +53,10 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
   X(Dense, "more than 25% of the weights in two sampled rows of the block are nonzero", c.nonzero > kDenseShare * c.weights) \
   X(Sparse, "otherwise", true)
 
+#define ATTENTION_SOLVER_PATHS(X)                                                                                      \
+  X(InPlace, "output is Dense, 1 <= alpha < 2, alpha is not 1.5", c.has_power&& choose_output(c) == OutputPath::Dense) \
+  X(Packed, "otherwise", true)
+
 #define ATTENTION_SAVED_PATHS(X)                                                                               \
   X(Weights, "columns and weights fit into the reserve of the row, and there is no sink at alpha > 2",         \
     c.support_size*(c.column_bytes + 4) <= c.reserve_bytes && !(c.in_double && c.has_sink))                    \
@@ -83,6 +87,7 @@ ENTFORMER_DISPATCH(ENTMAX_FORWARD_PATHS, EntmaxForwardPath, choose_entmax_forwar
 ENTFORMER_DISPATCH(ENTMAX_BACKWARD_PATHS, EntmaxBackwardPath, choose_entmax_backward)
 ENTFORMER_DISPATCH(ATTENTION_SCORES_PATHS, ScoresPath, choose_scores)
 ENTFORMER_DISPATCH(ATTENTION_OUTPUT_PATHS, OutputPath, choose_output)
+ENTFORMER_DISPATCH(ATTENTION_SOLVER_PATHS, SolverPath, choose_solver)
 ENTFORMER_DISPATCH(ATTENTION_SAVED_PATHS, SavedFormat, choose_saved_format)
 ENTFORMER_DISPATCH(ATTENTION_BACKWARD_PATHS, BackwardPath, choose_backward)
 
@@ -92,12 +97,13 @@ ENTFORMER_DISPATCH(ATTENTION_BACKWARD_PATHS, BackwardPath, choose_backward)
 #define ENTMAX_FORWARD_LINE(name, condition, predicate) ENTFORMER_LINE("entmax", name, condition)
 #define ENTMAX_BACKWARD_LINE(name, condition, predicate) ENTFORMER_LINE("entmax_backward", name, condition)
 #define ATTENTION_SCORES_LINE(name, condition, predicate) ENTFORMER_LINE("attention: scores", name, condition)
+#define ATTENTION_SOLVER_LINE(name, condition, predicate) ENTFORMER_LINE("attention: solver", name, condition)
 #define ATTENTION_OUTPUT_LINE(name, condition, predicate) ENTFORMER_LINE("attention: output", name, condition)
 #define ATTENTION_SAVED_LINE(name, condition, predicate) ENTFORMER_LINE("attention: saved support", name, condition)
 #define ATTENTION_BACKWARD_LINE(name, condition, predicate) ENTFORMER_LINE("attention_backward", name, condition)
 
 // "choice<TAB>path<TAB>condition" lines.
-inline constexpr const char* kDispatchTable =
-    ENTMAX_FORWARD_PATHS(ENTMAX_FORWARD_LINE) ENTMAX_BACKWARD_PATHS(ENTMAX_BACKWARD_LINE)
-        ATTENTION_SCORES_PATHS(ATTENTION_SCORES_LINE) ATTENTION_OUTPUT_PATHS(ATTENTION_OUTPUT_LINE)
+inline constexpr const char* kDispatchTable = ENTMAX_FORWARD_PATHS(ENTMAX_FORWARD_LINE)
+    ENTMAX_BACKWARD_PATHS(ENTMAX_BACKWARD_LINE) ATTENTION_SCORES_PATHS(ATTENTION_SCORES_LINE)
+        ATTENTION_OUTPUT_PATHS(ATTENTION_OUTPUT_LINE) ATTENTION_SOLVER_PATHS(ATTENTION_SOLVER_LINE)
             ATTENTION_SAVED_PATHS(ATTENTION_SAVED_LINE) ATTENTION_BACKWARD_PATHS(ATTENTION_BACKWARD_LINE);

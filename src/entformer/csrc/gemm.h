@@ -87,7 +87,7 @@ inline void dense_transposed_add(const float* weights, int64_t ld, int64_t colum
 }
 
 #if defined(__AVX512F__)
-// 16 x 16 floats in place: at stage S, rows i and i+S exchange their off-diagonal blocks of S columns.
+// VL x VL floats in place: at stage S, rows i and i+S exchange their off-diagonal blocks of S columns.
 template <int S>
 inline void transpose_stage(__m512* row) {
   struct Lanes {
@@ -109,11 +109,38 @@ inline void transpose_stage(__m512* row) {
     row[i + S] = _mm512_permutex2var_ps(a, take, b);
   }
 }
-inline void transpose16(__m512* row) {
+inline void transpose(vf* block) {
+  __m512 row[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) row[i] = (__m512)block[i];
   transpose_stage<1>(row);
   transpose_stage<2>(row);
   transpose_stage<4>(row);
   transpose_stage<8>(row);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) block[i] = (vf)row[i];
+}
+#elif defined(__AVX2__)
+// 8 x 8 floats in place: pairs, then fours, then halves.
+inline void transpose(vf* block) {
+  __m256 t[8], u[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps((__m256)block[i], (__m256)block[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps((__m256)block[i], (__m256)block[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    block[i] = (vf)_mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+    block[i + 4] = (vf)_mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+  }
 }
 #endif
 
@@ -121,16 +148,15 @@ inline void transpose16(__m512* row) {
 // PANEL, or fewer whole vectors for the last panel: sentences are often shorter than one.
 inline void pack_panel(const float* rows, int64_t stride, int64_t count, int64_t depth, float* panel, int64_t across) {
   int64_t k = 0;
-#if defined(__AVX512F__)
-  for (; k + 16 <= depth; k += 16) {
-    for (int64_t j = 0; j < across; j += 16) {
-      __m512 block[16];
+#if defined(__AVX2__)
+  for (; k + VL <= depth; k += VL) {
+    for (int64_t j = 0; j < across; j += VL) {
+      vf block[VL];
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < 16; ++i)
-        block[i] = j + i < count ? _mm512_loadu_ps(rows + (j + i) * stride + k) : _mm512_setzero_ps();
-      transpose16(block);
+      for (int64_t i = 0; i < VL; ++i) block[i] = j + i < count ? load(rows + (j + i) * stride + k) : vf{};
+      transpose(block);
 #pragma GCC unroll 16
-      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(panel + (k + i) * across + j, block[i]);
+      for (int64_t i = 0; i < VL; ++i) store(panel + (k + i) * across + j, block[i]);
     }
   }
 #endif

@@ -1,136 +1,12 @@
-// The threshold lam of rows, in float32 vectors for 1 <= alpha <= 2, and the weights it gives.
-//
-// With e = alpha - 1, u = s - max(s), p = q^(1/e), q = [1 + e (u - lam)]_+, the root lam of sum p = 1 is found by Newton's (or
-// Halley's) steps on ln_e(S) = (S^e - 1)/e, S(lam) = sum p. S^e is a norm of order 1/e of an affine function of lam, so it is
-// convex and Newton from the left never overshoots; at e = 0, and for rows of equal scores, one step is exact. Only keys with
-// u > -1/e can have weight, so the steps run on those alone, packed, for as many rows at once as a vector has lanes.
+// The threshold lam of rows, in float32 vectors for 1 <= alpha <= 2, and the weights it gives. Only keys with u > -1/e can have weight, so
+// the steps of newton.h run on those alone, packed, for as many rows at once as a vector has lanes.
 #pragma once
 
-#include "dispatch.h"
-#include "simd.h"
+#include "newton.h"
 #include "softmax.h"
 #include "solver_fine.h"
 
 namespace {
-
-constexpr float kTolerance = 2e-7f;  // how far a row's sum may stay from one
-constexpr float kRough = 0.1f;       // the same, where only a bound is needed
-constexpr float kLastStep =
-    3e-5f;  // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
-constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
-constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
-constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
-constexpr float kSmallE = 0.1f;       // up to here a row is smooth at both sides of its root, and softmax tells where it lies
-constexpr float kThirdOrder = 1e-6f;  // there, Halley's step leaves about residual^3 e^2 / 20
-constexpr float kAimShort = 4e-4f;    // the residual that far steps of third order aim for, so that they stay left of the root
-
-// ---- Newton and Halley --------------------------------------------------------------------------------------------------
-
-// (1 - S^-e)/e from ln S; ln S itself at e = 0.
-inline vf deformed_log(vf e, vf log_S) {
-  vf t = e * log_S;
-  vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
-  const vi small = (t < 0.25f) & (t > -0.25f);  // a guess far to the right of the root has t well below zero
-  return log_S * (small ? series : (1.0f - vexp(-t)) / (small ? splat(1.0f) : t));
-}
-inline double deformed_log(double e, double log_S) { return fabs(e) < kSoftmaxBelow ? log_S : -expm1(-e * log_S) / e; }
-inline vf natural_log(vf x) { return vlog(vmax(x, splat(kSmallestNormal))); }
-inline double natural_log(double x) { return log(x); }
-
-// Newton's step on ln_e(S), from S = sum p and W = sum w; one row a lane, or one row in float64.
-template <class T>
-inline T newton_step(T S, T W, T e) {
-  return S * deformed_log(e, natural_log(S)) / W;
-}
-
-// The sums of one evaluation, one row a lane: S - 1, W, and C = sum w/q.
-struct Evaluation {
-  vf residual, W, C;
-};
-
-// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit.
-template <AlphaCase alpha_case>
-inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
-  vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
-  if (alpha_case == AlphaCase::Sparsemax)
-    change = at.residual / W;
-  else if (alpha_case == AlphaCase::Entmax15)
-    change = 2.0f * (S - vsqrt(S)) / W;
-  else
-    change = newton_step(S, W, e);
-  if (third_order) {  // the curvature of ln_e(S) over its slope
-    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - at.C / W);
-    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
-  }
-  return change;
-}
-
-// Where the rows stand: the last evaluation, how far the root lies from it, and the sum of slopes there.
-struct Roots {
-  vf at, last_step, W;
-};
-
-// Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
-// root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
-// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`. Halley's step is
-// the last one from a residual of at most `last_left`, or on the other side of the root `last_right`.
-template <AlphaCase alpha_case, class Evaluate>
-inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, vf last_left,
-                         vf last_right, const Evaluate& evaluate) {
-  Roots roots{};
-  const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
-  const uint32_t small = alpha_case == AlphaCase::General ? ~bits_greater(e, splat(kSmallE)) : 0;
-  for (int step = 0; step < 64 && open; ++step) {
-    const Evaluation at = evaluate(open, lam);
-    const uint32_t far = bits_greater(at.residual, last_left) | bits_greater(-last_right, at.residual);
-    vf change = step_of<alpha_case>(at, e, third_order);
-    if (alpha_case == AlphaCase::General)
-      change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
-    vf next = vmin(vmax(lam + change, vf{}), most);
-    // From the left every Newton step goes right; only a start to the right of the root makes one step left.
-    uint32_t moving = bits_greater(at.residual, splat(tolerance)) & bits_greater(next, lam);
-    moving |= bits_greater(splat(-tolerance), at.residual) & (step == 0 ? ~0u : returns);
-    moving &= open;
-    roots.at = blend(open, lam, roots.at);
-    roots.W = blend(open, at.W, roots.W);
-    roots.last_step = blend(open, blend(moving | small, next - lam, vf{}), roots.last_step);
-    lam = blend(moving, next, lam);
-    const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
-    open = moving & ((third_order & far) | (~third_order & ~near_left));
-    third_order &= ~bits_greater(splat(-kTooFar), at.residual) | small;
-  }
-  return roots;
-}
-
-// ---- the first guess -----------------------------------------------------------------------------------------------------
-
-// The root of n equal scores, (1 - n^-e)/e, or a little more: no row of n candidates has a larger one.
-inline vf largest_root(vf e, vf n) {
-  vf log_n = vlog(n), t = e * log_n;
-  return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
-}
-
-// The first lam of rows of n scores at e, from ln P, P the largest weight, (1 - e lam)^(1/e), at an e' that costs no powers:
-//   Bound     P is that at an e' >= e. The largest weight grows with alpha, so lam lies left of the root, and Newton stays there.
-//   Estimate  P is about that at e' = 1/2. lam lies on either side, near the root for rows of many kinds.
-enum class FirstGuess { Bound, Estimate };
-constexpr float kDrift = 1.3f;  // of ln P from e' to e
-template <FirstGuess kind>
-inline vf first_guess(vf e, vf log_P, vf n) {
-  if (kind == FirstGuess::Estimate)
-    log_P = vmax(log_P * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
-  const vf root = (1.0f - vexp(e * log_P)) / e;
-  return kind == FirstGuess::Bound ? root * (1.0f - 1e-6f) : vmin(vmax(root, vf{}), -log_P);
-}
-
-// lam from the moments of softmax, E = sum exp(u), M1 = sum u exp(u), M2 = sum u^2 exp(u): -ln P is ln E + e (ln E m1 - m2/2) up to e^2,
-// where m = M/E, and ln n for n equal scores at any e.
-inline vf guess_from_softmax(vf e, vf E, vf M1, vf M2) {
-  vf log_E = natural_log(E);
-  return deformed_log(e, vmax(log_E + e * (log_E * M1 - 0.5f * M2) / E, vf{}));
-}
-
-// ---- packed rows ---------------------------------------------------------------------------------------------------------
 
 // One row while it is solved. Its candidates are the scores above `edge`, in `from`, less `base`: packed, already less the maximum
 // (base 0) and padded with -inf to whole vectors; or, in a row of few whole vectors, the row itself (base = maximum).
@@ -142,19 +18,15 @@ struct Row {
   const float* from;
   int64_t padded;
   float base, row_max, e, inv_e, edge;
-  double e_exact;                // e before it was rounded
-  float lam, last_step, slopes;  // found: the root, how far it lies from the last evaluation, and the sum of slopes there
+  double e_exact;           // e before it was rounded
+  double lam;               // found: the root,
+  float last_step, slopes;  // how far it lies from the last evaluation, and the sum of slopes there
 
   // `scratch` holds three runs of n + 2 VL floats. Filled in place: a struct copied right after it was written stalls the
   // copy until the writes land.
   void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
 constexpr int64_t kFewVectors = 4;
-
-// Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses it, w/q.
-struct Sums {
-  vf p, w, w_over_q;
-};
 
 // Adds one vector of weights where they cost a power. The power taken is the slope, w = q^(1/e - 1); the weight is then w q.
 inline void accumulate_powers(vf x, float e, float power, float* weight, float* slope, Sums& sums) {
@@ -172,7 +44,7 @@ inline void accumulate_powers(vf x, float e, float power, float* weight, float* 
 // Adds candidates [begin, end) of a row at `lam`.
 template <AlphaCase alpha_case>
 inline void accumulate(const Row& row, int64_t begin, int64_t end, float lam, Sums& sums) {
-  const float e = alpha_case == AlphaCase::Entmax15 ? 0.5f : 1.0f, offset = 1.0f - e * lam;
+  const float e = alpha_case == AlphaCase::Entmax15 ? 0.5f : 1.0f, offset = rounded_c(e, lam);
   for (int64_t i = begin; i < end; i += VL) {
     vf u = load(row.from + i) - row.base;
     if (alpha_case == AlphaCase::General) {
@@ -219,41 +91,18 @@ inline void Row::start(const float* scores, int64_t n, float maximum, double alp
   if (n > kFewVectors * VL || n % VL) compact_candidates(*this, edge);
 }
 
-// Evaluates the open rows. Long rows are summed in float64 over short blocks. From the left every step raises the edge below which no key
-// has weight, so a long row is thinned out as it goes; not where weights are stored, which lie as they were packed.
+// Evaluates packed rows. From the left every step raises the edge below which no key has weight, so a long row is thinned out as it goes;
+// not where weights are stored, which lie as they were packed.
 template <AlphaCase alpha_case>
 inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) {
-  vf p[VL], w[VL], w_over_q[VL];
-  for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1) {
-    const int r = __builtin_ctz(closed);
-    p[r] = w[r] = w_over_q[r] = vf{};
-  }
-  Evaluation at{};
-  uint32_t is_long = 0;
-  for (uint32_t left = open; left; left &= left - 1) {
-    const int r = __builtin_ctz(left);
+  auto length = [&](int r) {
     Row& row = rows[r];
     if (alpha_case != AlphaCase::General && row.padded > kSumBlock && lam[r] - row.inv_e > row.edge)
       compact_candidates(row, lam[r] - row.inv_e);
-    Sums sums{};
-    if (row.padded <= kSumBlock) {
-      accumulate<alpha_case>(row, 0, row.padded, lam[r], sums);
-      p[r] = sums.p, w[r] = sums.w, w_over_q[r] = sums.w_over_q;
-      continue;
-    }
-    double S = 0.0, W = 0.0, C = 0.0;
-    for (int64_t block = 0; block < row.padded; block += kSumBlock) {
-      sums = Sums{};
-      accumulate<alpha_case>(row, block, block + kSumBlock < row.padded ? block + kSumBlock : row.padded, lam[r], sums);
-      S += hsum(sums.p), W += hsum(sums.w), C += hsum(sums.w_over_q);
-    }
-    is_long |= 1u << r;
-    p[r] = w[r] = w_over_q[r] = vf{};
-    at.residual[r] = (float)(S - 1.0), at.W[r] = (float)W, at.C[r] = (float)C;
-  }
-  const Evaluation together{sum_each(p) - 1.0f, sum_each(w), needs_C ? sum_each(w_over_q) : vf{}};
-  if (!is_long) return together;
-  return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
+    return row.padded;
+  };
+  auto add = [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate<alpha_case>(rows[r], begin, end, lam[r], sums); };
+  return evaluate_lanes(open, length, add, needs_C);
 }
 
 // The first lam of the rows in `open`, whose e is small.
@@ -320,7 +169,8 @@ void solve(Row* rows, int count, bool has_short_step = true) {
   }
   const Roots roots = solve_rows<alpha_case>(rows, all, lam, kTolerance, has_short_step);
   for (int r = 0; r < count; ++r) {
-    rows[r].lam = roots.at[r] + roots.last_step[r];
+    const double at = roots.at[r];
+    rows[r].lam = (alpha_case == AlphaCase::General ? at : rounded_lam(rows[r].e_exact, at)) + roots.last_step[r];
     rows[r].last_step = roots.last_step[r];
     rows[r].slopes = roots.W[r];
   }
@@ -329,7 +179,7 @@ void solve(Row* rows, int count, bool has_short_step = true) {
 // Writes the weights of a row whose root is known.
 template <AlphaCase alpha_case>
 void write_weights(const Row& row, int64_t n) {
-  if (row.slopes > kSensitive) {
+  if (is_sensitive(row.e_exact, row.lam, row.slopes)) {
     fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, nullptr, row.packed).write(row.s, n, row.p);
     return;
   }
@@ -343,7 +193,7 @@ void write_weights(const Row& row, int64_t n) {
     }
   }
   const vf edge = splat(row.edge);
-  const float lam = row.lam;
+  const float offset = rounded_c(row.e_exact, row.lam);
   const float* packed = row.weight;
   auto weights = [&](vf scores) {
     vf u = scores - row.row_max;
@@ -353,7 +203,7 @@ void write_weights(const Row& row, int64_t n) {
       packed += __builtin_popcount(bits);
       return p;
     }
-    vf q = vmax(row.e * (u - lam) + 1.0f, vf{});
+    vf q = vmax(row.e * u + offset, vf{});
     return alpha_case == AlphaCase::Entmax15 ? q * q : q;
   };
   double total = 0.0;

@@ -1,9 +1,10 @@
 // Weights of a row that float32 cannot hold a root for: many scores, equal or nearly so, barely inside the support.
 //
-// The sum of a row moves by W = sum(w), the sum of the slopes, for each unit that lam moves. A rounding of lam, or of scores that are
-// equal and therefore round alike, is 6e-8: with W = 20,000 the weights no longer sum to one, and what the equal scores have too
-// much the others lack. So above kSensitive the base 1 + e (s - row_max - lam) is computed in float64, where it cancels, and rounded
-// to float32 after; powers and sums are computed from there as elsewhere. Only sparse rows of thousands of scores are like this.
+// Elsewhere the base of a weight is q = e u + c with u = s - row_max and c = 1 - e lam, rounded once. A rounding of u, 6e-8 |u|, moves the
+// sum of the row by at most 6e-8 sum(w |u|): scores that are equal round alike, and what they have too much the others lack. Since
+// sum(w q) = 1, that sum is (c W - 1)/e with W = sum(w). Where it is large the base is computed in float64, where it cancels, and rounded
+// to float32 after; powers and sums are computed from there as elsewhere. Only rows of a few high scores and thousands of equal low ones
+// are like this: among nearly equal scores |u| is small.
 #pragma once
 
 #include <math.h>
@@ -14,9 +15,17 @@
 
 namespace {
 
-constexpr float kSensitive = 64.0f;   // of W: below, 6e-8 W is some units of float32
+constexpr double kSensitive = 16.0;   // of sum(w |u|): below, 6e-8 of it is some units of float32
 constexpr double kFineEnough = 1e-7;  // how far the sum of a row may stay from one
 constexpr int64_t kFineBlock = 8 * VL;
+
+// c = 1 - e lam as it is rounded where bases are computed in float32, and the lam that this is.
+inline float rounded_c(double e, double lam) { return (float)(1.0 - e * lam); }
+inline double rounded_lam(double e, double lam) { return (1.0 - (double)rounded_c(e, lam)) / e; }
+
+inline bool is_sensitive(double e, double lam, double W) {
+  return W > kSensitive && ((1.0 - e * lam) * W - 1.0) / e > kSensitive;
+}
 
 struct FineRow {
   AlphaCase alpha_case;

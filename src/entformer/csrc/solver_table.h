@@ -83,8 +83,7 @@ struct TableSolver {
       inside[r] = (float)count;
     }
     vf S = sum_each(S_of);
-    const vf root_at_half = step_of<AlphaCase::Entmax15>({S - 1.0f, sum_each(W_of), load(inside)}, splat(0.5f), ~0u);
-    lam = first_guess<FirstGuess::Estimate>(e, 2.0f * natural_log(1.0f - 0.5f * root_at_half), splat((float)n));
+    lam = guess_from_half(e, {S - 1.0f, sum_each(W_of), load(inside)}, splat((float)n));
     return ((1u << size) - 1) & ~bits_nan(S);
   }
 
@@ -108,7 +107,7 @@ struct TableSolver {
   }
 
   // q at lam, at least kLeast, of one vector of u. Written once: the last pass must see what the evaluation saw.
-  static vf base_of(float e, vf u, float lam) { return vmax(fused(splat(e), u, splat(1.0f - e * lam)), splat(kLeast)); }
+  static vf base_of(float e, vf u, float lam) { return vmax(fused(splat(e), u, splat(rounded_c(e, lam))), splat(kLeast)); }
 
   // Sums p, w and w/q of row r at lam; stores w. All three fade out where q is kLeast.
   template <bool steep>
@@ -228,9 +227,10 @@ struct TableSolver {
     store(at_of, roots.at);
     store(last_step_of, roots.last_step);
     finish(n, good, at_of, last_step_of);
-    for (uint32_t fine = good & bits_greater(roots.W, splat(kSensitive)); fine; fine &= fine - 1) {
-      const int r = __builtin_ctz(fine);
+    for (uint32_t left = good; left; left &= left - 1) {
+      const int r = __builtin_ctz(left);
       const One& row = rows[r];
+      if (!is_sensitive(row.e_exact, at_of[r], roots.W[r])) continue;
       fine_row(AlphaCase::General, row.s, n, row_max[r], row.e_exact, at_of[r] + last_step_of[r], row.table, row.u)
           .write(row.s, n, row.p);
     }

@@ -1,0 +1,179 @@
+// The threshold lam of up to VL rows at once, one a lane, from sums that an evaluation of their weights gives: first guess and steps.
+//
+// With e = alpha - 1, u = s - max(s), p = q^(1/e), q = [1 + e (u - lam)]_+, the root lam of sum p = 1 is found by Newton's (or
+// Halley's) steps on ln_e(S) = (S^e - 1)/e, S(lam) = sum p. S^e is a norm of order 1/e of an affine function of lam, so it is
+// convex and Newton from the left never overshoots; at e = 0, and for rows of equal scores, one step is exact.
+#pragma once
+
+#include "dispatch.h"
+#include "simd.h"
+
+namespace {
+
+constexpr float kTolerance = 2e-7f;  // how far a row's sum may stay from one
+constexpr float kRough = 0.1f;       // the same, where only a bound is needed
+constexpr float kLastStep =
+    3e-5f;  // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
+constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
+constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
+constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
+constexpr float kSmallE = 0.1f;       // up to here a row is smooth at both sides of its root, and softmax tells where it lies
+constexpr float kThirdOrder = 1e-6f;  // there, Halley's step leaves about residual^3 e^2 / 20
+constexpr float kAimShort = 4e-4f;    // the residual that far steps of third order aim for, so that they stay left of the root
+
+// ---- sums ---------------------------------------------------------------------------------------------------------------
+
+// Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses it, w/q.
+struct Sums {
+  vf p, w, w_over_q;
+};
+
+// The sums of one evaluation, one row a lane: S - 1, W, and C = sum w/q.
+struct Evaluation {
+  vf residual, W, C;
+};
+
+// Evaluates the open rows, of length(r) columns: add(r, begin, end, sums) adds those of a part. Long rows are summed in float64 over short
+// blocks.
+template <class Length, class Add>
+inline Evaluation evaluate_lanes(uint32_t open, const Length& length, const Add& add, bool needs_C = true) {
+  vf p[VL], w[VL], w_over_q[VL];
+  for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1) {
+    const int r = __builtin_ctz(closed);
+    p[r] = w[r] = w_over_q[r] = vf{};
+  }
+  Evaluation at{};
+  uint32_t is_long = 0;
+  for (uint32_t left = open; left; left &= left - 1) {
+    const int r = __builtin_ctz(left);
+    const int64_t end = length(r);
+    Sums sums{};
+    if (end <= kSumBlock) {
+      add(r, 0, end, sums);
+      p[r] = sums.p, w[r] = sums.w, w_over_q[r] = sums.w_over_q;
+      continue;
+    }
+    double S = 0.0, W = 0.0, C = 0.0;
+    for (int64_t block = 0; block < end; block += kSumBlock) {
+      sums = Sums{};
+      add(r, block, block + kSumBlock < end ? block + kSumBlock : end, sums);
+      S += hsum(sums.p), W += hsum(sums.w), C += hsum(sums.w_over_q);
+    }
+    is_long |= 1u << r;
+    p[r] = w[r] = w_over_q[r] = vf{};
+    at.residual[r] = (float)(S - 1.0), at.W[r] = (float)W, at.C[r] = (float)C;
+  }
+  const Evaluation together{sum_each(p) - 1.0f, sum_each(w), needs_C ? sum_each(w_over_q) : vf{}};
+  if (!is_long) return together;
+  return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
+}
+
+// ---- Newton and Halley --------------------------------------------------------------------------------------------------
+
+// (1 - S^-e)/e from ln S; ln S itself at e = 0.
+inline vf deformed_log(vf e, vf log_S) {
+  vf t = e * log_S;
+  vf series = 1.0f + t * (-0.5f + t * (1.0f / 6 + t * (-1.0f / 24 + t * (1.0f / 120 - t * (1.0f / 720)))));
+  const vi small = (t < 0.25f) & (t > -0.25f);  // a guess far to the right of the root has t well below zero
+  return log_S * (small ? series : (1.0f - vexp(-t)) / (small ? splat(1.0f) : t));
+}
+inline double deformed_log(double e, double log_S) { return fabs(e) < kSoftmaxBelow ? log_S : -expm1(-e * log_S) / e; }
+inline vf natural_log(vf x) { return vlog(vmax(x, splat(kSmallestNormal))); }
+inline double natural_log(double x) { return log(x); }
+
+// Newton's step on ln_e(S), from S = sum p and W = sum w; one row a lane, or one row in float64.
+template <class T>
+inline T newton_step(T S, T W, T e) {
+  return S * deformed_log(e, natural_log(S)) / W;
+}
+
+// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit.
+template <AlphaCase alpha_case>
+inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
+  vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
+  if (alpha_case == AlphaCase::Sparsemax)
+    change = at.residual / W;
+  else if (alpha_case == AlphaCase::Entmax15)
+    change = 2.0f * (S - vsqrt(S)) / W;
+  else
+    change = newton_step(S, W, e);
+  if (third_order) {  // the curvature of ln_e(S) over its slope
+    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - at.C / W);
+    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
+  }
+  return change;
+}
+
+// Where the rows stand: the last evaluation, how far the root lies from it, and the sum of slopes there.
+struct Roots {
+  vf at, last_step, W;
+};
+
+// Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
+// root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
+// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`. Halley's step is
+// the last one from a residual of at most `last_left`, or on the other side of the root `last_right`.
+template <AlphaCase alpha_case, class Evaluate>
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, vf last_left,
+                         vf last_right, const Evaluate& evaluate) {
+  Roots roots{};
+  const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
+  const uint32_t small = alpha_case == AlphaCase::General ? ~bits_greater(e, splat(kSmallE)) : 0;
+  for (int step = 0; step < 64 && open; ++step) {
+    const Evaluation at = evaluate(open, lam);
+    const uint32_t far = bits_greater(at.residual, last_left) | bits_greater(-last_right, at.residual);
+    vf change = step_of<alpha_case>(at, e, third_order);
+    if (alpha_case == AlphaCase::General)
+      change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
+    vf next = vmin(vmax(lam + change, vf{}), most);
+    // From the left every Newton step goes right; only a start to the right of the root makes one step left.
+    uint32_t moving = bits_greater(at.residual, splat(tolerance)) & bits_greater(next, lam);
+    moving |= bits_greater(splat(-tolerance), at.residual) & (step == 0 ? ~0u : returns);
+    moving &= open;
+    roots.at = blend(open, lam, roots.at);
+    roots.W = blend(open, at.W, roots.W);
+    roots.last_step = blend(open, blend(moving | small, next - lam, vf{}), roots.last_step);
+    lam = blend(moving, next, lam);
+    const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
+    const uint32_t near_right = bits_greater(vf{}, at.residual) & ~far & returns;  // rounding may keep it from the tolerance
+    open = moving & ((third_order & far) | (~third_order & ~near_left & ~near_right));
+    third_order &= ~bits_greater(splat(-kTooFar), at.residual) | small;
+  }
+  return roots;
+}
+
+// ---- the first guess -----------------------------------------------------------------------------------------------------
+
+// The root of n equal scores, (1 - n^-e)/e, or a little more: no row of n candidates has a larger one.
+inline vf largest_root(vf e, vf n) {
+  vf log_n = vlog(n), t = e * log_n;
+  return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
+}
+
+// The first lam of rows of n scores at e, from ln P, P the largest weight, (1 - e lam)^(1/e), at an e' that costs no powers:
+//   Bound     P is that at an e' >= e. The largest weight grows with alpha, so lam lies left of the root, and Newton stays there.
+//   Estimate  P is about that at e' = 1/2. lam lies on either side, near the root for rows of many kinds.
+enum class FirstGuess { Bound, Estimate };
+constexpr float kDrift = 1.3f;  // of ln P from e' to e
+template <FirstGuess kind>
+inline vf first_guess(vf e, vf log_P, vf n) {
+  if (kind == FirstGuess::Estimate)
+    log_P = vmax(log_P * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
+  const vf root = (1.0f - vexp(e * log_P)) / e;
+  return kind == FirstGuess::Bound ? root * (1.0f - 1e-6f) : vmin(vmax(root, vf{}), -log_P);
+}
+
+// lam of rows of n scores from one evaluation at e = 1/2, lam = 0.
+inline vf guess_from_half(vf e, const Evaluation& at_zero, vf n) {
+  const vf root_at_half = step_of<AlphaCase::Entmax15>(at_zero, splat(0.5f), ~0u);
+  return first_guess<FirstGuess::Estimate>(e, 2.0f * natural_log(1.0f - 0.5f * root_at_half), n);
+}
+
+// lam from the moments of softmax, E = sum exp(u), M1 = sum u exp(u), M2 = sum u^2 exp(u): -ln P is ln E + e (ln E m1 - m2/2) up to e^2,
+// where m = M/E, and ln n for n equal scores at any e.
+inline vf guess_from_softmax(vf e, vf E, vf M1, vf M2) {
+  vf log_E = natural_log(E);
+  return deformed_log(e, vmax(log_E + e * (log_E * M1 - 0.5f * M2) / E, vf{}));
+}
+
+}  // namespace

@@ -1,0 +1,218 @@
+// Rows of which most keys have weight, for 1 < alpha < 2 but 1.5: the root is found and weights are written in place of the scores.
+//
+// Nothing is packed, since little would be left out, and the weights of the last evaluation are kept: what the last step changes in
+// them are a few terms. As elsewhere, up to VL rows are solved at once. Every row begins with its maximum known and finite.
+#pragma once
+
+#include "log_weight.h"
+#include "solver_table.h"
+
+namespace {
+
+constexpr int64_t kDenseFloats = 4096;   // of all rows that are solved at once: scores and kept weights stay in the first cache
+constexpr float kLastDenseStep = 0.02f;  // residual from which the last step is taken at small e, where its effect is smooth
+constexpr float kNearlyEqual =
+    0.3f;  // of the standard deviation of q over its mean: below, two moments tell where the root is,
+constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
+constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger than any rounding and the last step
+constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
+constexpr float kAlike = 0.3f;             // of a standard deviation: rows that differ by less have their root where it tells
+constexpr float kMomentsOfSoftmax = 0.3f;  // of e: below, they guess better than the root at e = 1/2
+
+// Softmax of n scores in whole vectors, in their place; returns ln sum exp(s - row_max). `kept` holds n floats of scratch. For doubtful
+// weights see `DenseRows::write`.
+inline float softmax_in_place(float* s, int64_t n, float row_max, float* kept) {
+  double total = 0.0;
+  for (int64_t block = 0; block < n; block += kSumBlock) {
+    vf sum{};
+    for (int64_t i = block; i < n && i < block + kSumBlock; i += VL) {
+      const vf p = vexp(load(s + i) - row_max);
+      store(kept + i, p);
+      sum += p;
+    }
+    total += hsum(sum);
+  }
+  const float scale = (float)(1.0 / total), lam = (float)log(total);
+  for (int64_t i = 0; i < n; i += VL) {
+    const vf u = load(s + i) - row_max;
+    vf p = load(kept + i) * scale;
+    if (bits_greater(splat(kTiny), p) & bits_greater(u, splat(-kInf))) p = vexp(u - lam);
+    store(s + i, p);
+  }
+  return lam;
+}
+
+struct DenseRows {
+  double e;
+  const PowerTable* table;  // of the power 1/e - 1, or null
+  int64_t columns;          // in whole vectors
+  int size = 0;
+  struct One {
+    float *s, *kept;  // scores; of the last evaluation: slopes (with a table), or weights and then c/q (without)
+    float row_max;
+  } rows[VL];
+  struct {
+    float lam, mean, deviation, slope;    // d lam/d deviation
+  } example = {0.0f, 0.0f, -1.0f, 0.0f};  // none
+
+  bool by_log() const { return table == nullptr; }
+  // lam as the evaluation at `at` had it.
+  double evaluated_at(float at) const { return by_log() ? (double)at : rounded_lam(e, at); }
+
+  template <class Use>
+  static void each_vector(const One& row, int64_t begin, int64_t end, const Use& use) {
+    for (int64_t i = begin; i < end; i += VL) use(load(row.s + i) - row.row_max, i);
+  }
+
+  void accumulate(const One& row, int64_t begin, int64_t end, float lam, Sums& total) const {
+    Sums sums{};  // not `total`: it has an address
+    float* kept = row.kept;
+    if (by_log()) {
+      const LogWeight at(e, lam);
+      each_vector(row, begin, end, [&](vf u, int64_t i) {
+        vf ratio, p = vexp(at.log_at(u, ratio)), w = p * ratio;
+        store(kept + i, p);
+        store(kept + columns + i, ratio);
+        sums.p += p, sums.w += w, sums.w_over_q += w * ratio;
+      });
+      total = {sums.p, sums.w * at.per_c, sums.w_over_q * (at.per_c * at.per_c)};
+      return;
+    }
+#if defined(__AVX2__)
+    const PowerTable powers = *table;
+    const vf slope = splat((float)e), c = splat(rounded_c(e, lam));
+    auto with = [&](vf u, int64_t i, const auto& power) {
+      vf q = vmax(fused(slope, u, c), splat(kLeast)), w = power(Split(q));
+      store(kept + i, w);
+      sums.p = fused(w, q, sums.p), sums.w += w, sums.w_over_q = fused(w, reciprocal(q), sums.w_over_q);
+    };
+    if (powers.steep)
+      each_vector(row, begin, end,
+                  [&](vf u, int64_t i) { with(u, i, [&](const Split& x) { return power_near<true>(powers, x); }); });
+    else
+      each_vector(row, begin, end,
+                  [&](vf u, int64_t i) { with(u, i, [&](const Split& x) { return power_near<false>(powers, x); }); });
+    total = sums;
+#endif
+  }
+
+  // The number of scores of the rows, their mean and standard deviation, less the maximum; very low ones do not count.
+  struct Spread {
+    vf n, mean, deviation;
+  };
+  Spread spread_of_rows() const {
+    vf n[VL] = {}, first[VL] = {}, second[VL] = {};
+    for (int r = 0; r < size; ++r) {
+      Sums sums{};
+      each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
+        const vi counts = u > -50.0f;
+        u = counts ? u : vf{};
+        sums.p += counts ? splat(1.0f) : vf{}, sums.w += u, sums.w_over_q = fused(u, u, sums.w_over_q);
+      });
+      n[r] = sums.p, first[r] = sums.w, second[r] = sums.w_over_q;
+    }
+    const vf count = vmax(sum_each(n), splat(1.0f)), mean = sum_each(first) / count;
+    return {count, mean, vsqrt(vmax(sum_each(second) / count - mean * mean, vf{}))};
+  }
+
+  // The first lam of each row:
+  //   scores that are nearly equal, with mean m and variance v, have all about the weight 1/n, so that q = n^-e at the mean, and v
+  //   adds (1 - e) v / (2 q^2) to the sum;
+  //   rows that spread about like `example`, a row whose root is known, follow from it;
+  //   the others, and those of small e, are guessed from the moments of softmax, or from one step at e = 1/2.
+  vf guess() const {
+    const vf e_all = splat((float)e);
+    const Spread at = spread_of_rows();
+    const vf q = vexp(-e_all * natural_log(at.n)), ratio = at.deviation / q, aim_short = kAimShort * q;
+    vf lam = (1.0f - q) / e_all + at.mean + (0.5f - 0.5f * e_all) * (ratio * ratio * q) - aim_short;
+    const vf third = vmax(1.0f - 2.0f * e_all, vf{}) * (ratio * ratio * ratio) * (1.0f / 6);
+    uint32_t open =
+        ((1u << size) - 1) & (bits_greater(e_all * ratio, splat(kNearlyEqual)) | bits_greater(third, splat(kThirdMoment)));
+    if (!open) return lam;
+    const vf change = at.deviation - example.deviation, most = kAlike * splat(example.deviation);
+    const uint32_t alike = e > kSmallE ? open & ~bits_greater(vmax(change, -change), most) : 0;
+    lam = blend(alike, example.lam + (at.mean - example.mean) + example.slope * change - aim_short, lam);
+    open &= ~alike;
+    if (!open) return lam;
+    vf S[VL] = {}, W[VL] = {}, C[VL] = {};
+    const bool by_softmax = e <= kMomentsOfSoftmax;
+    for (uint32_t left = open; left; left &= left - 1) {
+      const int r = __builtin_ctz(left);
+      Sums sums{};
+      if (by_softmax)
+        each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
+          u = vmax(u, splat(-100.0f));
+          vf p = vexp(u), first = p * u;
+          sums.p += p, sums.w += first, sums.w_over_q += first * u;
+        });
+      else
+        each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
+          vf half = vmax(fused(u, splat(0.5f), splat(1.0f)), vf{});
+          sums.p = fused(half, half, sums.p), sums.w += half, sums.w_over_q += half > 0.0f ? splat(1.0f) : vf{};
+        });
+      S[r] = sums.p, W[r] = sums.w, C[r] = sums.w_over_q;
+    }
+    const vf s = sum_each(S), w = sum_each(W), c = sum_each(C);
+    return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s - 1.0f, w, c}, at.n), lam);
+  }
+
+  Roots solve() const {
+    const vf e_all = splat((float)e);
+    const uint32_t open = (1u << size) - 1, third_order = e <= 0.5 ? open : 0;
+    const bool is_smooth = by_log() && e <= kSmallE;
+    return solve_lanes<AlphaCase::General>(
+        open, e_all, guess(), largest_root(e_all, splat((float)columns)), third_order, kTolerance,
+        splat(is_smooth ? kLastDenseStep : kLastHalley), splat(is_smooth ? kLastDenseStep : kLastFromRight),
+        [&](uint32_t now, vf lam) {
+          return evaluate_lanes(
+              now, [&](int) { return columns; },
+              [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate(rows[r], begin, end, lam[r], sums); });
+        });
+  }
+
+  // Makes the only row, whose root is `lam`, the example. Scores u = mean + deviation z have d lam/d deviation = sum(w z)/W, and
+  // sum(w q) = 1 gives sum(w u).
+  void set_example(float lam) {
+    const Spread at = spread_of_rows();
+    Sums sums;
+    accumulate(rows[0], 0, columns, lam, sums);
+    const float mean = at.mean[0], deviation = at.deviation[0], c = rounded_c(e, lam);
+    const float weighted = (1.0f / fmaxf(hsum(sums.w), 1.0f) - c) / (float)e;
+    example = {lam, mean, deviation, deviation > 0.0f ? (weighted - mean) / deviation : 0.0f};
+  }
+
+  // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`. What may not have
+  // weight is computed from scores and root, so that whoever does so again finds the same support.
+  void write(int r, float at, float step, double lam) const {
+    const One& row = rows[r];
+    if (by_log()) {
+      const LogWeight exact(e, lam);
+      const float first = step * (float)(1.0 / (1.0 - e * at)), bend = 0.5f * (float)e * first;
+      return each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
+        vf ratio = load(row.kept + columns + i), z = ratio * first;
+        z += z * (ratio * bend);
+        vf p = load(row.kept + i) * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6))));
+        if (bits_greater(splat(kTiny), p) & bits_greater(u, splat(-kInf))) p = exact.at(u);
+        store(row.s + i, p);
+      });
+    }
+#if defined(__AVX2__)
+    const PowerTable powers = *table;
+    const vf slope = splat((float)e), c = splat(rounded_c(e, at)), root_c = splat(rounded_c(e, lam));
+    const float half_curve = 0.5f * (1.0f - (float)e) * step * step;
+    each_vector(row, 0, columns, [&](vf u, int64_t i) {  // as TableSolver::apply_last_step
+      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c);
+      vf p = load(row.kept + i) * fused(splat(half_curve), reciprocal(q), q - step);
+      const uint32_t inside = bits_greater(root_q, vf{});
+      p = root_q > 0.0f ? p : vf{};
+      if (bits_greater(splat(kBarelyInside), root_q) & inside) {
+        const vf base = vmax(root_q, splat(kLeast));
+        p = (powers.steep ? power_near<true>(powers, Split(base)) : power_near<false>(powers, Split(base))) * base;
+      }
+      store(row.s + i, p);
+    });
+#endif
+  }
+};
+
+}  // namespace
