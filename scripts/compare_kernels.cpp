@@ -8,6 +8,14 @@
 
 #include "kernel_table.h"
 
+#if defined(__AVX512F__)
+#define kernels_compiled_for entformer_kernels_avx512
+#elif defined(__AVX2__)
+#define kernels_compiled_for entformer_kernels_avx2
+#else
+#define kernels_compiled_for entformer_kernels_portable
+#endif
+
 namespace {
 
 std::mt19937_64 generator(1);
@@ -149,11 +157,11 @@ void compare_attention(const KernelTable& kernels, int64_t L, int64_t D, double 
 }  // namespace
 
 int main() {
-  const KernelTable& kernels = *entformer_kernels_portable();
+  const KernelTable& kernels = *kernels_compiled_for();
   for (float alpha : {1.0f, 1.01f, 1.1f, 1.3f, 1.5f, 1.7f, 1.99f, 2.0f})
     for (float scale : {0.1f, 1.0f, 4.0f}) {
       for (int64_t n : {1, 3, 7, 64, 65, 300, 1500}) compare_rows(kernels, n, alpha, scale);
-      for (int64_t L : {5, 64, 150}) compare_attention(kernels, L, 8, alpha, scale);
+      for (int64_t L : {5, 64, 150}) compare_attention(kernels, L, 16, alpha, scale);  // 16: in whole vectors of every kind
     }
   std::printf("weights %.1e, gradient to scores %.1e, to alpha %.1e of its terms, attention %.1e\n", worst_weight,
               worst_gradient, worst_alpha, worst_attention);

@@ -70,7 +70,7 @@ def test_every_file_and_name_exists(document: Path) -> None:
 def test_every_make_target_and_command_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`make ([a-z-]+)", text):
+    for target in re.findall(r"`make ([a-z0-9-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     command_line = "\n".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "cli").glob("*.py"))
     for command in re.findall(r"`entformer ([a-z]+)", text):

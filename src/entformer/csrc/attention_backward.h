@@ -6,7 +6,7 @@
 // One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed.
 #pragma once
 
-#include "attention_forward.h"
+#include "attention_gradient.h"
 
 namespace {
 
@@ -15,68 +15,6 @@ struct HeadGradient {
   FloatRows k, v;
   float *grad_k, *grad_v;
 };
-
-// dS, times scale, in place of g, from weights; returns dL/dalpha of the row. g is finite where the weight is zero. `scratch` holds two
-// rows in whole vectors, which are the slopes and the effects of alpha if `has_slopes`.
-inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count,
-                             float scale, float* scratch, bool has_slopes) {
-  if (!m.sums_to_one() || m.in_double) {
-    const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
-    if (!m.sums_to_one()) multiply_slopes(m.kind, p, count, g);
-    for (int64_t i = 0; i < count; ++i) g[i] *= scale;
-    return grad_alpha;
-  }
-  if (count == 0) return 0.0;
-  SupportGradients gradients;
-  gradients.weight = p;
-  gradients.grad = gradients.out = g;
-  gradients.slope = scratch;
-  gradients.effect = scratch + round_up(count, VL);
-  gradients.add(0, count, m.e, m.alpha_case, m.slopes);
-  return needs_alpha_grad ? gradients.run<true>(scale, has_slopes)[0] : (gradients.run<false>(scale, has_slopes), 0.0);
-}
-
-// The gradients of one row from its weights p and g = dL/dp: dS times scale and the slope of the soft-cap in place of g, and what the row
-// adds to the sums of its head and to the gradient of the bias. Entries are at `columns` (null: at 0, 1, ...) of the block; behind them
-// there is capacity for a vector, into which the weight of the sink, `sink`, is written where there is one. g is finite where p is zero.
-inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, const Block& block, int64_t r,
-                         const int32_t* columns, int64_t count, float* p, float* g, float sink, const float* cap_slopes,
-                         float* grad_bias, HeadSums& sums, float* scratch, bool has_slopes = false) {
-  const AttentionProblem& problem = a.problem;
-  if (!a.needs_raw_gradient()) {
-    sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, count, problem.scale, scratch, has_slopes);
-    return;
-  }
-  const int64_t all = problem.sinks ? count + 1 : count;
-  if (problem.sinks) p[count] = sink, g[count] = 0.0f;
-  sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, all, 1.0f, scratch, has_slopes);
-  if (problem.sinks) sums.sink += g[count];
-  if (grad_bias) {
-    float* to = grad_bias + (block.first + r) * a.grad_bias_row + block.start * a.grad_bias_key;
-    const int64_t real = columns ? count : block.real_keys;
-    if (a.grad_bias_key == 0) {
-      double sum = 0.0;
-      for (int64_t i = 0; i < real; ++i) sum += g[i];
-      *to += (float)sum;
-    } else if (columns) {
-      for (int64_t i = 0; i < real; ++i) to[columns[i]] += g[i];
-    } else {
-      for (int64_t i = 0; i < real; ++i) to[i] += g[i];
-    }
-  }
-  if (a.needs_slopes_grad) {
-    const int64_t at = block.first + r + problem.causal_offset - block.start;
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t distance = at - (columns ? columns[i] : i);
-      sum -= (double)g[i] * (double)(distance < 0 ? -distance : distance);
-    }
-    sums.slope += sum;
-  }
-  for (int64_t i = 0; i < count; ++i) g[i] *= problem.scale;
-  if (!cap_slopes) return;
-  for (int64_t i = 0; i < count; ++i) g[i] = g[i] == 0.0f ? 0.0f : g[i] * cap_slopes[i];  // a masked key may hold NaN
-}
 
 // Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...) of the block.
 inline void apply_dropout(const AttentionProblem& p, const Block& block, int64_t row, const int32_t* columns, int64_t count,
@@ -140,9 +78,7 @@ struct Panels {
 };
 
 // What decides the path of a block.
-struct BackwardCase {
-  double nonzero = 0.0, weights;
-  bool all_saved = true, all_weights_saved = true;
+struct BackwardCase : BlockSupports {
   const float* grad_out;
   int64_t grad_floats;
   bool has_finite_grad() const { return all_finite(grad_out, grad_floats); }  // dense products multiply by zero too
@@ -164,6 +100,7 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
                            const HeadGradient& head, const Workspace& w, const BlockBuffers& x, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p), seen = block.real_keys, solved = solved_keys(p, block);
+  const bool is_plain = !a.needs_raw_gradient() && !a.grad_support && p.dropout == 0.0f;
   value_products(p, block, x.grad_out, Ep, w.grads, w.ld);
   for (int64_t r = 0; r < round_up(block.rows, TILE); ++r) {
     float *s = w.scores + r * w.ld, *g = w.grads + r * w.ld;
@@ -174,6 +111,13 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     }
     const int64_t row = row_at(p, block, r), count = support_size(a, block, row);
     const RowState state = load_state(a.rows, row);
+    if (is_plain && !saved && has_slopes_of(m, state)) {
+      if (a.needs_alpha_grad)
+        sums.alpha += dense_row_gradient<true>(m, s, g, block.keys, state, p.scale, x.scratch);
+      else
+        dense_row_gradient<false>(m, s, g, block.keys, state, p.scale, x.scratch);
+      continue;
+    }
     float sink = 0.0f;
     bool has_slopes = false;
     if (saved) {
@@ -182,9 +126,14 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
       for (int64_t i = 0; i < count; ++i) s[w.columns[i]] = w.weights[i];
       if (p.sinks) sink = sink_weight(p, m, block, state);
     } else {
-      has_slopes = !p.sinks && dense_weights_and_slopes(m, a.needs_alpha_grad, s, block.keys, state, x.scratch,
-                                                        x.scratch + round_up(block.keys, VL));
-      if (!has_slopes) dense_weights(m, s, block.keys, solved, state, x.scratch);
+      has_slopes = !p.sinks && has_slopes_of(m, state);
+      float* effect = x.scratch + round_up(block.keys, VL);
+      if (has_slopes && a.needs_alpha_grad)
+        dense_weights_and_slopes<true>(m, s, block.keys, state, x.scratch, effect);
+      else if (has_slopes)
+        dense_weights_and_slopes<false>(m, s, block.keys, state, x.scratch, effect);
+      else
+        dense_weights(m, s, block.keys, solved, state, x.scratch);
       if (p.sinks) sink = s[block.keys];
     }
     apply_dropout(p, block, row, nullptr, seen, g);
@@ -283,14 +232,12 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   c.grad_floats = block.rows * Ep;
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = first_row + r, count = support_size(a, block, row);
-    const SavedFormat format = saved_format(p, m.in_double, a.rows.row_max[row], count);
-    c.nonzero += (double)count;
-    c.all_saved &= format != SavedFormat::Nothing;
-    c.all_weights_saved &= format == SavedFormat::Weights;
+    c.add(p, m.in_double, a.rows.row_max[row], count);
     if (count > 0) continue;  // a row without support gives nothing, whatever it holds; for NaN see spread_nan_rows
     memset(x.queries + r * Dp, 0, (size_t)Dp * sizeof(float));
     memset(x.grad_out + r * Ep, 0, (size_t)Ep * sizeof(float));
   }
+  c.all_saved &= c.are_saved();
   const BackwardPath path = choose_backward(c);
   // The dense path needs the slopes of a soft-cap at every pair; the sparse one computes those of the support.
   const bool saved = path == BackwardPath::Dense ? c.all_weights_saved && p.softcap == 0.0f : c.all_saved;

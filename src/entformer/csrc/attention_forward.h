@@ -83,21 +83,24 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   else
     solve_block(p, m, block, w, [&](int64_t r) { return !sampled(r); });
 
+  BlockSupports supports;
+  supports.weights = (double)(block.rows * block.keys);
+  int64_t counts[kMostRows + TILE];
+  for (int64_t r = 0; dense && r < block.rows; ++r) {
+    float* s = w.scores + r * w.ld;
+    counts[r] = in_place ? count_above(s, block.keys, 0.0f) : dense_weights(m, s, block.keys, solved, state_of(r), scratch);
+    supports.add(p, m.in_double, w.row_max[r], counts[r]);
+  }
+  const bool saves = !dense || supports.are_saved();
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = first_row + r;
     float* s = w.scores + r * w.ld;
-    int64_t count;
-    if (dense) {
-      count = in_place ? count_above(s, block.keys, 0.0f) : dense_weights(m, s, block.keys, solved, state_of(r), scratch);
-      if (a.entropy) a.entropy[row] = entropy_of(s, block.keys);
-      if (saved_format(p, m.in_double, w.row_max[r], count) != SavedFormat::Nothing)
-        compact_weights(s, block.keys, w.columns, w.weights);
-    } else {
-      count = sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
-      if (a.entropy) a.entropy[row] = entropy_of(w.weights, count);
-    }
-    save_support(p, saved_format(p, m.in_double, w.row_max[r], count), w.columns, w.weights, count,
-                 a.reserve + row * p.reserve_stride);
+    const int64_t count =
+        dense ? counts[r] : sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
+    const SavedFormat format = saves ? saved_format(p, m.in_double, w.row_max[r], count) : SavedFormat::Nothing;
+    if (dense && format != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
+    if (a.entropy) a.entropy[row] = dense ? entropy_of(s, block.keys) : entropy_of(w.weights, count);
+    save_support(p, format, w.columns, w.weights, count, a.reserve + row * p.reserve_stride);
     if (m.in_double && count > 0) {  // before dropout
       const float sink = p.sinks ? (dense ? s : scratch)[block.keys] : 0.0f;
       w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, sink, m.e);

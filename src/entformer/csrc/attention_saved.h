@@ -21,6 +21,21 @@ inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float
   return choose_saved_format(c);
 }
 
+// The supports of a block. A dense block goes backward as matrices, for which supports are of use only if all weights are among them: else
+// none is saved. Forward and backward find the same from the same sizes.
+struct BlockSupports {
+  double nonzero = 0.0, weights;
+  bool all_saved = true, all_weights_saved = true;
+
+  void add(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
+    const SavedFormat format = saved_format(p, in_double, row_max, support_size);
+    nonzero += (double)support_size;
+    all_saved &= format != SavedFormat::Nothing;
+    all_weights_saved &= format == SavedFormat::Weights;
+  }
+  bool are_saved() const { return all_weights_saved || choose_output(*this) == OutputPath::Sparse; }
+};
+
 // A gap byte below kColumnSkip is the number of zero weights before the next column; kColumnSkip stands for that many, and no column yet.
 // What the support does not fill is zero: outputs of an operator do not depend on uninitialized memory.
 inline void save_support(const AttentionProblem& p, SavedFormat format, const int32_t* columns, const float* weights,

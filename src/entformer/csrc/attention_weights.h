@@ -174,7 +174,7 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
 // is known already.
 inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
   const int64_t columns = solved_keys(p, block);
-  DenseRows rows{m.e, m.weights, columns};
+  DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
   const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL;
   int64_t row_of[VL];
@@ -315,71 +315,6 @@ inline int64_t dense_weights(const HeadNormalizer& m, float* s, int64_t keys, in
     }
     return count;
   });
-}
-
-// The weights of one row in place of its scores, and their slopes w and effects of alpha a (see row_gradient.h) in the same pass: what the
-// weight is computed from gives both for little. Returns false, with nothing done, for rows that are to be computed otherwise.
-inline bool dense_weights_and_slopes(const HeadNormalizer& m, bool needs_alpha_grad, float* s, int64_t keys,
-                                     const RowState& state, float* slope, float* effect) {
-  const float row_max = state.row_max, e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
-  if (!m.has_power() || state.is_fine() || !(row_max - row_max == 0.0f)) return false;
-  auto each = [&](const auto& weight) {
-    for (int64_t j = 0; j < keys; j += VL) {
-      vf w, a;
-      store(s + j, weight(load(s + j) - row_max, w, a));
-      store(slope + j, w);
-      if (needs_alpha_grad) store(effect + j, a);
-    }
-  };
-  // -a/p from ln p, t = -e ln p and exp(t) = 1/q
-  auto effect_of = [&](vf log_p, vf t, vf inverse) {
-    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
-    return t < 0.25f ? log_p * log_p * series : (inverse - 1.0f - t) * per_e2;
-  };
-  if (m.alpha_case == AlphaCase::Softmax) {
-    const float lam = (float)state.threshold;
-    each([lam](vf u, vf& w, vf& a) {
-      vf log_p = vmax(u - lam, splat(-100.0f));
-      w = vexp(log_p);
-      a = w * (log_p * log_p * -0.5f);
-      return w;
-    });
-    return true;
-  }
-#if defined(__AVX2__)
-  if (m.weights) {
-    const PowerTable table = *m.weights;
-    const float c = rounded_c(m.e, state.threshold), inv_e = (float)(1.0 / m.e);
-    auto of_table = [&](vf u, vf& w, vf& a, const auto& power) {
-      vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
-      const Split split(q);
-      w = power(split);
-      if (needs_alpha_grad) {
-        vf y = q - 1.0f;
-        vf series =
-            y - y * y * (0.5f - y * (1.0f / 3 - y * (0.25f - y * 0.2f)));  // of ln q, where its table is not exact enough
-        vf log_q = y > -0.05f ? series : log_of(split);
-        a = -(w * q) * effect_of(log_q * inv_e, -log_q, reciprocal_exact(q));
-      }
-      return w * q;
-    };
-    if (table.steep)
-      each([&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
-    else
-      each(
-          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
-    return true;
-  }
-#endif
-  const LogWeight weight(m.e, state.threshold);
-  each([&](vf u, vf& w, vf& a) {
-    vf inverse, log_p = weight.log_at(u, inverse), p = vexp(log_p);
-    inverse *= weight.per_c;
-    w = p * inverse;
-    a = -p * effect_of(log_p, -e * log_p, inverse);
-    return p;
-  });
-  return true;
 }
 
 inline float entropy_of(const float* p, int64_t count) {  // -sum p ln p

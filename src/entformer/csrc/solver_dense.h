@@ -55,6 +55,8 @@ struct DenseRows {
     float lam, mean, deviation, slope;    // d lam/d deviation
   } example = {0.0f, 0.0f, -1.0f, 0.0f};  // none
 
+  DenseRows(double e_, const PowerTable* table_, int64_t columns_) : e(e_), table(table_), columns(columns_) {}
+
   bool by_log() const { return table == nullptr; }
   // lam as the evaluation at `at` had it.
   double evaluated_at(float at) const { return by_log() ? (double)at : rounded_lam(e, at); }

@@ -1,0 +1,176 @@
+// Gradients of one row of attention: from weights, or from scores of a row of which most keys have weight.
+#pragma once
+
+#include "attention_forward.h"
+
+namespace {
+
+// dS, times scale, in place of g, from weights; returns dL/dalpha of the row. g is finite where the weight is zero. `scratch` holds two
+// rows in whole vectors, which are the slopes and the effects of alpha if `has_slopes`.
+inline double score_gradient(const HeadNormalizer& m, bool needs_alpha_grad, const float* p, float* g, int64_t count,
+                             float scale, float* scratch, bool has_slopes) {
+  if (!m.sums_to_one() || m.in_double) {
+    const double grad_alpha = m.in_double ? backward_row_double(p, g, g, count, m.e, needs_alpha_grad) : 0.0;
+    if (!m.sums_to_one()) multiply_slopes(m.kind, p, count, g);
+    for (int64_t i = 0; i < count; ++i) g[i] *= scale;
+    return grad_alpha;
+  }
+  if (count == 0) return 0.0;
+  SupportGradients gradients;
+  gradients.weight = p;
+  gradients.grad = gradients.out = g;
+  gradients.slope = scratch;
+  gradients.effect = scratch + round_up(count, VL);
+  gradients.add(0, count, m.e, m.alpha_case, m.slopes);
+  return needs_alpha_grad ? gradients.run<true>(scale, has_slopes)[0] : (gradients.run<false>(scale, has_slopes), 0.0);
+}
+
+// The gradients of one row from its weights p and g = dL/dp: dS times scale and the slope of the soft-cap in place of g, and what the row
+// adds to the sums of its head and to the gradient of the bias. Entries are at `columns` (null: at 0, 1, ...) of the block; behind them
+// there is capacity for a vector, into which the weight of the sink, `sink`, is written where there is one. g is finite where p is zero.
+inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, const Block& block, int64_t r,
+                         const int32_t* columns, int64_t count, float* p, float* g, float sink, const float* cap_slopes,
+                         float* grad_bias, HeadSums& sums, float* scratch, bool has_slopes = false) {
+  const AttentionProblem& problem = a.problem;
+  if (!a.needs_raw_gradient()) {
+    sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, count, problem.scale, scratch, has_slopes);
+    return;
+  }
+  const int64_t all = problem.sinks ? count + 1 : count;
+  if (problem.sinks) p[count] = sink, g[count] = 0.0f;
+  sums.alpha += score_gradient(m, a.needs_alpha_grad, p, g, all, 1.0f, scratch, has_slopes);
+  if (problem.sinks) sums.sink += g[count];
+  if (grad_bias) {
+    float* to = grad_bias + (block.first + r) * a.grad_bias_row + block.start * a.grad_bias_key;
+    const int64_t real = columns ? count : block.real_keys;
+    if (a.grad_bias_key == 0) {
+      double sum = 0.0;
+      for (int64_t i = 0; i < real; ++i) sum += g[i];
+      *to += (float)sum;
+    } else if (columns) {
+      for (int64_t i = 0; i < real; ++i) to[columns[i]] += g[i];
+    } else {
+      for (int64_t i = 0; i < real; ++i) to[i] += g[i];
+    }
+  }
+  if (a.needs_slopes_grad) {
+    const int64_t at = block.first + r + problem.causal_offset - block.start;
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t distance = at - (columns ? columns[i] : i);
+      sum -= (double)g[i] * (double)(distance < 0 ? -distance : distance);
+    }
+    sums.slope += sum;
+  }
+  for (int64_t i = 0; i < count; ++i) g[i] *= problem.scale;
+  if (!cap_slopes) return;
+  for (int64_t i = 0; i < count; ++i) g[i] = g[i] == 0.0f ? 0.0f : g[i] * cap_slopes[i];  // a masked key may hold NaN
+}
+
+// use(weight), weight(u, w, a) being the weights of one vector u = score - row_max, their slopes w and, if needed, the effects of alpha a
+// (see row_gradient.h): what a weight is computed from gives both for little. The head has powers, the row is not a fine one.
+template <bool needs_alpha_grad, class Use>
+inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Use& use) {
+  const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
+  // -a/p from ln p, t = -e ln p and exp(t) = 1/q
+  auto effect_of = [&](vf log_p, vf t, vf inverse) {
+    const vf direct = (inverse - 1.0f - t) * per_e2;
+    if (!bits_greater(splat(0.25f), t)) return direct;
+    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
+    return t < 0.25f ? log_p * log_p * series : direct;
+  };
+  if (m.alpha_case == AlphaCase::Softmax) {
+    const float lam = (float)state.threshold;
+    return use([lam](vf u, vf& w, vf& a) {
+      vf log_p = vmax(u - lam, splat(-100.0f));
+      w = vexp(log_p);
+      a = w * (log_p * log_p * -0.5f);
+      return w;
+    });
+  }
+#if defined(__AVX2__)
+  if (m.weights) {
+    const PowerTable table = *m.weights;
+    const float c = rounded_c(m.e, state.threshold), inv_e = (float)(1.0 / m.e);
+    auto of_table = [&](vf u, vf& w, vf& a, const auto& power) {
+      vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
+      const Split split(q);
+      w = power(split);
+      if (needs_alpha_grad) {
+        vf log_q = log_of(split), y = q - 1.0f;
+        if (bits_greater(y, splat(-0.05f)))  // there the table is not exact enough
+          log_q = y > -0.05f ? y - y * y * (0.5f - y * (1.0f / 3 - y * (0.25f - y * 0.2f))) : log_q;
+        a = -(w * q) * effect_of(log_q * inv_e, -log_q, reciprocal_exact(q));
+      }
+      return w * q;
+    };
+    if (table.steep)
+      return use(
+          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
+    else
+      return use(
+          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
+  }
+#endif
+  const LogWeight weight(m.e, state.threshold);
+  use([&](vf u, vf& w, vf& a) {
+    vf inverse, log_p = weight.log_at(u, inverse), p = vexp(log_p);
+    inverse *= weight.per_c;
+    w = p * inverse;
+    a = -p * effect_of(log_p, -e * log_p, inverse);
+    return p;
+  });
+}
+
+// Whether `with_slopes` has the weights of a row.
+inline bool has_slopes_of(const HeadNormalizer& m, const RowState& state) {
+  return m.has_power() && !state.is_fine() && state.row_max - state.row_max == 0.0f;
+}
+
+// The weights of one row in place of its scores, their slopes and the effects of alpha.
+template <bool needs_alpha_grad>
+inline void dense_weights_and_slopes(const HeadNormalizer& m, float* s, int64_t keys, const RowState& state, float* slope,
+                                     float* effect) {
+  with_slopes<needs_alpha_grad>(m, state, [&](const auto& weight) {
+    for (int64_t j = 0; j < keys; j += VL) {
+      vf w, a;
+      store(s + j, weight(load(s + j) - state.row_max, w, a));
+      store(slope + j, w);
+      if (needs_alpha_grad) store(effect + j, a);
+    }
+  });
+}
+
+// The weights of one row in place of its scores, and dS times scale in place of g = dL/dp; returns dL/dalpha. g counts only where there is
+// weight, and is measured from that of some key, see SupportGradients::run. `slope` holds a row.
+template <bool needs_alpha_grad>
+inline double dense_row_gradient(const HeadNormalizer& m, float* s, float* g, int64_t keys, const RowState& state, float scale,
+                                 float* slope) {
+  int64_t some = 0;
+  while (some + 1 < keys && s[some] == -kInf) ++some;
+  const float origin = g[some] - g[some] == 0.0f ? g[some] : 0.0f;
+  double W = 0.0, WG = 0.0, A = 0.0, AG = 0.0;
+  with_slopes<needs_alpha_grad>(m, state, [&](const auto& weight) {
+    for (int64_t block = 0; block < keys; block += kSumBlock) {
+      vf w_sum{}, wg_sum{}, a_sum{}, ag_sum{};
+      for (int64_t j = block; j < keys && j < block + kSumBlock; j += VL) {
+        vf w, a, p = weight(load(s + j) - state.row_max, w, a), from_origin = p > 0.0f ? load(g + j) - origin : vf{};
+        store(s + j, p);
+        store(slope + j, w);
+        store(g + j, from_origin);
+        w_sum += w, wg_sum += w * from_origin;
+        if (needs_alpha_grad) a_sum += a, ag_sum += a * from_origin;
+      }
+      W += hsum(w_sum), WG += hsum(wg_sum);
+      if (needs_alpha_grad) A += hsum(a_sum), AG += hsum(ag_sum);
+    }
+  });
+  const float delta = W > 0.0 ? (float)(WG / W) : 0.0f;
+  if (delta - delta == 0.0f)
+    for (int64_t j = 0; j < keys; j += VL) store(g + j, load(slope + j) * ((load(g + j) - delta) * scale));
+  else  // values that have weight are not finite
+    for (int64_t j = 0; j < keys; ++j) g[j] = slope[j] == 0.0f ? 0.0f : __builtin_nanf("");
+  return needs_alpha_grad ? AG - delta * A : 0.0;
+}
+
+}  // namespace
