@@ -17,6 +17,7 @@ def test_train_then_average(entformer: Entformer, make_recipe: Callable[..., Pat
     assert (summary["step"], summary["complete"], summary["averaged"]) == (12, True, None)
     lines = done.stderr.splitlines()
     assert any(line.startswith("step 2/12  epoch 0  loss ") and "tokens/s" in line and "left" in line for line in lines)
+    assert any(line.startswith("step 1/12  epoch 0  loss ") and "for the first step  (next: step 2)" in line for line in lines)
     assert any(line.startswith("validation at step 4: loss ") and "BLEU" in line for line in lines)
     assert [line.split(" ", 2)[2] for line in (run / "train.log").read_text(encoding="utf-8").splitlines()] == lines
     averaged = entformer("average", run, "--last", "2", "--json")
