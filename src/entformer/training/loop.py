@@ -32,7 +32,6 @@ from entformer.training.task import Results, Task, metric_value, rank_value
 from entformer.training.trends import describe_trends
 from entformer.training.update import Updater
 
-
 SILENCE = 30.0  # seconds without a line, at most, where log intervals are long
 
 
@@ -165,7 +164,7 @@ class Trainer:
         self._interval_tokens += int(tokens)
 
     def _show_step(self, total: int) -> None:
-        """Moves the bar; after the first step, and after a while without a line, writes one. Metrics have log intervals only."""
+        """Moves the bar. Writes a line after the first step, and after a while without one; metrics have log intervals only."""
         step, now = self.progress.step, time.perf_counter()
         self.reporter.move_bar(step)
         if self._steps_here > 1 and now - self._last_line < SILENCE:
@@ -173,18 +172,14 @@ class Trainer:
         self._last_line = now
         loss, _, _, tokens = self._sums.tolist()
         per_step = self._seconds_here / self._steps_here
-        left = (
-            f"{time_text((total - step) * per_step)} left" if self._steps_here > 1 else f"{per_step:.1f} s for the first step"
-        )
+        left = f"{per_step:.1f} s for the first step"
+        if self._steps_here > 1:
+            left = f"{time_text((total - step) * per_step)} left"
         text = f"loss {loss / tokens:.3f}  {left}"
-        self.reporter.interval(
-            f"step {step}/{total}  epoch {self.progress.epoch}  {text}  (next: step {self._next_log(total)})"
-        )
-        self.reporter.move_bar(step, text)
-
-    def _next_log(self, total: int) -> int:
         every = self.config.log_every
-        return min(total, (self.progress.step // every + 1) * every)
+        following = min(total, (step // every + 1) * every)
+        self.reporter.interval(f"step {step}/{total}  epoch {self.progress.epoch}  {text}  (next: step {following})")
+        self.reporter.move_bar(step, text)
 
     def _log(self, total: int) -> None:
         loss, nll, correct, tokens = self._sums.tolist()
