@@ -113,7 +113,7 @@ def test_a_layer_called_twice_has_two_panels() -> None:
         for _ in range(2):
             layer(*3 * [inputs(1)])
     assert [panel.name for panel in ef.show(traces).panels] == ["attention, call 0", "attention, call 1"]
-    assert "1 layers, 2 calls" in repr(traces)
+    assert "calls of each layer: {'attention': 2}" in repr(traces)
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), "model"], ids=["linear", "string"])

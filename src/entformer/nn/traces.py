@@ -18,8 +18,8 @@ class AttentionTraces(dict[str, list[AttentionTrace]]):
     """The calls of each attention layer, by the layer's name in the model. `ef.show(traces, tokens)` shows their heads."""
 
     def __repr__(self) -> str:
-        calls = sum(map(len, self.values()))
-        return f"AttentionTraces({len(self)} layers, {calls} calls; ef.show(traces, tokens) shows their heads)"
+        calls = {name: len(own) for name, own in self.items()}
+        return f"AttentionTraces(calls of each layer: {calls}; ef.show(traces, tokens) shows their heads)"
 
 
 @contextmanager

@@ -57,7 +57,8 @@ class AttentionView:
     def __repr__(self) -> str:
         heads = [rows for panel in self.panels for rows in panel.heads]
         share = sum(len(rows.col) for rows in heads) / max(1, sum(rows.queries * rows.keys for rows in heads))
-        sizes = f"{len(self.panels)} layers, {len(heads)} heads, {heads[0].queries} queries, {heads[0].keys} keys"
+        counts = {"layer": len(self.panels), "head": len(heads), "query": heads[0].queries, "key": heads[0].keys}
+        sizes = ", ".join(f"{count} {_plural(name, count)}" for name, count in counts.items())
         text = f"AttentionView({sizes}, {format_percent(share)} of the weights not zero; save('heads.html') writes the page)"
         return f"{text} {self.read_as}".rstrip()
 
@@ -119,6 +120,10 @@ def _read_mask(mask: Any, batch: int) -> Any:
     if mask.ndim != 1:
         raise ArgumentError(f"key_mask must be (keys,) or (batch, keys), got shape {mask.shape}.")
     return mask.astype(np.bool_)
+
+
+def _plural(name: str, count: int) -> str:
+    return name if count == 1 else "queries" if name == "query" else f"{name}s"
 
 
 def _page_data(view: AttentionView) -> dict[str, Any]:

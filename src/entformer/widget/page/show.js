@@ -177,7 +177,8 @@ const Show = (() => {
         el("div.sides", el("div.side", el("div.flow.bar-above", switches), figure, legend), el("div.side", tokens.element)),
       ),
     );
-    const sizes = `${data.panels.length} ${data.panels.length === 1 ? "layer" : "layers"}, ${heads.length} heads`;
+    const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+    const sizes = `${counted(data.panels.length, "layer")}, ${counted(heads.length, "head")}`;
     Dom.at("made").textContent = `${sizes}. Layers, heads and positions count from 0. ${data.read_as}`;
     Theme.start(Dom.at("theme"), () => {
       paintGrid();
