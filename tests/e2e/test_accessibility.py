@@ -43,7 +43,7 @@ def shown_encoder() -> str:
     ef.MultiheadAttention.convert(encoder, normalizer="entmax")
     with ef.trace_attention(encoder) as traces:
         encoder(torch.randn(2, 6, 16))
-    return ef.show(traces, "the cat sat on the mat".split()).html
+    return ef.show(traces, ["the", "cat", "sat", "on", "the", "mat"]).html
 
 
 def serious(page: Page) -> list[str]:
