@@ -226,6 +226,8 @@ def test_mistakes_in_options_are_one_sentence(tmp_path: Path) -> None:
         ef.show(w, is_causal=True)
     with pytest.raises(ArgumentError, match="key_mask excludes keys that have weight"):
         ef.show(w, key_mask=[True, True, True, False])
+    with pytest.raises(ArgumentError, match="every key of layer 0 is masked in this sequence"):
+        ef.show(w, key_mask=[False] * 4)
     with pytest.raises(ArgumentError, match="is a directory"):
         ef.show(w).save(tmp_path)
     without = ef.attention(*torch.randn(3, 1, 1, 4, 8).unbind(), return_stats=True)

@@ -64,6 +64,8 @@ def _without_padding(panel: Panel, mask: NDArray[np.bool_]) -> Panel:
     """Leaves masked tokens out, as keys and, in self-attention, as queries."""
     if len(mask) != len(panel.keys):
         raise ArgumentError(f"key_mask has {len(mask)} entries, but {panel.name} has {len(panel.keys)} keys.")
+    if not mask.any():
+        raise ArgumentError(f"every key of {panel.name} is masked in this sequence; choose another one with batch=.")
     rows = mask if len(panel.queries) == len(panel.keys) else np.ones(len(panel.queries), np.bool_)
     heads = []
     for head in panel.heads:
