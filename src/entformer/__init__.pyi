@@ -54,6 +54,7 @@ from entformer.nn.alpha import LearnedAlpha as LearnedAlpha
 from entformer.nn.alpha import project_alphas as project_alphas
 from entformer.nn.cache import KeyValueCache as KeyValueCache
 from entformer.nn.cache import WindowedCache as WindowedCache
+from entformer.nn.hooks import AttentionTrace as AttentionTrace
 from entformer.nn.multihead_attention import MultiheadAttention as MultiheadAttention
 from entformer.nn.normalizers import NORMALIZERS as NORMALIZERS
 from entformer.nn.normalizers import Normalizer as Normalizer
@@ -63,6 +64,8 @@ from entformer.nn.scaling import ASEntmaxScaling as ASEntmaxScaling
 from entformer.nn.scaling import PerHeadScaling as PerHeadScaling
 from entformer.nn.scaling import SSMaxScaling as SSMaxScaling
 from entformer.nn.scaling import TemperatureScaling as TemperatureScaling
+from entformer.nn.traces import AttentionTraces as AttentionTraces
+from entformer.nn.traces import trace_attention as trace_attention
 from entformer.nn.window import alibi_windows as alibi_windows
 from entformer.operators import register_operators as register_operators
 from entformer.widget.view import AttentionView as AttentionView

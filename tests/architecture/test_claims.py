@@ -36,6 +36,16 @@ def test_accuracies_and_scores_carry_seeds_and_conditions() -> None:
     assert "no difference" in multi30k
 
 
+def test_every_figure_of_the_readme_names_its_command() -> None:
+    for section in ("## How fast", "## Beyond the training length"):
+        text = README.split(section)[1].split("\n## ")[0]
+        assert re.search(r"`entformer (bench|longctx) ", text), section
+    speed = README.split("## How fast")[1].split("\n## ")[0].split("\n\n")
+    for block in speed:
+        if re.search(r"\d\.\d", block) and not block.startswith("|"):
+            assert re.search(r"`(entformer|python benchmarks/)[^`]+`|the same command", block), block
+
+
 def test_the_docs_give_the_base_of_diversity_and_the_rows_left_out() -> None:
     analysis = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
     rows = dict(line.strip("| ").split(" | ", 1) for line in analysis.splitlines() if line.startswith("| "))

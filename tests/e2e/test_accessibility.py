@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
+from torch import nn
 
+import entformer as ef
 from entformer.analysis.assemble import assemble
 from entformer.analysis.training_text import TrainingText
 from entformer.checkpoint import LoadedRun
@@ -17,7 +20,7 @@ from .page_driver import open_page
 from .report_data import DATA
 
 SCREENS = [(1280, "light"), (390, "dark")]
-READY = {"report": "#head-table tbody tr", "live": "body:not([data-busy]) .outcome"}
+READY = {"report": "#head-table tbody tr", "live": "body:not([data-busy]) .outcome", "show": "#grid .head"}
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +30,20 @@ def pages(make_run: Callable[..., LoadedRun], tmp_path_factory: pytest.TempPathF
     words = TrainingText(pairs=3, words=frozenset(("a", "man")), toy=True)
     live = live_page(make_run(), name="run", examples=["a man in an orange hat"], training_text=words)
     found = {}
-    for name, text in {"report": assemble(DATA), "live": live}.items():
+    for name, text in {"report": assemble(DATA), "live": live, "show": shown_encoder()}.items():
         found[name] = directory / f"{name}.html"
         found[name].write_text(text, encoding="utf-8")
     return found
+
+
+def shown_encoder() -> str:
+    """The page of ef.show for the heads of an encoder."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+    ef.MultiheadAttention.convert(encoder, normalizer="entmax")
+    with ef.trace_attention(encoder) as traces:
+        encoder(torch.randn(2, 6, 16))
+    return ef.show(traces, ["the", "cat", "sat", "on", "the", "mat"]).html
 
 
 def serious(page: Page) -> list[str]:

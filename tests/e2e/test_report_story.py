@@ -22,6 +22,7 @@ def data() -> dict[str, Any]:
     for index, run in enumerate(found["runs"]):
         for head in run["heads"]:
             head["density"] = 0.9 - 0.3 * index + 0.01 * head["head"]
+        run["alpha_sentence"] = "After 1,800 steps alphas correlate 0.91 with their random initialization."
         run["training_text"] = "A toy: trained for minutes."
         run["scores"] = [{"name": "test BLEU", "value": 30.0 - 0.84 * index, "signature": None, "about": "on the test set"}]
         run["sentences"][0]["unknown"] = ["beach"]
@@ -45,6 +46,7 @@ def test_the_headline_tells_of_the_sparsest_run_with_interval_and_p_value(page: 
     )
     expect(page.locator("#run-choice")).to_have_value("1")
     expect(page.locator("#knows")).to_have_text("A toy: trained for minutes.")
+    expect(page.locator(".headline + #alphas-moved")).to_contain_text("alphas correlate 0.91 with their random initialization")
 
 
 def test_a_difference_without_test_is_called_so(browser: Browser, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_a_worse_average_is_not_recommended(
     train_command(str(make_recipe()), out=run, threads=1)
     said = capsys.readouterr().err
     assert "with beam 2: best checkpoint bleu 49.64, average of 2 checkpoints bleu 37.30; best is now the checkpoint" in said
-    assert said.rstrip().endswith(f"translate with: entformer translate {run}")
+    assert f"\ntranslate with: entformer translate {run}\n" in said
+    assert said.rstrip().endswith(f"see its heads with: entformer report {run}, or entformer explore {run}")
     assert load_run(run).step == 8
     assert not is_averaged(run)
 

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
+from entformer.training import loop, train
+
 Entformer = Callable[..., CompletedProcess[str]]
 
 
@@ -17,6 +21,7 @@ def test_train_then_average(entformer: Entformer, make_recipe: Callable[..., Pat
     assert (summary["step"], summary["complete"], summary["averaged"]) == (12, True, None)
     lines = done.stderr.splitlines()
     assert any(line.startswith("step 2/12  epoch 0  loss ") and "tokens/s" in line and "left" in line for line in lines)
+    assert any(line.startswith("step 1/12  epoch 0  loss ") and "for the first step  (next: step 2)" in line for line in lines)
     assert any(line.startswith("validation at step 4: loss ") and "BLEU" in line for line in lines)
     assert [line.split(" ", 2)[2] for line in (run / "train.log").read_text(encoding="utf-8").splitlines()] == lines
     averaged = entformer("average", run, "--last", "2", "--json")
@@ -50,8 +55,8 @@ def test_config_shows_validates_and_lists(entformer: Entformer) -> None:
 def test_config_validate_finds_what_training_would_refuse(entformer: Entformer, tmp_path: Path, text: Path) -> None:
     recipe = tmp_path / "own.yaml"
     languages = "source_language: xx\n  target_language: yy\n"
-    for train in ("text/train", "[text/train]", "[text/train.xx, text/train.yy]", "'text/train.xx,text/train.yy'"):
-        recipe.write_text(f"data:\n  train: {train}\n  valid: text/valid\n  {languages}", encoding="utf-8")
+    for given in ("text/train", "[text/train]", "[text/train.xx, text/train.yy]", "'text/train.xx,text/train.yy'"):
+        recipe.write_text(f"data:\n  train: {given}\n  valid: text/valid\n  {languages}", encoding="utf-8")
         right = entformer("config", "validate", recipe)
         assert (right.returncode, right.stdout) == (0, f"{recipe}: valid\n"), right.stderr
     recipe.write_text(
@@ -108,3 +113,16 @@ def test_a_device_that_is_not_there_is_one_sentence(entformer: Entformer, make_r
     done = entformer("train", make_recipe(), "--device", "cuda:7")
     assert done.returncode == 2
     assert "training.device is cuda:7" in done.stderr
+
+
+def test_long_log_intervals_are_not_silent(
+    make_recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SILENCE", 0.0)
+    train(make_recipe(steps=3, log_every=8, average="none"), tmp_path / "run", threads=1, quiet=True)
+    lines = [line.split(" ", 2)[2] for line in (tmp_path / "run" / "train.log").read_text(encoding="utf-8").splitlines()]
+    steps = [line for line in lines if line.startswith("step ")]
+    assert [line.split("  ")[0] for line in steps] == ["step 1/3", "step 2/3", "step 3/3"]
+    assert all("left  (next: step 3)" in line for line in steps[1:])
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "train" not in kinds

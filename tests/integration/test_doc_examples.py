@@ -69,7 +69,9 @@ def test_show_and_positions(here: Path) -> None:
     weights = torch.softmax(torch.randn(2, 4, 4), -1)
     output = SimpleNamespace(attentions=(weights,))
     given = {"q": q, "k": k, "v": v, "weights": weights, "tokens": list("abcd"), "batch": {}, "model": lambda **_: output}
-    run_examples("show.md", given)
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, batch_first=True), 1)
+    names = run_examples("show.md", given | {"encoder": encoder, "x": torch.randn(3, 4, 16)})
+    assert list(names["traces"]) == ["layers.0.self_attn"]
     assert (here / "heads.html").exists()
     model = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
     names = run_examples("long-context.md", {"model": model, "torch": torch})

@@ -33,7 +33,7 @@ def test_every_tutorial_runs(tmp_path: Path) -> None:
     shown = [
         output.data["text/html"] for cell in book.cells for output in cell.outputs if "text/html" in output.get("data", {})
     ]
-    assert len(shown) == 4
+    assert len(shown) == 5
     assert all(text.startswith("<iframe ") for text in shown)
     assert (tmp_path / "heads.html").exists()
     assert (tmp_path / "runs" / "words" / "best.json").exists()  # the tutorial on translation has trained

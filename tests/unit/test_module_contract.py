@@ -179,7 +179,10 @@ NO_MODULES |= {
     "EntformerError",
     "ImplUnavailable",
     "MissingExtra",
+    "AttentionTrace",
+    "AttentionTraces",
     "AttentionView",
+    "trace_attention",
     "show",
 }
 

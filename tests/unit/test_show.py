@@ -57,6 +57,59 @@ def test_all_forms_give_the_same_heads(change: Any) -> None:
     assert view.panels[0].queries == view.panels[0].keys == ("▁the", "▁cat", "▁sat", "▁down")
 
 
+@pytest.mark.parametrize(
+    ("shape", "batch", "layers", "heads", "text"),
+    [
+        ((4, 4), None, 1, 1, "shape (4, 4) read as (queries, keys)."),
+        ((3, 4, 4), None, 1, 3, "read as (heads, queries, keys); if the first axis is a batch, give batch=0."),
+        ((3, 4, 4), 1, 1, 1, "read as (batch, queries, keys), sequence 1 of 3."),
+        ((2, 3, 4, 4), None, 2, 3, "read as (layers, heads, queries, keys); if the first axis is a batch, give batch=0."),
+        ((2, 3, 4, 4), 1, 1, 3, "read as (batch, heads, queries, keys), sequence 1 of 2."),
+        ((5, 2, 3, 4, 4), None, 5, 3, "read as (batch, heads, queries, keys), sequence 0 of 2."),
+    ],
+)
+def test_the_page_says_how_it_read_the_axes(
+    shape: tuple[int, ...], batch: int | None, layers: int, heads: int, text: str
+) -> None:
+    w = weights(*shape)
+    view = ef.show(w, batch=batch)
+    assert (len(view.panels), len(view.panels[0].heads)) == (layers, heads)
+    assert view.read_as.endswith(text)
+    assert page_data(view)["read_as"] == view.read_as
+    assert view.read_as in repr(view)
+    if batch is not None:
+        np.testing.assert_array_equal(np.squeeze(dense(view)), w[batch])
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batch", "one"])
+@pytest.mark.parametrize("average", [True, False], ids=["mean", "heads"])
+def test_what_an_attention_module_returns(average: bool, batched: bool) -> None:
+    layer = ef.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(3, 4, 8) if batched else torch.randn(4, 8)
+    result = layer(x, x, x, average_attn_weights=average)
+    view = ef.show(result, TOKENS, batch=2 if batched else None)
+    want = result[1][2] if batched else result[1]
+    np.testing.assert_array_equal(np.squeeze(dense(view)), want.detach())
+    assert len(view.panels[0].heads) == (1 if average else 2)
+    assert ("mean of the heads; average_attn_weights=False returns every head" in view.read_as) == average
+    with pytest.raises(ArgumentError, match="holds no weights; call it with need_weights=True"):
+        ef.show(layer(x, x, x, need_weights=False))
+
+
+def test_traces_of_a_hook() -> None:
+    layer = ef.MultiheadAttention(8, 2, batch_first=True)
+    seen: list[ef.AttentionTrace] = []
+    layer.hook = seen.append
+    x = torch.randn(1, 4, 8)
+    _, want = layer(x, x, x, average_attn_weights=False)
+    for given in (seen, seen[0], {"layer 0": seen[0]}):
+        view = ef.show(given, TOKENS)
+        np.testing.assert_allclose(dense(view)[0], want[0].detach(), atol=1e-6)
+        assert view.panels[0].alphas == pytest.approx(layer.alphas.tolist())
+    with pytest.raises(ArgumentError, match="batch=1, but layer 0 has a batch of 1"):
+        ef.show(seen, batch=1)
+
+
 def test_the_result_of_attention_and_its_support() -> None:
     q, k, v = torch.randn(3, 2, 3, 4, 8, generator=torch.Generator().manual_seed(1)).unbind()
     found = ef.attention(q, k, v, is_causal=True, return_support=True)
@@ -173,6 +226,8 @@ def test_mistakes_in_options_are_one_sentence(tmp_path: Path) -> None:
         ef.show(w, is_causal=True)
     with pytest.raises(ArgumentError, match="key_mask excludes keys that have weight"):
         ef.show(w, key_mask=[True, True, True, False])
+    with pytest.raises(ArgumentError, match="every key of layer 0 is masked in this sequence"):
+        ef.show(w, key_mask=[False] * 4)
     with pytest.raises(ArgumentError, match="is a directory"):
         ef.show(w).save(tmp_path)
     without = ef.attention(*torch.randn(3, 1, 1, 4, 8).unbind(), return_stats=True)

@@ -5,6 +5,7 @@ one, not on what the head does. The correlation of the two measures how much.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,9 +22,9 @@ MEANINGS = (
     (-1.1, "little of the start is left"),
 )
 MARKS = {
-    "at 1": "are at the bound 1, softmax",
-    "at 2": "are at the bound 2, sparsemax",
-    "sigmoid tail": "are in the tail of the sigmoid, where alpha hardly moves",
+    "at 1": "at the bound 1, softmax",
+    "at 2": "at the bound 2, sparsemax",
+    "sigmoid tail": "in the tail of the sigmoid, where alpha hardly moves",
 }
 
 HeadId = tuple[str, int, int]  # attention type, layer, head
@@ -107,8 +108,12 @@ def alpha_sentence(
         shown = format_number(correlation, exact=(0.0, 1.0))
         meaning = next(words for least, words in MEANINGS if correlation >= least)
         text = f"After {step:,} steps alphas correlate {shown} with their random initialization: {meaning}"
-    marks = list(alpha_marks(known, forms).values())
-    told = [f"{marks.count(mark)} of {len(known)} heads {words}" for mark, words in MARKS.items() if mark in marks]
+    marks = Counter(alpha_marks(known, forms).values())
+    told = [
+        f"{marks[mark]} of {len(known)} heads {'is' if marks[mark] == 1 else 'are'} {words}"
+        for mark, words in MARKS.items()
+        if mark in marks
+    ]
     asked = "the loss alone decided about sparsity" if target is None else f"training asked for a density of {target}"
     return "; ".join([text, *told, asked]) + "."
 

@@ -91,7 +91,9 @@ def _print_summary(summary: "RunSummary") -> None:
         )
     if summary.complete:
         command = "generate" if is_language_model(summary.run) else "translate"
-        lines.append(f"{command} with: entformer {command} {shlex.quote(str(summary.run))}")
+        run = shlex.quote(str(summary.run))
+        lines.append(f"{command} with: entformer {command} {run}")
+        lines.append(f"see its heads with: entformer report {run}, or entformer explore {run}")
     else:
         # Processes of a launcher do not know the command that started it.
         alone = int(os.environ.get("WORLD_SIZE", "1")) == 1

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,6 +132,8 @@ def translate(
                     write("\n".join(f"{candidate.score:8.4f}  {candidate.text}" for candidate in translation.candidates))
                 else:
                     write(translation.text)
+                if at_once and (spelled := translator.spelled_characters(translation)):
+                    notes.print(f"not in the vocabulary, read as bytes: {describe_characters(spelled)}", markup=False)
                 if attention is not None:
                     for part, record in enumerate(translator.attention(translation), start=1):
                         write_attention(record.to_json(line=translation.line, part=part))
@@ -152,6 +154,11 @@ def translate_all(translator: "Translator", sources: Sequence[str], description:
         lines.append(translation.text)
         show(description, len(lines), len(sources))
     return lines
+
+
+def describe_characters(characters: Iterable[str]) -> str:
+    """Returns characters for a message; those that cannot be seen by their code."""
+    return " ".join(one if one.isprintable() else f"U+{ord(one):04X}" for one in characters)
 
 
 def describe_weights(run: Path, checkpoint: str, step: int) -> str:
@@ -231,6 +238,11 @@ def _summary(report: "TranslationStats", output: Path | None, *, whole_lines: bo
     yield f"{lines(report.lines)}, {report.tokens:,} tokens in {report.seconds:.1f} s{speed}{target}"
     if report.empty.count:
         yield f"{lines(report.empty.count)} empty, kept as empty lines ({describe_lines(report.empty)})"
+    if report.spelled.count:
+        yield (
+            f"{lines(report.spelled.count)} with characters that are not in the vocabulary, read as bytes "
+            f"({describe_lines(report.spelled)}): {describe_characters(report.characters)}"
+        )
     if report.long.count:
         how = "whole" if whole_lines else "in parts"
         yield f"{lines(report.long.count)} very long, translated {how} ({describe_lines(report.long)})"

@@ -32,6 +32,7 @@ from entformer.text.lines import LINE_SEPARATORS, LineCounter
 
 LONG = 256  # subwords; by default training drops longer pairs
 SCORES_AT_A_TIME = 4 * 2**20  # logits (rows, V) of one step: 16 MB, about the size of a cache
+MOST_CHARACTERS = 12  # named in a summary
 LOOKED_AT = 200  # lines used to detect the language
 
 
@@ -70,6 +71,8 @@ class TranslationStats:
     empty: LineCounter = field(default_factory=LineCounter)
     long: LineCounter = field(default_factory=LineCounter)
     cut: LineCounter = field(default_factory=LineCounter)
+    spelled: LineCounter = field(default_factory=LineCounter)  # with characters that the vocabulary does not have
+    characters: dict[str, None] = field(default_factory=dict)  # those characters, the first `MOST_CHARACTERS`
 
 
 @dataclass
@@ -211,6 +214,10 @@ class Translator:
         """Returns the attention weights of the best translation: one record per part of the line, usually one."""
         return [record_attention(self.run.model, *part, subwords=self.run.subwords) for part in translation.parts]
 
+    def spelled_characters(self, translation: Translation) -> list[str]:
+        """Returns the characters of the source line that are not in the vocabulary; the model reads their bytes."""
+        return self.run.subwords.spelled_characters([i for ids, _ in translation.parts for i in ids])
+
     # ---- text to ids ----------------------------------------------------------------------------------------------
 
     def _look_at(self, lines: Sequence[str]) -> None:
@@ -235,6 +242,10 @@ class Translator:
         if not ids:
             self.report.empty.add(number)
             return []
+        if spelled := self.run.subwords.spelled_characters(ids):
+            self.report.spelled.add(number)
+            for character in spelled[: MOST_CHARACTERS - len(self.report.characters)]:
+                self.report.characters[character] = None
         limit = self._split_longer
         if len(ids) > LONG:
             self.report.long.add(number)

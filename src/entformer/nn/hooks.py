@@ -21,6 +21,7 @@ class AttentionTrace(NamedTuple):
     masks: Masks
     causal: bool  # query i attends to keys j <= i + offset
     offset: int
+    alphas: Tensor | None = None  # (H,); None for ReLA and others that have none
 
 
 AttentionHook = Callable[[AttentionTrace], None]

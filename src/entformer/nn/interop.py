@@ -130,12 +130,26 @@ class TorchAttention(nn.MultiheadAttention):
         """Replaces every torch.nn.MultiheadAttention inside `model` by a copy made by `from_torch`.
 
         `MultiheadAttention.convert(nn.Transformer(512, 8), normalizer="entmax")`. The model is changed in place and returned;
-        a model that is itself a torch.nn.MultiheadAttention is not changed, its copy is returned.
+        a model that is itself a torch.nn.MultiheadAttention is not changed, its copy is returned. What is converted already
+        stays as it is. A model without attention of torch raises `ArgumentError`: nothing would have changed.
         """
-        if isinstance(model, nn.MultiheadAttention):
-            return model if isinstance(model, TorchAttention) else cls.from_torch(model, **options)
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+        if not any(isinstance(module, nn.MultiheadAttention) for module in model.modules()):
+            raise ArgumentError(
+                f"{type(model).__name__} has no torch.nn.MultiheadAttention to convert; use ef.attention inside your own "
+                "attention, or ef.hf.sparsify for a Hugging Face model."
+            )
+        return cls._convert(model, options, {})
+
+    @classmethod
+    def _convert(cls, model: nn.Module, options: dict[str, Any], copies: dict[nn.Module, nn.Module]) -> nn.Module:
+        if isinstance(model, TorchAttention):
+            return model
+        if isinstance(model, nn.MultiheadAttention):  # one that two layers share stays shared
+            return copies[model] if model in copies else copies.setdefault(model, cls.from_torch(model, **options))
         for name, child in model.named_children():
-            setattr(model, name, cls.convert(child, **options))
+            setattr(model, name, cls._convert(child, options, copies))
         return model
 
     def _check_inputs(self, query: Tensor, key: Tensor | None, value: Tensor | None, is_causal: bool, positions: str) -> None:

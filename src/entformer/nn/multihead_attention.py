@@ -312,7 +312,8 @@ class MultiheadAttention(TorchAttention):
         if self.hook is not None and found.support is not None and found.stats is not None:
             call = (q.detach(), k.detach(), terms.masks, terms.causal, terms.offset)
             support = found.support._replace(weight=found.support.weight.detach())
-            self.hook(AttentionTrace(support, found.stats, *call))
+            alphas = self.alphas
+            self.hook(AttentionTrace(support, found.stats, *call, None if alphas is None else alphas.detach().clone()))
         return found
 
     def _alpha(self) -> float | Tensor:

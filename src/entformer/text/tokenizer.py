@@ -12,6 +12,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import sentencepiece
@@ -53,6 +54,7 @@ class SubwordTokenizer:
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         if UNK in self._byte_ids:
             raise DataError("this sentencepiece model has no byte pieces; train it with byte_fallback=True.")
+        self._byte_values = {byte_id: byte for byte, byte_id in enumerate(self._byte_ids)}
         self.model = model
         self.note = note  # a remark of training, such as a smaller vocabulary than requested
         self.size: int = processor.get_piece_size()
@@ -167,6 +169,14 @@ class SubwordTokenizer:
         self._check(ids)
         starts = [int(i) < NUM_SPECIAL_TOKENS or self._pieces[int(i)].startswith(SPACE) for i in ids]
         return [start or position == 0 or int(ids[position - 1]) < NUM_SPECIAL_TOKENS for position, start in enumerate(starts)]
+
+    def spelled_characters(self, ids: Sequence[int]) -> list[str]:
+        """Returns the characters that are not in the vocabulary and are encoded as bytes, each once, in order."""
+        found: dict[str, None] = {}
+        for is_byte, run in groupby(ids, self._byte_values.__contains__):
+            if is_byte:
+                found |= dict.fromkeys(bytes(self._byte_values[i] for i in run).decode("utf-8", "replace"))
+        return list(found)
 
     def byte_id(self, byte: int) -> int:
         """Returns the id of a byte."""

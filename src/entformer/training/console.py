@@ -64,7 +64,8 @@ class Reporter:
             self._progress.stop()
             self._progress = None
 
-    def move_bar(self, step: int, text: str) -> None:
+    def move_bar(self, step: int, text: str | None = None) -> None:
+        """Moves the bar to `step`. Without a text, the one before stays."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=step, description=text)
 

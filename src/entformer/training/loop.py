@@ -32,6 +32,8 @@ from entformer.training.task import Results, Task, metric_value, rank_value
 from entformer.training.trends import describe_trends
 from entformer.training.update import Updater
 
+SILENCE = 30.0  # seconds without a line, at most, where log intervals are long
+
 
 class Trainer:
     """Trains a model from its current progress on."""
@@ -72,7 +74,7 @@ class Trainer:
         self._trends: list[dict[str, Any]] = []  # alphas and densities since the start of this process
         self._saved_step = progress.step if resumed else -1
         self._resumed = resumed
-        self._started = time.perf_counter()
+        self._started = self._last_line = time.perf_counter()
         self._steps_here, self._seconds_here = 0, 0.0
         self._interval_seconds = 0.0
         self._interval_tokens = 0
@@ -128,6 +130,8 @@ class Trainer:
                 self._update(stream)
                 if progress.step % self.config.log_every == 0:
                     self._log(total)
+                else:
+                    self._show_step(total)
                 save, written = self.ranks.sum([self.saver.due, self.saver.written])
                 if written == self.ranks.size:
                     self.saver.complete()
@@ -159,6 +163,24 @@ class Trainer:
         self._interval_seconds += seconds
         self._interval_tokens += int(tokens)
 
+    def _show_step(self, total: int) -> None:
+        """Moves the bar. Writes a line after the first step, and after a while without one; metrics have log intervals only."""
+        step, now = self.progress.step, time.perf_counter()
+        self.reporter.move_bar(step)
+        if self._steps_here > 1 and now - self._last_line < SILENCE:
+            return
+        self._last_line = now
+        loss, _, _, tokens = self._sums.tolist()
+        per_step = self._seconds_here / self._steps_here
+        left = f"{per_step:.1f} s for the first step"
+        if self._steps_here > 1:
+            left = f"{time_text((total - step) * per_step)} left"
+        text = f"loss {loss / tokens:.3f}  {left}"
+        every = self.config.log_every
+        following = min(total, (step // every + 1) * every)
+        self.reporter.interval(f"step {step}/{total}  epoch {self.progress.epoch}  {text}  (next: step {following})")
+        self.reporter.move_bar(step, text)
+
     def _log(self, total: int) -> None:
         loss, nll, correct, tokens = self._sums.tolist()
         progress = self.progress
@@ -185,6 +207,7 @@ class Trainer:
         self.reporter.move_bar(progress.step, "\n".join(filter(None, (short, describe_trends(self._trends)))))
         if self.reporter.on_interval is not None:
             self.reporter.on_interval(progress.step, total, numbers["loss"])
+        self._last_line = time.perf_counter()
         self._sums.zero_()
         self._norms = self._updates = self._interval_seconds = 0.0
         self._interval_tokens = 0

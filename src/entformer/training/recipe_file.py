@@ -27,6 +27,10 @@ _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # k
 _PATHS = ("prepared", "subwords", "from", "text", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
+PATTERNS = {
+    "device": "must be auto, cpu, cuda or cuda:N",
+    "name": "must consist of letters, digits, '.', '_' and '-'",
+}
 
 
 RECIPES: dict[str, type[RunRecipe]] = {"translation": Recipe, "language_modeling": LMRecipe}
@@ -321,6 +325,8 @@ def _sentence(error: Any, place: Place, kind: type[RunRecipe]) -> str:
         return f"the key {key!r} is missing in {section}."
     message = str(error["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:] if message[:2].istitle() else message
+    if error["type"] == "string_pattern_mismatch":
+        message = PATTERNS.get(key, message)
     full = ".".join(str(part) for part in place) or "the recipe"
     given = f", not {error['input']!r}" if not isinstance(error["input"], dict) and error["type"] != "value_error" else ""
     return f"{full}: {message}{given}."

@@ -11,9 +11,11 @@ import numpy as np
 from entformer.decoding.sparse_rows import SparseRows, allocate_heads
 from entformer.errors import ArgumentError
 from entformer.files import write_text
+from entformer.nn.traces import AttentionTraces
 from entformer.pages import data_page
 from entformer.text.numbers import format_percent
-from entformer.widget.panels import Panel, Reading, read_panels
+from entformer.widget.forms import read_panels
+from entformer.widget.panels import Panel, Reading
 from entformer.widget.tokens import read_tokens
 
 MOST_WEIGHTS = 1_000_000  # in one page: 8 bytes each
@@ -24,9 +26,10 @@ SCRIPTS = ("dom.js", "numbers.js", "colors.js", "theme.js", "data.js", "tokens.j
 class AttentionView:
     """What `show` returns: a notebook displays it; `html` is the page as a string, and `save` writes it."""
 
-    def __init__(self, panels: list[Panel], title: str, height: int) -> None:
+    def __init__(self, panels: list[Panel], title: str, height: int, read_as: str = "") -> None:
         self.panels = panels
         self.title = title
+        self.read_as = read_as  # how the axes of the weights were read
         self.height = height
         self._html: str | None = None
 
@@ -54,8 +57,10 @@ class AttentionView:
     def __repr__(self) -> str:
         heads = [rows for panel in self.panels for rows in panel.heads]
         share = sum(len(rows.col) for rows in heads) / max(1, sum(rows.queries * rows.keys for rows in heads))
-        sizes = f"{len(self.panels)} layers, {len(heads)} heads, {heads[0].queries} queries, {heads[0].keys} keys"
-        return f"AttentionView({sizes}, {format_percent(share)} of the weights not zero; save('heads.html') writes the page)"
+        counts = {"layer": len(self.panels), "head": len(heads), "query": heads[0].queries, "key": heads[0].keys}
+        sizes = ", ".join(f"{count} {_plural(name, count)}" for name, count in counts.items())
+        text = f"AttentionView({sizes}, {format_percent(share)} of the weights not zero; save('heads.html') writes the page)"
+        return f"{text} {self.read_as}".rstrip()
 
 
 def show(
@@ -65,7 +70,7 @@ def show(
     *,
     is_causal: bool | None = None,
     key_mask: Any = None,
-    batch: int = 0,
+    batch: int | None = None,
     title: str = "Attention heads",
     height: int = 760,
 ) -> AttentionView:
@@ -75,15 +80,17 @@ def show(
 
     Args:
         weights: an array or tensor (queries, keys), (heads, queries, keys) or (layers, heads, queries, keys); a list with an
-            array per layer, each (heads, queries, keys) or (batch, heads, queries, keys), or a dict of named layers; the output
-            of a Hugging Face model called with `output_attentions=True`, or its `attentions`; the result of `ef.attention`
-            with `return_support=True`, or its support; or an `AttentionRecord`.
+            array per layer, each (heads, queries, keys) or (batch, heads, queries, keys), or a dict of named layers; what
+            `ef.trace_attention` recorded; the output of an attention module, (output, weights); the output of a Hugging
+            Face model called with `output_attentions=True`, or its `attentions`; the result of `ef.attention` with
+            `return_support=True`, or its support; or an `AttentionRecord`. The page says how it read the axes.
         tokens: a string per query. They name the keys too where there are as many.
         key_tokens: a string per key, for cross attention. Without names, positions are shown.
         is_causal: whether a query may see only the keys up to its own; by default, it may not if no weight is ahead of it.
         key_mask: (keys,) or (batch, keys), True = may be attended to, as a tokenizer's `attention_mask`; other tokens are left
             out.
-        batch: the sequence to show.
+        batch: the sequence to show. Where it is given, the first axis of an array is the batch: (batch, heads, queries, keys)
+            or (batch, queries, keys).
         title: the heading of the page.
         height: of the frame in a notebook, in pixels.
 
@@ -93,14 +100,15 @@ def show(
     Raises:
         ArgumentError: weights that are no attention weights, or names that do not fit them.
     """
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 0):
         raise ArgumentError(f"batch must be the number of a sequence, 0 or more, got {batch!r}.")
     names = read_tokens(tokens, "tokens"), read_tokens(key_tokens, "key_tokens")
-    how = Reading(*names, is_causal, _read_mask(key_mask, batch), batch)
-    panels = read_panels(weights, how)
+    how = Reading(*names, is_causal, _read_mask(key_mask, batch or 0), batch)
+    panels, read_as = read_panels(weights, how)
     if not panels:
-        raise ArgumentError("weights holds no layer.")
-    return AttentionView(panels, title, height)
+        traced = "; call the model inside the block of ef.trace_attention" if isinstance(weights, AttentionTraces) else ""
+        raise ArgumentError(f"weights holds no layer{traced}.")
+    return AttentionView(panels, title, height, read_as)
 
 
 def _read_mask(mask: Any, batch: int) -> Any:
@@ -112,6 +120,10 @@ def _read_mask(mask: Any, batch: int) -> Any:
     if mask.ndim != 1:
         raise ArgumentError(f"key_mask must be (keys,) or (batch, keys), got shape {mask.shape}.")
     return mask.astype(np.bool_)
+
+
+def _plural(name: str, count: int) -> str:
+    return name if count == 1 else "queries" if name == "query" else f"{name}s"
 
 
 def _page_data(view: AttentionView) -> dict[str, Any]:
@@ -130,7 +142,7 @@ def _page_data(view: AttentionView) -> dict[str, Any]:
             weights = None if found is None else {"cut": found[1] or 0, "size": len(found[0].col), "data": _encode(found[0])}
             heads.append({"alpha": alpha, "density": density, "weights": weights})
         panels.append({"name": panel.name, "queries": queries, "keys": keys, "causal": panel.causal, "heads": heads})
-    return {"title": view.title, "tokens": [list(side) for side in names], "panels": panels}
+    return {"title": view.title, "read_as": view.read_as, "tokens": [list(side) for side in names], "panels": panels}
 
 
 def _density(rows: SparseRows, causal: bool) -> float:

@@ -36,7 +36,7 @@ def test_heads_at_a_bound_and_in_the_tail_are_marked() -> None:
     [
         ((1.2, 1.5, 1.8), (1.1, 1.4, 1.7), r"After 1,800 steps alphas correlate 1.00 with .*: they tell where heads started"),
         ((1.2, 1.5, 1.8, 1.4), (1.4, 1.3, 1.5, 1.1), r"correlate 0.41 .*: part of them is still the start"),
-        ((1.2, 1.5, 1.8), (1.6, 1.0, 1.5), r"-0.16 .*: little of the start is left; 1 of 3 heads are at the bound 1"),
+        ((1.2, 1.5, 1.8), (1.6, 1.0, 1.5), r"-0.16 .*: little of the start is left; 1 of 3 heads is at the bound 1"),
         ((1.2, 1.5, 1.8), (1.0, 1.0, 1.0), r"show nothing of their random init.*; 3 of 3 heads are at the bound 1"),
         ((1.5, 1.5, 1.5), (1.4, 1.2, 2.0), r"All alphas started at 1.50; after 1,800 .* between 1.20 and 2.*bound 2"),
     ],

@@ -61,6 +61,20 @@ def test_a_pipe_in_a_pipe_out(
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
 
+@pytest.mark.parametrize("interactive", [False, True], ids=["pipe", "interactive"])
+def test_characters_outside_the_vocabulary_are_a_note(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], interactive: bool
+) -> None:
+    lines = "two dogs\na \N{DOG FACE}\u200b man\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    translate(run_folder, interactive=interactive, **SHORT)
+    shown = capfd.readouterr()
+    assert shown.out.count("\n") == 2
+    note = "1 line with characters that are not in the vocabulary, read as bytes (line 2): \N{DOG FACE} U+200B"
+    assert note in shown.err.splitlines()
+    assert ("not in the vocabulary, read as bytes: \N{DOG FACE} U+200B" in shown.err.splitlines()) == interactive
+
+
 def test_n_best_is_one_line_of_json_per_line(run_folder: Path, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     translate(run_folder, input_file=source, output=out, n_best=2, **SHORT)

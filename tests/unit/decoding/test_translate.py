@@ -60,6 +60,17 @@ def test_special_symbols_in_text_are_text(copying: LoadedRun, text: str) -> None
     assert texts(copying, [text]) == [text]
 
 
+def test_characters_outside_the_vocabulary_are_named(copying: LoadedRun) -> None:
+    translator = Translator(copying, beam=1)
+    found = list(translator.translate(["a man", "a \N{DOG FACE} man \N{CAT FACE}\N{DOG FACE}", "a hat"]))
+    named = ["\N{DOG FACE}", "\N{CAT FACE}"]
+    assert [translator.spelled_characters(one) for one in found] == [[], named, []]
+    assert (translator.report.spelled.count, translator.report.spelled.lines) == (1, [2])
+    assert list(translator.report.characters) == named
+    list(translator.translate(["".join(map(chr, range(0x4E00, 0x4E40)))]))
+    assert len(translator.report.characters) == 12
+
+
 def test_a_line_of_5000_words_is_translated_and_warned_about(copying: LoadedRun) -> None:
     line = " ".join(["a man is looking at the red ball ."] * 556)
     translator = Translator(copying, beam=2)

@@ -98,6 +98,7 @@ def test_an_error_names_its_line(tmp_path: Path, change: tuple[str, str], senten
     [
         ("training.stepz=3", "--set training.stepz=3: unknown key 'stepz' in training; did you mean 'steps'?"),
         ("training.steps=none", "--set training.steps=none: training.steps: input should be a valid integer"),
+        ("training.device=gpu", "--set training.device=gpu: training.device: must be auto, cpu, cuda or cuda:N, not 'gpu'."),
         ("training.lr", "--set training.lr: write it as section.key=value"),
         ("name.x=1", "--set name.x=1: 'name' is a value without keys."),
         ("training.steps=[", "--set training.steps=[: the value is not valid YAML"),

@@ -1,4 +1,5 @@
-// The top of the report: what was found in one sentence, what the model knows, and three heads worth meeting.
+// The top of the report: what was found in one sentence, whether alphas left their start, what the model knows, and three heads
+// worth meeting.
 
 const Story = (() => {
   "use strict";
@@ -97,6 +98,7 @@ const Story = (() => {
     return el(
       "div.story",
       el("p", { class: "headline" }, runs.length > 1 ? [el("b", run.name), ": "] : "", headline(runs, run)),
+      run.alpha_sentence && el("p", { id: "alphas-moved" }, run.alpha_sentence),
       run.training_text && el("p", { class: "note", id: "knows" }, run.training_text),
       heads.length > 0 && el("h2", heads.length === MEET ? "Three heads worth meeting" : "Heads worth meeting"),
       heads.length > 0 && el("div.meeting", heads),

@@ -36,7 +36,8 @@ const Show = (() => {
   );
 
   function titleOf({ panel, index }) {
-    return `${panel.name[0].toUpperCase()}${panel.name.slice(1)}, head ${index}`;
+    const isPath = panel.name.includes("."); // the name of a module
+    return `${isPath ? panel.name : panel.name[0].toUpperCase() + panel.name.slice(1)}, head ${index}`;
   }
 
   // The rows of a head as the components read them; null if there are too many heads to store its weights.
@@ -176,8 +177,9 @@ const Show = (() => {
         el("div.sides", el("div.side", el("div.flow.bar-above", switches), figure, legend), el("div.side", tokens.element)),
       ),
     );
-    const sizes = `${data.panels.length} ${data.panels.length === 1 ? "layer" : "layers"}, ${heads.length} heads`;
-    Dom.at("made").textContent = `${sizes}. Layers, heads and positions count from 0.`;
+    const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+    const sizes = `${counted(data.panels.length, "layer")}, ${counted(heads.length, "head")}`;
+    Dom.at("made").textContent = `${sizes}. Layers, heads and positions count from 0. ${data.read_as}`;
     Theme.start(Dom.at("theme"), () => {
       paintGrid();
       draw();
