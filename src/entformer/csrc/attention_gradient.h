@@ -68,7 +68,7 @@ inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, co
 }
 
 // use(weight), weight(u, w, a) being the weights of one vector u = score - row_max, their slopes w and, if needed, the effects of alpha a
-// (see row_gradient.h): what a weight is computed from gives both for little. The head has powers, the row is not a fine one.
+// (see row_gradient.h): what a weight is computed from gives both for little. See `has_slopes_of`.
 template <bool needs_alpha_grad, class Use>
 inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Use& use) {
   const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
@@ -88,10 +88,22 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
       return w;
     });
   }
+  const float c = rounded_c(m.e, state.threshold), inv_e = (float)(1.0 / m.e);
+  if (m.alpha_case != AlphaCase::General) {
+    const bool is_half = m.alpha_case == AlphaCase::Entmax15;
+    return use([&](vf u, vf& w, vf& a) {
+      vf q = vmax(fused(splat(e), u, splat(c)), vf{}), p = is_half ? q * q : q;
+      w = is_half ? q : slope_of(AlphaCase::Sparsemax, q);
+      if (needs_alpha_grad) {
+        vf base = vmax(q, splat(kSmallestNormal)), log_q = vlog(base);
+        a = p > 0.0f ? -p * effect_of(log_q * inv_e, -log_q, reciprocal_exact(base)) : vf{};
+      }
+      return p;
+    });
+  }
 #if defined(__AVX2__)
   if (m.weights) {
     const PowerTable table = *m.weights;
-    const float c = rounded_c(m.e, state.threshold), inv_e = (float)(1.0 / m.e);
     auto of_table = [&](vf u, vf& w, vf& a, const auto& power) {
       vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
       const Split split(q);
@@ -117,14 +129,14 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
     vf inverse, log_p = weight.log_at(u, inverse), p = vexp(log_p);
     inverse *= weight.per_c;
     w = p * inverse;
-    a = -p * effect_of(log_p, -e * log_p, inverse);
+    a = p > 0.0f ? -p * effect_of(log_p, -e * log_p, inverse) : vf{};  // else 1/q is not finite, or its square
     return p;
   });
 }
 
 // Whether `with_slopes` has the weights of a row.
 inline bool has_slopes_of(const HeadNormalizer& m, const RowState& state) {
-  return m.has_power() && !state.is_fine() && state.row_max - state.row_max == 0.0f;
+  return m.sums_to_one() && !m.in_double && !state.is_fine() && state.row_max - state.row_max == 0.0f;
 }
 
 // The weights of one row in place of its scores, their slopes and the effects of alpha.

@@ -122,9 +122,8 @@ struct DenseRows {
   //   adds (1 - e) v / (2 q^2) to the sum;
   //   rows that spread about like `example`, a row whose root is known, follow from it;
   //   the others, and those of small e, are guessed from the moments of softmax, or from one step at e = 1/2.
-  vf guess() const {
+  vf guess(const Spread& at) const {
     const vf e_all = splat((float)e);
-    const Spread at = spread_of_rows();
     const vf q = vexp(-e_all * natural_log(at.n)), ratio = at.deviation / q, aim_short = kAimShort * q;
     vf lam = (1.0f - q) / e_all + at.mean + (0.5f - 0.5f * e_all) * (ratio * ratio * q) - aim_short;
     const vf third = vmax(1.0f - 2.0f * e_all, vf{}) * (ratio * ratio * ratio) * (1.0f / 6);
@@ -160,12 +159,14 @@ struct DenseRows {
 
   Roots solve() const {
     const vf e_all = splat((float)e);
+    const Spread spread = spread_of_rows();
+    const vf most = largest_root(e_all, spread.n);
+    const vf first = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
     const uint32_t open = (1u << size) - 1, third_order = e <= 0.5 ? open : 0;
     const bool is_smooth = by_log() && e <= kSmallE;
     return solve_lanes<AlphaCase::General>(
-        open, e_all, guess(), largest_root(e_all, splat((float)columns)), third_order, kTolerance,
-        splat(is_smooth ? kLastDenseStep : kLastHalley), splat(is_smooth ? kLastDenseStep : kLastFromRight),
-        [&](uint32_t now, vf lam) {
+        open, e_all, first, most, third_order, kTolerance, splat(is_smooth ? kLastDenseStep : kLastHalley),
+        splat(is_smooth ? kLastDenseStep : kLastFromRight), [&](uint32_t now, vf lam) {
           return evaluate_lanes(
               now, [&](int) { return columns; },
               [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate(rows[r], begin, end, lam[r], sums); });
