@@ -221,7 +221,9 @@ def attention(
         support = Support(*reference.to_csr(dense.weights)) if return_support else None
     if drop_all:
         out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
-    out = _laid_out_like(query, torch.reshape(out, (*lead, *out.shape[-2:])))
+    if len(lead) != 2:
+        out = torch.reshape(out, (*lead, *out.shape[-2:]))
+    out = _laid_out_like(query, out)
     if not (return_stats or return_support):
         return out
     stats = None

@@ -79,22 +79,28 @@ def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
         query, key, value = (t if t.dtype == torch.float64 else t.to(narrow) for t in (query, key, value))
     if not query.dtype == key.dtype == value.dtype:
         raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
-    given = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    shapes = query.shape, key.shape, value.shape
     if key.shape[-2] != value.shape[-2] or query.shape[-1] != key.shape[-1]:
-        raise ArgumentError(f"shapes do not fit: {given}.")
+        raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}.")
+    if query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        return Inputs(query, key, value, tuple(query.shape[:2]))
     q, k, v = (t[None] if t.dim() == 2 else t for t in (query, key, value))  # (..., H, L, E)
-    heads, k, v = _share_heads(q, k, v, enable_gqa, given)
+    heads, k, v = _share_heads(q, k, v, enable_gqa, _listed(*shapes))
     batch = q.shape[:-3]
     if not batch == k.shape[:-3] == v.shape[:-3]:
         try:
             batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])
         except RuntimeError:
-            raise ArgumentError(f"shapes do not fit: {given}.") from None
+            raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}.") from None
         k, v = (t.expand(*batch, *t.shape[-3:]) for t in (k, v))
     if q.shape[:-2] != (*batch, heads):
         q = q.expand(*batch, heads, *q.shape[-2:])
     matrices = max(query.dim(), key.dim(), value.dim()) == 2
     return Inputs(_with_batch(q), _with_batch(k), _with_batch(v), () if matrices else (*batch, heads))
+
+
+def _listed(query: torch.Size, key: torch.Size, value: torch.Size) -> str:
+    return f"query {tuple(query)}, key {tuple(key)}, value {tuple(value)}"
 
 
 def _share_heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, given: str) -> tuple[int, Tensor, Tensor]:
