@@ -162,10 +162,10 @@ def parameter_groups(
 
 
 def attach(module: nn.Module, num_heads: int, *, alpha: float, learned: bool) -> None:
-    """Adds a `SparseHeads` to an attention module, on its device."""
+    """Adds a `SparseHeads` to an attention module, on its device; on the meta device if `from_pretrained` creates it there."""
     heads = SparseHeads(num_heads, alpha=alpha, learned=learned)
     device = next((parameter.device for parameter in module.parameters()), None)
-    module.add_module(HEADS, heads if device is None else heads.to(device))
+    module.add_module(HEADS, heads if device is None or heads.log_scale.is_meta else heads.to(device))
     heads.train(module.training)
 
 
