@@ -79,6 +79,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", nargs="+", required=name != "anneal", default=[], metavar="TEXT")
     parser.add_argument("--densities", nargs="+", type=float, default=[0.3, 0.1, 0.5, 0.2, 0.05])
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--text-loss", type=float, default=0.0, help="of the annealing: how much the loss on the text counts")
     parser.add_argument("--windows", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0, help="of the calibration")
     given = parser.parse_args()
@@ -122,9 +123,12 @@ def main() -> None:
             for name, values in torch.load(given.folder / f"heads-{density}.pt").items():
                 heads[name].set(*values)
             began = time.process_time()
-            path = ef.hf.anneal(model, annealing, density=density, steps=given.steps, length=LENGTH)
+            options = {"steps": given.steps, "text_loss": given.text_loss, "length": LENGTH}
+            path = ef.hf.anneal(model, annealing, density=density, **options)
             seconds = time.process_time() - began
-            report(f"{density} annealed", f"{seconds:.0f} s, divergence {' '.join(f'{value:.4f}' for value in path)}")
+            quarter = max(len(path) // 4, 1)
+            first, last = (sum(part) / quarter for part in (path[:quarter], path[-quarter:]))
+            report(f"{density} annealed", f"{seconds:.0f} s, divergence of the first and last quarter {first:.4f} {last:.4f}")
 
 
 if __name__ == "__main__":

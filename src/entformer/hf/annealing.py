@@ -1,7 +1,8 @@
 """Annealing: gradient descent on alphas and scales alone, toward the predictions of the dense model at a given density.
 
-    minimize    KL(dense model || sparse model)            over log(alpha - 1) and log(scale) of the heads that are not dense
-    subject to  density = target                           nonzero weights over allowed pairs, all heads together
+    minimize    (1 - t) KL(dense model || sparse model) + t loss(text)      over log(alpha - 1) and log(scale) of the heads
+                                                                            that are not dense; t: `text_loss`
+    subject to  density = target                                            nonzero weights over allowed pairs of all heads
 
 Calibration treats heads one by one; here they adapt to each other. Each step reads one window. The gradient of the density
 comes from counting the nonzero weights at a slightly larger alpha, and at a slightly larger scale. The part of the step that
@@ -22,7 +23,7 @@ from entformer.hf.function import Call, listening
 from entformer.hf.heads import HIGHEST, SparseHeads, active_heads, sparse_heads
 from entformer.hf.measure import density as measure_density
 from entformer.hf.names import HEADS
-from entformer.hf.texts import Text, model_inputs
+from entformer.hf.texts import Text, model_inputs, reads_windows
 
 CHORD = 0.1  # how far log(alpha - 1) and log(scale) move to count how the density changes
 LOWEST_LOG = math.log(0.01)  # of alpha - 1
@@ -36,6 +37,7 @@ def anneal(
     density: float | None = None,
     steps: int = 24,
     lr: float = 0.04,
+    text_loss: float = 0.0,
     tokenizer: Any = None,
     length: int = 512,
     progress: Progress | None = None,
@@ -50,6 +52,8 @@ def anneal(
         density: The density to keep; by default the one on the first window.
         steps: How many windows to read, one per step; they are repeated if there are fewer.
         lr: Learning rate of log(alpha - 1) and log(scale) at the first step; it falls linearly to zero.
+        text_loss: How much the model's loss on the text counts, from 0 (only the divergence from the dense model) to 1 (only
+            the loss). Above 0, the texts of a model that is not a decoder alone must be keyword arguments with `labels`.
         tokenizer: Of strings; by default the one saved with the model.
         length: Tokens per window: that of the calibration.
         progress: Called with what is done, how far, of how much.
@@ -64,13 +68,17 @@ def anneal(
         raise ArgumentError(f"steps={steps} must be at least 1, and lr={lr} above 0.")
     if density is not None and not 0.0 < density < 1.0:
         raise ArgumentError(f"density={density} must be between 0 and 1.")
+    if not 0.0 <= text_loss <= 1.0:
+        raise ArgumentError(f"text_loss={text_loss} must be from 0 to 1.")
     owners = [heads for _, heads in sparse_heads(model)]
     if not any(bool((heads()[0] > 1.0).any()) for heads in owners):
         raise ArgumentError("no head is sparse; call entformer.hf.calibrate(model, ...) first.")
     inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length, max_tokens=steps * length)
     if density is None:
         density = measure_density(model, inputs[:1], length=length)
-    search = _Search(owners, math.log(density))
+    if text_loss > 0.0:
+        inputs = [_with_labels(model, entry) for entry in inputs]
+    search = _Search(owners, math.log(density), text_loss)
     training, found = model.training, []
     trained = [heads.learned for heads in owners]
     model.eval()
@@ -86,11 +94,20 @@ def anneal(
     return found
 
 
+def _with_labels(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Returns inputs with the labels of the model's own loss: of a decoder alone the text itself, which the loss shifts."""
+    if "labels" in inputs:
+        return inputs
+    if not reads_windows(getattr(model, "get_base_model", lambda: model)()):
+        raise ArgumentError("text_loss needs labels; give texts as keyword arguments of the model, labels among them.")
+    return {**inputs, "labels": inputs["input_ids"]}
+
+
 class _Search:
     """The variables, (2, all heads): log(alpha - 1) and log(scale)."""
 
-    def __init__(self, owners: list[SparseHeads], target: float) -> None:
-        self.owners, self.target = owners, target
+    def __init__(self, owners: list[SparseHeads], target: float, text_loss: float) -> None:
+        self.owners, self.target, self.text_loss = owners, target, text_loss
         values = [[part.detach().double().cpu() for part in heads()] for heads in owners]
         alpha, scale = (torch.cat(parts) for parts in zip(*values, strict=True))
         self.free = alpha > 1.0
@@ -105,13 +122,17 @@ class _Search:
         with listening(counter), activations_only(model, gradients=True):
             for heads in self.owners:
                 heads.requires_grad_(True)
-            log_probs = model(**inputs).logits.float().log_softmax(-1)
-            loss = (dense.exp() * (dense - log_probs)).sum(-1).mean()
+            outputs = model(**inputs)
+            log_probs = outputs.logits.float().log_softmax(-1)
+            divergence = (dense.exp() * (dense - log_probs)).sum(-1).mean()
+            loss = divergence
+            if self.text_loss > 0.0:
+                loss = (1.0 - self.text_loss) * divergence + self.text_loss * outputs.loss
             parameters = [p for heads in self.owners for p in (heads.alpha_minus_1.parameter, heads.log_scale)]
             grads = torch.autograd.grad(loss, parameters)
         by_alpha, by_scale = (torch.cat([g.double().cpu() for g in grads[at::2]]) for at in (0, 1))
         self._descend(torch.stack((by_alpha * self.at[0].exp(), by_scale)), *counter.density(self.owners), lr)
-        return float(loss.detach())
+        return float(divergence.detach())
 
     def _descend(self, gradient: Tensor, log_density: float, slope: Tensor, lr: float) -> None:
         """Adam along the surface of constant density, then back to it."""

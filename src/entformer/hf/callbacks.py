@@ -62,7 +62,8 @@ class SparsityCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     Args:
         schedule: Start from softmax and reach the model's current alphas and scales, such as calibrated ones, gradually.
-        density: The density to reach, by a price on alphas that rises until it is reached. It is measured on training batches.
+        density: The density to reach, by a price on alphas that rises until it is reached. It is measured on training batches,
+            those of all processes together.
         max_loss_increase: Density yields to the loss: while an evaluation loss is more than this share above the lowest one
             (or above `reference_loss`), the price falls. 0.02 is 2%. Needs evaluation during training.
         reference_loss: An evaluation loss to compare with, such as the one before conversion.
@@ -126,6 +127,7 @@ class SparsityCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             return
         if self._meter is not None:
             set_listener(None)
+            self._meter.sum_over_processes(heads for _, heads in sparse_heads(model))
             self.multiplier.ascend(self._meter.density())
             self._slopes, self._meter = list(self._meter.slopes()), None
         for heads, slope in self._slopes:

@@ -1,6 +1,7 @@
 """Converts models: `sparsify` gives every attention module alphas and scales, `densify` undoes it exactly."""
 
 import contextlib
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -71,6 +72,13 @@ def sparsify(
     chosen_kinds = _checked_kinds(kinds)
     if next(sparse_heads(model), None) is not None:
         raise ArgumentError("the model has been converted already; call entformer.hf.densify(model) first.")
+    if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+        warnings.warn(
+            "PEFT saves the modules of its configuration only, so save_pretrained drops the alphas and scales of this model. "
+            'Convert the base model first, then call get_peft_model with modules_to_save=["entmax_norm"]; or merge the adapter '
+            "with merge_and_unload() first.",
+            stacklevel=2,
+        )
     clear_gguf(model)
     inputs = made_inputs(model) if example_inputs is None else example_inputs
     coverage = find_attention(model, inputs)
@@ -162,10 +170,10 @@ def parameter_groups(
 
 
 def attach(module: nn.Module, num_heads: int, *, alpha: float, learned: bool) -> None:
-    """Adds a `SparseHeads` to an attention module, on its device."""
+    """Adds a `SparseHeads` to an attention module, on its device; on the meta device if `from_pretrained` creates it there."""
     heads = SparseHeads(num_heads, alpha=alpha, learned=learned)
     device = next((parameter.device for parameter in module.parameters()), None)
-    module.add_module(HEADS, heads if device is None else heads.to(device))
+    module.add_module(HEADS, heads if device is None or heads.log_scale.is_meta else heads.to(device))
     heads.train(module.training)
 
 

@@ -91,6 +91,7 @@ class _Outside(TorchFunctionMode):
 def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     """Runs a model on `inputs` and returns its attention modules, and what is not covered."""
     names = {id(module): name for name, module in model.named_modules()}
+    has_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     coverage, outside = Coverage(), _Outside()
     seen: dict[int, AttentionModule] = {}
     counts: dict[str, int] = {}
@@ -103,7 +104,7 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
         if name is None:
             coverage.errors.append(f"{type(module).__name__} is not a submodule of the model")
             return
-        kind = _kind(name, module, call, keywords["is_causal"])
+        kind = _kind(name, module, call, keywords["is_causal"], has_decoder)
         seen[id(module)] = AttentionModule(
             name, module, kind, counts.get(kind, 0), call.query.shape[1], call.softcap is not None
         )
@@ -138,12 +139,18 @@ def find_attention(model: nn.Module, inputs: Mapping[str, Any]) -> Coverage:
     return coverage
 
 
-def _kind(name: str, module: nn.Module, call: Call, is_causal: bool) -> str:
-    """Returns the attention type. `is_decoder` of a module does not tell: it is also set for cross-attention."""
+def _kind(name: str, module: nn.Module, call: Call, is_causal: bool, has_decoder: bool) -> str:
+    """Returns the attention type. `is_decoder` of a module does not tell: it is also set for cross-attention.
+
+    Keys of another length than the queries are those of an encoder only in a model that has a decoder; vision models reduce
+    the number of keys, too. Some decoders declare nothing and have their causal limit in the mask.
+    """
     queries, keys = call.query.shape[2], call.key.shape[2]
     named = CROSS_NAME.search(name) or getattr(module, "is_cross_attention", False)
-    if named or (queries != keys and call.mask.elements is None and not call.mask.causal):
+    if named or (has_decoder and queries != keys and call.mask.elements is None and not call.mask.causal):
         return "cross"
+    if not is_causal and queries == keys > 1:
+        is_causal = not bool(call.mask.dense(queries, keys, call.query.device).triu(1).any())
     return "decoder" if is_causal else "encoder"
 
 

@@ -44,7 +44,8 @@ def _main_inputs(model: nn.Module, config: Any) -> list[str]:
     main = str(getattr(model, "main_input_name", "input_ids"))
     names = [main if main in _INPUTS and _image_token(config) is None else "input_ids"]
     both = getattr(config, "text_config", None) is not None and getattr(config, "vision_config", None) is not None
-    if both and hasattr(model, "text_model") and hasattr(model, "vision_model"):  # two towers, such as CLIP
+    taken = inspect.signature(model.forward).parameters
+    if both and _image_token(config) is None and {"input_ids", "pixel_values"} <= taken.keys():  # two towers, such as CLIP
         names = ["input_ids", "pixel_values"]
     return names
 
@@ -122,13 +123,36 @@ def _image_in_text(model: nn.Module, config: Any, inputs: Mapping[str, Tensor], 
 
 
 def _features(config: Any) -> Mapping[str, Tensor]:
+    """Returns the features of speech: (2, channels, frames) for Whisper, (2, frames, channels) for other models."""
     config = _part(config, "encoder") if not hasattr(config, "num_mel_bins") else config
+    for name in ("feature_projection_input_dim", "input_feat_per_channel"):
+        if (channels := getattr(config, name, None)) is not None:
+            return {"input_features": torch.randn(2, 40, int(channels))}
     frames = 2 * int(getattr(config, "max_source_positions", 50) or 50)
     return {"input_features": torch.randn(2, int(getattr(config, "num_mel_bins", 80)), frames)}
 
 
 def _waveform(config: Any) -> Mapping[str, Tensor]:
+    """Returns samples of sound, or the spectrogram of a model that reads it like an image."""
+    channels, frames = (getattr(config, name, None) for name in ("num_mel_bins", "max_length"))
+    if channels is not None and frames is not None and hasattr(config, "frequency_stride"):
+        return {"input_values": torch.randn(2, int(frames), int(channels))}
     return {"input_values": torch.randn(2, 4000)}
 
 
-_INPUTS = {"input_ids": _text, "pixel_values": _pixels, "input_features": _features, "input_values": _waveform}
+def _patches(config: Any) -> Mapping[str, Tensor]:
+    """Returns patches with the number of their row and column in front, as Pix2Struct reads them."""
+    config = _part(config, "vision_config")
+    count = 9
+    places = torch.stack((torch.arange(count) // 3, torch.arange(count) % 3), 1) + 1.0
+    patches = torch.randn(2, count, int(getattr(config, "patch_embed_hidden_size", 768)))
+    return {"flattened_patches": torch.cat((places.expand(2, -1, -1), patches), -1), "attention_mask": torch.ones(2, count)}
+
+
+_INPUTS = {
+    "input_ids": _text,
+    "pixel_values": _pixels,
+    "input_features": _features,
+    "input_values": _waveform,
+    "flattened_patches": _patches,
+}

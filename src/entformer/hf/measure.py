@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from entformer.errors import ArgumentError
@@ -48,6 +49,28 @@ class DensityMeter:
             nonzero, pairs = nonzero + before, pairs + pairs_before
         self._counts[id(heads)] = heads, nonzero, pairs
 
+    def sum_over_processes(self, owners: Iterable[SparseHeads]) -> None:
+        """Adds the counts of all processes of distributed training, so that each of them has the same density and slopes.
+
+        Args:
+            owners: The `SparseHeads` of the model, in the same order in each process.
+        """
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return
+        every = list(owners)
+        counts = [self._counted(heads) for heads in every]
+        total = torch.cat(counts, 1).to(every[0].log_scale.device)
+        dist.all_reduce(total)
+        for heads, found in zip(every, total.split([heads.num_heads for heads in every], 1), strict=True):
+            self._counts[id(heads)] = heads, found[:-1], found[-1]
+
+    def _counted(self, heads: SparseHeads) -> Tensor:
+        """Returns counts of nonzero weights, and of allowed pairs in the last row, (2 or 3, H)."""
+        if id(heads) not in self._counts:
+            return torch.zeros(3 if self._slopes else 2, heads.num_heads, dtype=torch.float64, device=heads.log_scale.device)
+        _, nonzero, pairs = self._counts[id(heads)]
+        return torch.cat((nonzero, pairs[None]))
+
     @staticmethod
     def chord(heads: SparseHeads) -> Tensor:
         """Returns alpha - 1 at the other end of the chord, (H,)."""
@@ -73,7 +96,7 @@ class DensityMeter:
         """Yields the slope of the density of each head in its alpha, (H,), per module."""
         for heads, nonzero, pairs in self._counts.values():
             change = self.chord(heads).double() - heads.alpha_minus_1().detach().double()
-            yield heads, (nonzero[1] - nonzero[0]) / pairs / change
+            yield heads, (nonzero[1] - nonzero[0]) / pairs.clamp_min(1.0) / change
 
 
 @torch.no_grad()

@@ -49,7 +49,7 @@ def model_inputs(
     inner = getattr(model, "get_base_model", lambda: model)()
     config: Any = inner.config
     device = next(inner.parameters()).device
-    pairs, joins = bool(getattr(config, "is_encoder_decoder", False)), _reads_windows(inner)
+    pairs, joins = bool(getattr(config, "is_encoder_decoder", False)), reads_windows(inner)
     found: list[dict[str, Any]] = []
     pending: list[int] = []
     count = 0
@@ -93,7 +93,7 @@ def model_inputs(
     return found
 
 
-def _reads_windows(model: Any) -> bool:
+def reads_windows(model: Any) -> bool:
     """Returns whether the model is a decoder alone, which reads text as one stream."""
     return bool(getattr(model, "can_generate", lambda: False)()) and not getattr(model.config, "is_encoder_decoder", False)
 

@@ -28,8 +28,13 @@ def test_kinds_and_layers_select_modules() -> None:
     assert towers == {"decoder"}  # causal; the other tower is an encoder
 
 
+def test_kinds_of_modules_that_declare_nothing() -> None:
+    assert kinds_of(hf.sparsify(tiny("doge"))) == [("decoder", 0), ("decoder", 1)]  # the causal limit is in the mask
+    assert kinds_of(hf.sparsify(tiny("segformer"))) == [("encoder", 0), ("encoder", 1)]  # fewer keys than queries
+
+
 @pytest.mark.parametrize("name", OTHERS)
-def test_further_families_are_converted_and_restored(name: str) -> None:
+def test_further_families_are_converted_saved_and_restored(name: str, tmp_path: Path) -> None:
     model = tiny(name)
     inputs = example_inputs(model)
     with torch.no_grad():
@@ -46,6 +51,12 @@ def test_further_families_are_converted_and_restored(name: str) -> None:
             assert parameter.grad is not None, key
             assert torch.isfinite(parameter.grad).all(), key
             assert (parameter.grad != 0).any(), key
+    with torch.no_grad():
+        for _, heads in hf.heads.sparse_heads(model):
+            heads.set(alpha=torch.linspace(1.2, 1.6, heads.num_heads), scale=torch.linspace(0.8, 1.1, heads.num_heads))
+        sparse = next(iter(model(**inputs).values()))
+        model.save_pretrained(tmp_path)
+        assert torch.equal(next(iter(hf.load(tmp_path)(**inputs).values())), sparse)
     hf.densify(model)
     with torch.no_grad():
         assert torch.equal(next(iter(model(**inputs).values())), expected)

@@ -123,6 +123,7 @@ def test_a_dense_model_is_refused() -> None:
 
 DISTRIBUTED = """
 import os, sys
+from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 import transformers as t
@@ -136,12 +137,20 @@ torch.manual_seed(0)
 sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
 model = hf.sparsify(t.LlamaForCausalLM(t.LlamaConfig(**sizes)), init=1.3, layers=[1])
 parallel = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(hf.parameter_groups(model, lr=1.0, alpha_lr=1.0))
+optimizer = torch.optim.SGD(hf.parameter_groups(model, lr=0.01, alpha_lr=0.01))
+callback = hf.SparsityCallback(density=0.3, measure_every=1)  # densities of the two processes differ
+for parameter in model.parameters():
+    if parameter.dim() > 1:
+        parameter.data.mul_(30.0)
 for step in range(3):  # a parameter without a gradient would fail the second
-    ids = torch.randint(20, (1, 9), generator=torch.Generator().manual_seed(2 * step + rank))
+    state = SimpleNamespace(global_step=step)
+    ids = torch.randint(20, (1, 9 + 4 * rank), generator=torch.Generator().manual_seed(2 * step + rank))
     optimizer.zero_grad()
+    callback.on_step_begin(None, state, None, model=model)
     parallel(input_ids=ids, labels=ids).loss.backward()
+    callback.on_pre_optimizer_step(None, state, None, model=model)
     optimizer.step()
+assert 0.1 < callback.multiplier.density < 0.95, callback.multiplier
 mine = torch.cat([*hf.alphas(model).values(), *hf.scales(model).values()])
 both = [torch.empty_like(mine) for _ in range(2)]
 dist.all_gather(both, mine)
@@ -180,3 +189,13 @@ def test_lora_saves_alphas_among_its_modules(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.allclose(again(ids).logits, adapted(ids).logits, atol=1e-6)
     assert [values.tolist() for values in hf.alphas(again).values()] == [values.tolist() for values in moved.values()]
+
+
+@needs_peft
+def test_converting_after_peft_warns_that_alphas_are_not_saved() -> None:
+    import peft
+
+    adapted = peft.get_peft_model(tiny("llama"), peft.LoraConfig(target_modules=["q_proj"], r=2))
+    with pytest.warns(UserWarning, match="modules_to_save"):
+        hf.sparsify(adapted)
+    assert len(hf.alphas(adapted)) == 2

@@ -30,6 +30,7 @@ BART = {
     "decoder_start_token_id": 2,
     **IDS,
 }
+NO_LIMIT = {key: value for key, value in BART.items() if key not in ("max_position_embeddings", "forced_eos_token_id")}
 T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 2, "num_heads": 4}
 T5 |= {"decoder_start_token_id": 1, "pad_token_id": PAD, "eos_token_id": 2}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
@@ -67,7 +68,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**T5)),
     "whisper": lambda: t.WhisperForConditionalGeneration(
         t.WhisperConfig(
-            **{key: value for key, value in BART.items() if key not in ("max_position_embeddings", "forced_eos_token_id")},
+            **NO_LIMIT,
             num_mel_bins=8,
             max_source_positions=10,
             max_target_positions=32,
@@ -99,6 +100,9 @@ LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
 SHARED = {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4}
 SHARED |= {"vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
 SHARED |= {"activation_sparsity_pattern": None}
+PATCHES = {"d_kv": 8, "d_ff": 37, "hidden_size": 32}
+SPECTROGRAM = {"max_length": 16, "num_mel_bins": 16, "frequency_stride": 4, "time_stride": 4, "patch_size": 4}
+STATE = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 GEMMA = {**DECODER, "sliding_window": 4, "query_pre_attn_scalar": 8, "attn_logit_softcapping": None}
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
@@ -166,6 +170,81 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
             hidden_size=32,
         )
     ),
+    "starcoder2": lambda: t.Starcoder2ForCausalLM(t.Starcoder2Config(**NO_HEAD_SIZE)),
+    "nemotron": lambda: t.NemotronForCausalLM(t.NemotronConfig(**DECODER)),
+    "persimmon": lambda: t.PersimmonForCausalLM(t.PersimmonConfig(**{**ENCODER, **IDS})),
+    "olmo": lambda: t.OlmoForCausalLM(t.OlmoConfig(**NO_HEAD_SIZE)),
+    "olmo3": lambda: t.Olmo3ForCausalLM(t.Olmo3Config(**NO_HEAD_SIZE, sliding_window=4)),
+    "olmoe": lambda: t.OlmoeForCausalLM(
+        t.OlmoeConfig(**{**NO_HEAD_SIZE, "intermediate_size": 16}, num_experts=4, num_experts_per_tok=2)
+    ),
+    "ernie": lambda: t.ErnieForMaskedLM(t.ErnieConfig(**ENCODER)),
+    "ernie4_5": lambda: t.Ernie4_5ForCausalLM(t.Ernie4_5Config(**DECODER)),
+    "nomic_bert": lambda: t.NomicBertForMaskedLM(t.NomicBertConfig(**ENCODER)),
+    "eurobert": lambda: t.EuroBertForMaskedLM(t.EuroBertConfig(**NO_HEAD_SIZE)),
+    "camembert": lambda: t.CamembertForMaskedLM(t.CamembertConfig(**ENCODER)),
+    "data2vec_text": lambda: t.Data2VecTextForMaskedLM(t.Data2VecTextConfig(**ENCODER)),
+    "biogpt": lambda: t.BioGptForCausalLM(t.BioGptConfig(**ENCODER)),
+    "gpt_bigcode": lambda: t.GPTBigCodeForCausalLM(
+        t.GPTBigCodeConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, **IDS)
+    ),
+    "ctrl": lambda: t.CTRLLMHeadModel(t.CTRLConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, dff=37, n_positions=64)),
+    "cohere2": lambda: t.Cohere2ForCausalLM(t.Cohere2Config(**NO_HEAD_SIZE, sliding_window=4)),
+    "exaone4": lambda: t.Exaone4ForCausalLM(t.Exaone4Config(**NO_HEAD_SIZE, sliding_window=4)),
+    "deepseek_v2": lambda: t.DeepseekV2ForCausalLM(t.DeepseekV2Config(**{**NO_HEAD_SIZE, "num_key_value_heads": 4}, **LATENT)),
+    "diffllama": lambda: t.DiffLlamaForCausalLM(t.DiffLlamaConfig(**DECODER)),
+    "doge": lambda: t.DogeForCausalLM(t.DogeConfig(**NO_HEAD_SIZE, keep_window_size=8)),
+    "falcon_h1": lambda: t.FalconH1ForCausalLM(t.FalconH1Config(**DECODER, **STATE, mamba_d_ssm=64)),
+    "bamba": lambda: t.BambaForCausalLM(t.BambaConfig(**NO_HEAD_SIZE, **STATE, attn_layer_indices=[1])),
+    "lfm2": lambda: t.Lfm2ForCausalLM(t.Lfm2Config(**NO_HEAD_SIZE, layer_types=["conv", "full_attention"])),
+    "mt5": lambda: t.MT5ForConditionalGeneration(t.MT5Config(**T5)),
+    "plbart": lambda: t.PLBartForConditionalGeneration(t.PLBartConfig(**BART)),
+    "pix2struct": lambda: t.Pix2StructForConditionalGeneration(
+        t.Pix2StructConfig(
+            text_config={**PATCHES, "vocab_size": VOCAB, "num_layers": 2, "num_heads": 4, "eos_token_id": 2},
+            vision_config={**PATCHES, **LAYERS_AND_HEADS, "patch_embed_hidden_size": 48, "seq_len": 16},
+        )
+    ),
+    "siglip_text": lambda: t.SiglipTextModel(t.SiglipTextConfig(**{**ENCODER, **IDS})),
+    "chinese_clip": lambda: t.ChineseCLIPModel(
+        t.ChineseCLIPConfig(text_config=ENCODER, vision_config=VISION, projection_dim=16)
+    ),
+    "dinov3": lambda: t.DINOv3ViTModel(t.DINOv3ViTConfig(**VISION)),
+    "beit": lambda: t.BeitModel(t.BeitConfig(**VISION)),
+    "segformer": lambda: t.SegformerModel(
+        t.SegformerConfig(
+            num_encoder_blocks=2,
+            depths=[1, 1],
+            sr_ratios=[2, 1],
+            hidden_sizes=[16, 32],
+            patch_sizes=[3, 3],
+            strides=[2, 2],
+            num_attention_heads=[2, 4],
+            mlp_ratios=[2, 2],
+        )
+    ),
+    "hubert": lambda: t.HubertModel(t.HubertConfig(**SPEECH, num_conv_pos_embedding_groups=2)),
+    "wav2vec2_bert": lambda: t.Wav2Vec2BertModel(
+        t.Wav2Vec2BertConfig(
+            **LAYERS_AND_HEADS,
+            hidden_size=32,
+            intermediate_size=37,
+            feature_projection_input_dim=16,
+            conv_depthwise_kernel_size=3,
+        )
+    ),
+    "ast": lambda: t.ASTModel(t.ASTConfig(hidden_size=32, intermediate_size=37, **LAYERS_AND_HEADS, **SPECTROGRAM)),
+    "speech_to_text": lambda: t.Speech2TextForConditionalGeneration(
+        t.Speech2TextConfig(
+            **NO_LIMIT,
+            num_conv_layers=2,
+            conv_kernel_sizes=(3, 3),
+            conv_channels=16,
+            input_feat_per_channel=8,
+            max_source_positions=40,
+            max_target_positions=32,
+        )
+    ),
 }
 """Further models that are converted; the tests run them once."""
 
@@ -185,6 +264,39 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
         t.GPTJConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, **IDS)
     ),
     "xlnet": lambda: t.XLNetLMHeadModel(t.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=37)),
+    "codegen": lambda: t.CodeGenForCausalLM(
+        t.CodeGenConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)
+    ),
+    "mpt": lambda: t.MptForCausalLM(t.MptConfig(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=64)),
+    "xglm": lambda: t.XGLMForCausalLM(
+        t.XGLMConfig(vocab_size=VOCAB, d_model=32, ffn_dim=37, num_layers=2, attention_heads=4, max_position_embeddings=64)
+    ),
+    "roformer": lambda: t.RoFormerForMaskedLM(t.RoFormerConfig(**ENCODER, embedding_size=32)),
+    "bigbird": lambda: t.BigBirdForMaskedLM(t.BigBirdConfig(**ENCODER, block_size=4, num_random_blocks=1)),
+    "led": lambda: t.LEDForConditionalGeneration(
+        t.LEDConfig(**NO_LIMIT, max_encoder_position_embeddings=64, max_decoder_position_embeddings=64, attention_window=4)
+    ),
+    "prophetnet": lambda: t.ProphetNetForConditionalGeneration(
+        t.ProphetNetConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            **{f"num_{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")},
+            encoder_ffn_dim=37,
+            decoder_ffn_dim=37,
+            max_position_embeddings=64,
+        )
+    ),
+    "nllb_moe": lambda: t.NllbMoeForConditionalGeneration(
+        t.NllbMoeConfig(**BART, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
+    ),
+    "minimax": lambda: t.MiniMaxForCausalLM(
+        t.MiniMaxConfig(**{**DECODER, "intermediate_size": 32}, num_local_experts=2, num_experts_per_tok=1, block_size=4)
+    ),
+    "wavlm": lambda: t.WavLMModel(t.WavLMConfig(**SPEECH, num_conv_pos_embedding_groups=2)),
+    "swinv2": lambda: t.Swinv2Model(
+        t.Swinv2Config(image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=2)
+    ),
+    "mamba": lambda: t.MambaForCausalLM(t.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4)),
     "qwen2_vl": lambda: t.Qwen2VLForConditionalGeneration(
         t.Qwen2VLConfig(
             text_config={**NO_HEAD_SIZE, "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]}},
