@@ -70,7 +70,7 @@ inline auto with_weight(const HeadNormalizer& m, const RowState& state, const Us
 #define ENTFORMER_ELEMENTWISE_WEIGHT(id, text, weight, slope) \
   if (m.kind == Normalizer::id) return use([](vf x) { return weight; });
   ELEMENTWISE_NORMALIZERS(ENTFORMER_ELEMENTWISE_WEIGHT)
-  const float lam = (float)state.threshold, e = (float)m.e, c = rounded_c(m.e, state.threshold);
+  const float lam = (float)state.threshold, c = rounded_c(m.e, state.threshold);
   if (m.alpha_case == AlphaCase::Softmax) return use([lam](vf u) { return vexp(u - lam); });
   if (m.alpha_case == AlphaCase::Sparsemax) return use([c](vf u) { return vmax(u + c, vf{}); });
   if (m.alpha_case == AlphaCase::Entmax15)
@@ -81,6 +81,7 @@ inline auto with_weight(const HeadNormalizer& m, const RowState& state, const Us
 #if defined(__AVX2__)
   if (m.weights) {
     const PowerTable table = *m.weights;
+    const float e = (float)m.e;
     auto base_of = [e, c](vf u) { return vmax(fused(splat(e), u, splat(c)), splat(kLeast)); };
     if (table.steep)
       return use([&](vf u) {

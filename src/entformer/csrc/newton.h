@@ -125,14 +125,15 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
     vf change = step_of<alpha_case>(at, e, third_order);
     if (alpha_case == AlphaCase::General)
       change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
-    vf next = vmin(vmax(lam + change, vf{}), most);
+    change = vmin(vmax(change, -lam), most - lam);
+    vf next = lam + change;
     // From the left every Newton step goes right; only a start to the right of the root makes one step left.
     uint32_t moving = bits_greater(at.residual, splat(tolerance)) & bits_greater(next, lam);
     moving |= bits_greater(splat(-tolerance), at.residual) & (step == 0 ? ~0u : returns);
     moving &= open;
     roots.at = blend(open, lam, roots.at);
     roots.W = blend(open, at.W, roots.W);
-    roots.last_step = blend(open, blend(moving | small, next - lam, vf{}), roots.last_step);
+    roots.last_step = blend(open, change, roots.last_step);  // not next - lam: many weights feel the rounding of lam
     lam = blend(moving, next, lam);
     const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
     const uint32_t near_right = bits_greater(vf{}, at.residual) & ~far & returns;  // rounding may keep it from the tolerance

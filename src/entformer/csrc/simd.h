@@ -304,8 +304,10 @@ ENTFORMER_INLINE vf vexp(vf z) {
   vu shift = (vu)as_int(k) << 23;
   k -= magic;
   vf r = z - k * 0.693145752f - k * 1.42860677e-6f;  // ln 2 in two parts
-  vf r2 = r * r;                                     // in pairs of terms: what follows waits for the longest chain
-  vf poly = (0.00139357848f * r + 0.00836915616f) * r2 + (0.0416664556f * r + 0.166665167f);
+  vf poly = 0.00139357848f * r + 0.00836915616f;
+  poly = poly * r + 0.0416664556f;
+  poly = poly * r + 0.166665167f;
+  vf r2 = r * r;
   vf value = poly * (r2 * r) + (r2 * 0.5f + (r + 1.0f));
   vf result = as_float((vi)((vu)as_int(value) + shift));
   return z > -87.0f ? result : vf{};
