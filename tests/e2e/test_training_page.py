@@ -23,7 +23,11 @@ def test_losses_and_alphas_are_drawn_while_they_are_written(browser: Browser, tm
     page = browser.new_page(reduced_motion="reduce")
     try:
         page.goto(server.address)
-        expect(page.locator("#error")).to_contain_text("no checkpoint yet")
+        expect(page.locator("#no-model")).to_contain_text("no checkpoint yet")
+        expect(page.locator("#error")).to_be_hidden()
+        expect(page.locator("#go")).to_be_disabled()
+        expect(page.locator("#text")).to_be_disabled()
+        expect(page.locator("main > section").first).to_have_id("training")
         expect(page.locator("#training-state")).to_have_text("Step 10 of 1,000; this part follows the training.")
         expect(page.locator("#training-alphas .small-path")).to_have_count(2)
         with folder.metrics.open("a", encoding="utf-8") as file:

@@ -16,7 +16,7 @@ import pytest
 
 from entformer.analysis.history import metrics_of
 from entformer.cli import demo as demo_module
-from entformer.cli.demo_training import check_directories, make_models
+from entformer.cli.demo_training import check_directories, describe_progress, make_models
 from entformer.errors import ArgumentError, RunFailed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,3 +227,8 @@ def test_trainings_do_not_outlive_a_killed_demo(running: "tuple[Path, subprocess
     process.wait()
     wait_until(lambda: is_free(folder / "softmax") and is_free(folder / "entmax"))
     assert all(model.folder.latest() is not None for model in make_models(folder, quick=False))  # they saved first
+
+
+def test_progress_names_the_step_of_the_validation() -> None:
+    latest = {"train": {"step": 1400, "loss": 1.0, "accuracy": 0.5}, "valid": {"step": 1200, "bleu": 72.94}}
+    assert describe_progress(latest).endswith(", validation BLEU 72.9 (step 1,200)")

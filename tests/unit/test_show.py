@@ -208,6 +208,7 @@ def test_queries_of_a_cache_are_the_last_tokens() -> None:
         ((weights(1, 3, 4), TOKENS[:3], TOKENS[:2]), "key_tokens has 2 entries, but the weights have 4 keys"),
         (((None, None),), "attn_implementation='eager'"),
         ((SimpleNamespace(attentions=None),), "output_attentions=True"),
+        ((SimpleNamespace(attentions=()),), "attn_implementation='eager' and call it with output_attentions=True"),
         (([],), "shape"),
         (({},), "no layer"),
     ],

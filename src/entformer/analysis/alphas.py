@@ -80,14 +80,16 @@ def alpha_sentence(
     *,
     step: int,
     target: str | None = None,
+    reached: str | None = None,
 ) -> str | None:
-    """Describes how final alphas relate to their initial values, which are at a bound, and what density was the target.
+    """Describes how final alphas relate to their initial values, which are at a bound, and the density targeted and reached.
 
     Args:
         initial, final: The alpha of every head; only heads with both count.
         forms: As in `alpha_marks`.
         step: Training steps between the two.
         target: The density target of training, as text.
+        reached: The density reached and the text it was measured on, as text.
 
     Returns:
         A sentence; None if no initial alpha is known.
@@ -96,7 +98,8 @@ def alpha_sentence(
     if not known:
         return None
     starts = {initial[place] for place in known}
-    correlation = (initial_correlation(initial, final) or {})["all"]
+    by_type = initial_correlation(initial, final) or {}
+    correlation = by_type.pop("all")
     span = f"between {format_alpha(min(known.values()))} and {format_alpha(max(known.values()))}"
     if len(known) < FEWEST:
         text = f"After {step:,} steps alphas lie {span}"
@@ -106,16 +109,24 @@ def alpha_sentence(
         text = f"After {step:,} steps alphas show nothing of their random initialization"
     else:
         shown = format_number(correlation, exact=(0.0, 1.0))
-        meaning = next(words for least, words in MEANINGS if correlation >= least)
-        text = f"After {step:,} steps alphas correlate {shown} with their random initialization: {meaning}"
+        meaning, own = _meaning(correlation), {name: value for name, value in by_type.items() if value is not None}
+        listed = ""
+        if len(by_type) > 1 and own:  # types that moved apart change the correlation over all heads
+            values = ", ".join(f"{name} {format_number(value, exact=(0.0, 1.0))}" for name, value in own.items())
+            listed = f" (by attention type: {values})"
+            meaning = meaning if {_meaning(value) for value in own.values()} == {meaning} else "attention types differ"
+        text = f"After {step:,} steps alphas correlate {shown} with their random initialization{listed}: {meaning}"
     marks = Counter(alpha_marks(known, forms).values())
     told = [
         f"{marks[mark]} of {len(known)} heads {'is' if marks[mark] == 1 else 'are'} {words}"
         for mark, words in MARKS.items()
         if mark in marks
     ]
-    asked = "the loss alone decided about sparsity" if target is None else f"training asked for a density of {target}"
-    return "; ".join([text, *told, asked]) + "."
+    asked = ["the loss alone decided about sparsity"]
+    if target is not None:
+        asked = [f"training asked for a density (share of keys with nonzero weight) of {target}"]
+        asked += [] if reached is None else [f"it is {reached}"]
+    return "; ".join([text, *told, *asked]) + "."
 
 
 def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, Any] | None:
@@ -142,7 +153,11 @@ def recent_gradients(metrics: Iterable[dict[str, Any]], upto: int) -> dict[str, 
     return found
 
 
+def _meaning(correlation: float) -> str:
+    return next(words for least, words in MEANINGS if correlation >= least)
+
+
 def _correlation(initial: list[float], final: list[float]) -> float | None:
     if len(initial) < FEWEST or len(set(initial)) < 2 or len(set(final)) < 2:
         return None
-    return statistics.correlation(initial, final)
+    return min(max(statistics.correlation(initial, final), -1.0), 1.0)  # rounding may leave the interval

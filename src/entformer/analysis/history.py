@@ -20,11 +20,14 @@ from entformer.checkpoint.average import AVERAGED
 from entformer.files import read_json
 from entformer.models.config import Seq2SeqConfig
 from entformer.models.lm_config import LMConfig
+from entformer.text.numbers import format_number
 from entformer.training.metrics import metrics_of as metrics_of
 
 MOST_STEPS = 240  # of an alpha's path; more than a figure can show
 VALIDATED = (("BLEU", "bleu", 1), ("chrF", "chrf", 1), ("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 3))
 """Scores of a validation: their names, their keys in metrics.jsonl, and the decimals to show."""
+
+SPLITS = {"train": "the training text", "valid": "the validation text", "test": "the test text"}
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
@@ -46,7 +49,13 @@ def _shared(value: Any) -> Any:
 
 
 def learned_alphas_of(
-    folder: RunFolder, config: Seq2SeqConfig | LMConfig, final: Mapping[HeadId, float], step: int
+    folder: RunFolder,
+    config: Seq2SeqConfig | LMConfig,
+    final: Mapping[HeadId, float],
+    step: int,
+    *,
+    densities: Mapping[HeadId, float] | None = None,
+    data_name: str = "",
 ) -> dict[str, Any]:
     """Returns how the alphas of a run were learned, for `report` and `explore`.
 
@@ -55,6 +64,8 @@ def learned_alphas_of(
         config: The configuration of its model.
         final: The alpha of every head.
         step: The step of these weights.
+        densities: The density of every head on a text; by default the last one that training recorded.
+        data_name: Of that text, or of a split of the data of the run.
 
     Returns:
         The keys of `report_data` that begin with "alpha_".
@@ -65,14 +76,40 @@ def learned_alphas_of(
     forms = {attn_type: own.alpha_parametrization for attn_type, own in config.kinds.items() if own.learned}
     asked = "training.density_target"  # or one for each attention type, training.density_target.encoder
     targets = [(name.removeprefix(asked), value) for name, value in settings_of(folder).items() if name.startswith(asked)]
-    target = " and ".join(f"{value}{attn_type.replace('.', ' in ')}" for attn_type, value in targets if value)
+    targets = [(attn_type, value) for attn_type, value in targets if value]
+    target = " and ".join(f"{value}{attn_type.replace('.', ' in ')}" for attn_type, value in targets)
+    if densities is None:
+        densities, data_name = recorded_densities(metrics, step), "a sample of the training data"
+    reached = []
+    for attn_type, _ in targets:
+        own = [value for (name, *_), value in densities.items() if name in forms and attn_type in ("", f".{name}")]
+        reached += [f"{format_number(sum(own) / len(own))}{attn_type.replace('.', ' in ')}"] if own else []
     return {
         "alpha_steps": steps,
         "alpha_paths": paths,
         "alpha_correlation": initial_correlation(initial, final),
         "alpha_marks": alpha_marks(final, forms),
         "alpha_gradients": recent_gradients(metrics, step),
-        "alpha_sentence": alpha_sentence(initial, final, forms, step=step, target=target or None),
+        "alpha_sentence": alpha_sentence(
+            initial,
+            final,
+            forms,
+            step=step,
+            target=target or None,
+            reached=f"{' and '.join(reached)} on {SPLITS.get(data_name, data_name)}" if reached else None,
+        ),
+    }
+
+
+def recorded_densities(metrics: list[dict[str, Any]], upto: int) -> dict[HeadId, float]:
+    """Returns the density of every head that training last recorded up to a step; -1: the last one."""
+    entries = [entry for entry in metrics if entry["kind"] == "densities" and (upto < 0 or entry["step"] <= upto)]
+    return {
+        (attn_type, layer, head): float(value)
+        for attn_type, layers in (entries[-1] if entries else {}).items()
+        if isinstance(layers, list)
+        for layer, heads in enumerate(layers)
+        for head, value in enumerate(heads)
     }
 
 

@@ -73,7 +73,14 @@ def lm_report(
         "settings": settings_of(folder),
         "scores": validation_scores(folder, metrics, loaded.step, which),
         "step": loaded.step,
-        **learned_alphas_of(folder, loaded.model.config, final, loaded.step),
+        **learned_alphas_of(
+            folder,
+            loaded.model.config,
+            final,
+            loaded.step,
+            densities={place: row["density"] for place, row in heads.items()},
+            data_name=data_name,
+        ),
     }
 
 

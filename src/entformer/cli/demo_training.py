@@ -184,7 +184,7 @@ def describe_progress(latest: dict[str, dict[str, Any]]) -> str:
     if alphas := [alpha for layer in layers for alpha in layer]:
         text += f", alpha {format_alpha(min(alphas))} to {format_alpha(max(alphas))}"
     if (bleu := latest.get("valid", {}).get("bleu")) is not None:
-        text += f", validation BLEU {bleu:.1f}"
+        text += f", validation BLEU {bleu:.1f} (step {latest['valid']['step']:,})"
     return text
 
 

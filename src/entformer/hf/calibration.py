@@ -141,7 +141,7 @@ def calibrate(
     max_divergence: float | None = None,
     tokenizer: Any = None,
     cost: str = "auto",
-    length: int = 512,
+    length: int | None = None,
     max_tokens: int = 1024,
     queries: int = 96,
     rounds: int = 0,
@@ -161,7 +161,8 @@ def calibrate(
         tokenizer: Of strings; by default the one saved with the model.
         cost: "auto", "js", "fisher" (needs logits and a backward pass) or "output" (no backward pass). "auto" adds JS to
             "fisher" if the model has logits, else to "output".
-        length: Tokens per window.
+        length: Tokens per window; by default 512. A decoder-only model reads shorter texts joined into windows, with a
+            warning if no length is given: the density holds at the length of a window.
         max_tokens: Tokens used in total.
         queries: Queries sampled from each window.
         rounds: How often heads are weighted by their share of the divergence that is measured with all heads sparse, and choose
@@ -178,7 +179,8 @@ def calibrate(
     if cost not in COSTS:
         raise ArgumentError(f"cost={cost!r} is not known; choose one of {', '.join(COSTS)}.")
     settings = settings_of(model)
-    inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length, max_tokens=max_tokens)
+    warn, length = length is None, 512 if length is None else length
+    inputs = model_inputs(model, texts, tokenizer=tokenizer, length=length, max_tokens=max_tokens, warn_if_joined=warn)
     heads = dict(sparse_heads(model))
     before = {name: [value.detach().clone() for value in own()] for name, own in heads.items()}
     for own in heads.values():

@@ -1,5 +1,6 @@
 """Texts as model inputs, for calibration and analysis."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,13 @@ def tokenizer_of(model: nn.Module, tokenizer: Any = None) -> Any:
 
 
 def model_inputs(
-    model: nn.Module, texts: Iterable[Text], *, tokenizer: Any = None, length: int = 512, max_tokens: int | None = None
+    model: nn.Module,
+    texts: Iterable[Text],
+    *,
+    tokenizer: Any = None,
+    length: int = 512,
+    max_tokens: int | None = None,
+    warn_if_joined: bool = False,
 ) -> list[dict[str, Any]]:
     """Returns inputs of at most `length` tokens, one example each, without padding.
 
@@ -45,6 +52,7 @@ def model_inputs(
         tokenizer: Of strings; by default the one saved with the model.
         length: Most tokens of an example.
         max_tokens: Stop after this many tokens.
+        warn_if_joined: Emit a warning if texts are joined into windows more than twice as long.
     """
     inner = getattr(model, "get_base_model", lambda: model)()
     config: Any = inner.config
@@ -52,6 +60,7 @@ def model_inputs(
     pairs, joins = bool(getattr(config, "is_encoder_decoder", False)), reads_windows(inner)
     found: list[dict[str, Any]] = []
     pending: list[int] = []
+    joined: list[int] = []  # tokens of each text
     count = 0
     if isinstance(texts, str):
         texts = [texts]
@@ -81,15 +90,25 @@ def model_inputs(
             found.append({"input_ids": torch.tensor([ids], device=device)})
             continue
         pending += ids
+        joined.append(len(ids))
         while len(pending) >= length:
             found.append({"input_ids": torch.tensor([pending[:length]], device=device)})
             pending = pending[length:]
             if max_tokens is not None and len(found) * length >= max_tokens:
-                return found
+                pending, max_tokens = [], 0
     if pending and (not found or len(pending) > 1):
         found.append({"input_ids": torch.tensor([pending], device=device)})
     if not found:
         raise ArgumentError("there is no text.")
+    if warn_if_joined and joined:
+        mean, longest = sum(joined) / len(joined), min(length, sum(joined))
+        if 2.0 * mean < longest:
+            warnings.warn(
+                f"{len(joined)} texts with a mean length of {mean:.0f} tokens are joined into windows of {longest}; the "
+                f"density is reached at this length, and shorter texts have a higher one. Pass length={max(joined)} to "
+                f"calibrate at the length of these texts, or length={length} to omit this warning.",
+                stacklevel=3,
+            )
     return found
 
 

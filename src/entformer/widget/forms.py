@@ -134,7 +134,8 @@ def _array(weights: Any, name: str) -> NDArray[Any]:
 
 def _model_panels(output: Any, how: Reading) -> tuple[list[Panel], str]:
     """Reads the output of a Hugging Face model. Decoder and cross attention of a translation have tokens of their own."""
-    found = {name: layers for name in MODEL_OUTPUTS if (layers := getattr(output, name, None)) is not None}
+    layers_of = {name: getattr(output, name, None) for name in MODEL_OUTPUTS}
+    found = {name: layers for name, layers in layers_of.items() if layers is not None and len(layers)}  # sdpa: an empty tuple
     if not found:
         raise ArgumentError(
             "the output of the model has no attention weights; load it with attn_implementation='eager' and call it with "

@@ -49,10 +49,21 @@ def test_one_sentence_tells_learned_from_initial(start: tuple[float, ...], end: 
 def test_the_sentence_says_what_was_asked_for() -> None:
     text = alpha_sentence(places(1.2, 1.3, 1.9), places(1.7, 1.6, 1.9), FORMS, step=10, target="0.4")
     assert text is not None
-    assert text.endswith("training asked for a density of 0.4.")
+    assert text.endswith("training asked for a density (share of keys with nonzero weight) of 0.4.")
+    text = alpha_sentence(places(1.2, 1.3), places(1.7, 1.6), FORMS, step=10, target="0.4", reached="0.39 on valid")
+    assert text is not None
+    assert text.endswith(" of 0.4; it is 0.39 on valid.")
     assert alpha_sentence({}, places(1.2), FORMS, step=10) is None
     few = alpha_sentence(places(1.2, 1.8), places(1.3, 1.7), FORMS, step=10)  # too few to correlate
     assert few == "After 10 steps alphas lie between 1.30 and 1.70; the loss alone decided about sparsity."
+
+
+def test_the_sentence_lists_attention_types_that_moved_apart() -> None:
+    start = places(1.2, 1.5, 1.8) | places(1.2, 1.5, 1.8, kind="cross")
+    apart = alpha_sentence(start, places(1.2, 1.3, 1.4) | places(1.9, 1.8, 1.6, kind="cross"), FORMS, step=9) or ""
+    assert "with their random initialization (by attention type: encoder 1.00, cross -0.98): attention types differ;" in apart
+    alike = alpha_sentence(start, places(1.2, 1.3, 1.4) | places(1.2, 1.3, 1.5, kind="cross"), FORMS, step=9) or ""
+    assert re.search(r"type: encoder 1.00, cross 0.98\): they tell where heads started", alike)
 
 
 def test_gradients_of_the_last_quarter_are_pooled() -> None:
@@ -76,7 +87,10 @@ def test_a_run_folder_tells_how_its_alphas_were_learned(tmp_path: Path) -> None:
     found = learned_alphas_of(folder, config, places(1.5, 1.2, 1.0), 5)
     assert found["alpha_steps"] == [0, 5]
     assert found["alpha_marks"] == {"encoder.0.2": "at 1"}
-    assert "density of 0.4 in encoder and 0.5 in cross" in found["alpha_sentence"]
+    assert found["alpha_sentence"].endswith("weight) of 0.4 in encoder and 0.5 in cross.")
+    measured = places(0.25, 0.5, 0.75) | places(0.5, kind="decoder")
+    reached = learned_alphas_of(folder, config, places(1.5, 1.2, 1.0), 5, densities=measured, data_name="valid")
+    assert reached["alpha_sentence"].endswith("0.5 in cross; it is 0.50 in encoder on the validation text.")
     figure = alpha_heads({"runs": [{"name": "a", **found}, {"name": "b", "alpha_paths": None}]})
     assert figure is not None
     (axes,) = figure.axes

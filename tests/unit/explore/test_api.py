@@ -232,10 +232,12 @@ def test_a_run_folder_tells_how_alphas_were_learned(make_run: MakeRun, tmp_path:
     alphas = {kind: values.tolist() for kind, values in run.model.alphas().items()}
     start = {kind: [[min(alpha + 0.1, 2.0) for alpha in layer] for layer in layers] for kind, layers in alphas.items()}
     lines = [{"kind": "alphas", "step": step, **values} for step, values in ((0, start), (run.step, alphas))]
+    densities = {kind: [[0.25, *(0.75 for _ in layer[1:])] for layer in layers] for kind, layers in alphas.items()}
+    lines.append({"kind": "densities", "step": run.step, **densities})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (tmp_path / "recipe.yaml").write_text("training: {density_target: 0.5}\n", encoding="utf-8")
     facts = Client(create_app(run, folder=tmp_path)).get("/api/model").json()
     assert facts["alpha_steps"] == [0, run.step]
     assert facts["alpha_paths"]["cross"][0][0] == [start["cross"][0][0], alphas["cross"][0][0]]
-    assert facts["alpha_sentence"].endswith("training asked for a density of 0.5.")
+    assert facts["alpha_sentence"].endswith("weight) of 0.5; it is 0.50 on a sample of the training data.")
     assert Client(create_app(run)).get("/api/model").json()["alpha_sentence"] is None

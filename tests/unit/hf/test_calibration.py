@@ -173,3 +173,16 @@ def test_densities_match_the_weights() -> None:
     weights = model(torch.tensor([text]), output_attentions=True).attentions
     for own, layer in zip(found.values(), weights, strict=True):
         assert own.tolist() == pytest.approx(((layer[0] > 0).sum((1, 2)) / 210).tolist())
+
+
+def test_texts_joined_into_longer_windows_are_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    model = hf.sparsify(tiny("llama"))
+    texts = [ids(16) for _ in range(4)]
+    hf.calibrate(model, texts, density=0.4, length=64, cost="js")  # a length that was chosen
+    hf.calibrate(model, [ids(60)], density=0.4, cost="js")
+    assert not recwarn
+    with pytest.warns(
+        UserWarning, match="4 texts with a mean length of 16 tokens are joined into windows of 64; .* length=16"
+    ) as caught:
+        hf.calibrate(model, texts, density=0.4, cost="js")
+    assert caught[0].filename == __file__

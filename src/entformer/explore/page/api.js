@@ -11,7 +11,8 @@ const Api = (() => {
     const content = await answer.json().catch(() => null);
     if (answer.ok && content !== null) return content;
     const message = content && typeof content.detail === "string" ? content.detail : `the server returned ${answer.status}`;
-    throw new RequestError(`${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`);
+    const sentence = `${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
+    throw Object.assign(new RequestError(sentence), { status: answer.status });
   }
 
   async function fetched(address, options) {
