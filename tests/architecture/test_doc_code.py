@@ -45,6 +45,18 @@ def test_the_first_examples_run(document: Path, tmp_path: Path, monkeypatch: pyt
     assert (names["weights"] == 0).any()
 
 
+def test_the_section_on_your_own_model_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own model")[1].split("\n## ")[0]
+    names: dict[str, Any] = {}
+    for block in blocks(section, "python"):
+        exec(block, names)
+    learned = [owner.parameter for owner in names["model"].modules() if isinstance(owner, entformer.LearnedAlpha)]
+    assert learned
+    assert {id(alpha) for alpha in learned} == {id(alpha) for alpha in names["alphas"]}
+    assert all(alpha.grad is not None for alpha in learned)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_code_blocks_exist(document: Path) -> None:
     for line in shell_lines(document.read_text(encoding="utf-8")):

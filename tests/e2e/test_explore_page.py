@@ -226,6 +226,18 @@ def test_the_address_holds_what_was_tried(browser: Browser, server: Server, page
     expect(page.locator("#text")).to_have_value(SENTENCE)
 
 
+def test_while_it_works_it_does_not_say_that_there_is_nothing(browser: Browser, server: Server) -> None:
+    page = browser.new_page()
+    page.route("**/api/*translate*", lambda route: None)  # no answer
+    page.goto(f"{server.address}#text={SENTENCE}")
+    expect(page.locator("#working")).to_be_visible()
+    expect(page.locator(".outcomes > .note")).to_have_count(1)
+    expect(page.locator(".outcomes > .note")).to_be_hidden()
+    page.evaluate("document.body.removeAttribute('data-busy')")
+    expect(page.locator(".outcomes > .note")).to_be_visible()
+    page.close()
+
+
 def test_an_empty_page_begins_with_an_example(browser: Browser, server: Server) -> None:
     for page in open_page(browser, server, text=""):
         expect(page.locator("#text")).to_have_value(EXAMPLE)

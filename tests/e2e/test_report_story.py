@@ -67,6 +67,25 @@ def test_three_heads_of_different_roles_are_introduced_and_open(page: Page) -> N
     expect(page.locator("#one-head code").first).to_have_text(keys[1])
 
 
+@pytest.mark.parametrize(
+    ("densities", "titles"),
+    [
+        ((0.5, 0.6, 0.7), ["A sparse head", "Another sparse head", "A third sparse head"]),
+        ((0.5, 1.0, 1.0), ["A sparse head", "A dense head", "Another dense head"]),
+    ],
+)
+def test_heads_without_a_role_have_different_titles(
+    browser: Browser, tmp_path: Path, densities: tuple[float, ...], titles: list[str]
+) -> None:
+    content = data()
+    run = content["runs"][1]
+    for head, density in zip(run["heads"], (*densities, *[1.0] * len(run["heads"])), strict=False):
+        head["roles"], head["density"] = [], density
+    content["runs"] = [run]
+    for page in open_report(browser, tmp_path, content):
+        expect(page.locator(".meeting .head b")).to_have_text(titles)
+
+
 def test_the_first_head_is_the_sparsest_cross_head(page: Page) -> None:
     expect(page.locator("#one-head code").first).to_have_text("cross.0.0")
 

@@ -47,7 +47,7 @@ def test_config_shows_validates_and_lists(entformer: Entformer) -> None:
     wrong = entformer("config", "validate", "demo", "--set", "training.lr=fast")
     assert wrong.returncode == 2
     assert len(wrong.stderr.splitlines()) == 1
-    assert wrong.stderr.startswith("entformer: --set training.lr=fast: training.lr: input should be a valid number")
+    assert wrong.stderr.startswith("entformer: --set training.lr=fast: training.lr must be a number, not 'fast'.")
     listed = entformer("config", "list")
     assert any(line.startswith("demo ") for line in listed.stdout.splitlines())
 

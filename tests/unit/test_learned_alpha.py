@@ -37,12 +37,11 @@ def test_start_at_a_given_alpha(low: float, high: float, start: float, tied: boo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            ({"init": init, "parametrization": "sigmoid"}, "strictly between low=1.0 and high=2.0")
-            for init in (1.0, 2.5, math.nan)
-        ),
-        ({"init": 2.5}, "init=2.5 must lie between low=1.0 and high=2.0"),
-        ({"init": "normal"}, "init='normal'"),
+        *(({"init": init, "parametrization": "sigmoid"}, "strictly between 1.0 and 2.0") for init in (1.0, 2.5, math.nan)),
+        ({"init": 2.5}, "^init=2.5 must lie between 1.0 and 2.0"),
+        ({"init": "normal"}, "^init='normal'"),
+        ({"init": [1.5, 1.5]}, '^init must be "random" or a number, not list'),
+        ({"init": None}, '^init must be "random" or a number, not NoneType'),
         ({"num_heads": 0}, "num_heads=0"),
         ({"low": 2.0, "high": 1.0}, "low=2.0 must be below high=1.0"),
         ({"parametrization": "softplus"}, "parametrization='softplus'"),

@@ -280,7 +280,9 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"alpha": 0.9}, "alpha=0.9"),
     ({"alpha": LearnedAlpha(3)}, "gives 3 values"),
     ({"normalizer": "softmax", "alpha": 1.5}, '"softmax" has no alpha'),
-    ({"alpha_init": 2.5}, "init=2.5"),
+    ({"alpha_init": 5}, r"^alpha_init=5 must lie between 1\.0 and 2\.0\."),
+    ({"alpha_init": "1.5"}, "^alpha_init='1.5' is not known; give \"random\" or a number"),
+    ({"alpha_init": [1.5, 1.5]}, '^alpha_init must be "random" or a number, not list'),
     ({"alpha_tied": "model"}, "alpha_tied='model'"),
     ({"normalizer": "rela", "rela_norm": "layer"}, "'layer'.*rms, gated, init"),
     ({"normalizer": "softmax", "rela_norm": "gated"}, 'output_norm="gated"'),
@@ -306,9 +308,10 @@ def test_invalid_construction_raises(options: dict[str, Any], message: str) -> N
 
 
 CALLS = {
-    "dimensions": (((4, 1, 3, 6), (4, 3, 6), (4, 3, 6)), {}, "query has shape"),
-    "size": (((4, 3, 6), (4, 3, 5), (4, 3, 6)), {}, "key has shape.*size 6"),
-    "no batch in key": (((4, 3, 6), (4, 6), (4, 6)), {}, "key has shape"),
+    "dimensions": (((4, 1, 3, 6), (4, 3, 6), (4, 3, 6)), {}, "query has shape .* it must have 3 dimensions, or 2 without a"),
+    "embedding": (((4, 3, 5),) * 3, {}, r"query has shape \(4, 3, 5\); its last dimension must be embed_dim=6, not 5\."),
+    "size": (((4, 3, 6), (4, 3, 5), (4, 3, 6)), {}, r"key has shape .* must be embed_dim=6, not 5\."),
+    "no batch in key": (((4, 3, 6), (4, 6), (4, 6)), {}, "key has shape .* it must have as many dimensions as query, 3"),
     "batch": (((4, 3, 6), (5, 2, 6), (5, 2, 6)), {}, "differ in batch size, dimension 1"),
     "lengths": (((4, 3, 6), (5, 3, 6), (4, 3, 6)), {}, "differ in batch or length"),
     "mask shape": (((4, 3, 6),) * 3, {"attn_mask": torch.zeros(4, 5)}, r"it must be \(4, 4\) or \(6, 4, 4\)"),
@@ -327,8 +330,15 @@ def test_what_is_no_tensor_is_refused(wrong: Any) -> None:
     tensor = torch.zeros(3, 6)
     for place, name in enumerate(("query", "key", "value")):
         arguments = [wrong if i == place else tensor for i in range(3)]
-        with pytest.raises(ArgumentError, match=f"{name} must be a tensor, not {type(wrong).__name__}"):
+        advice = "" if isinstance(wrong, str) else rf"; convert it with torch\.as_tensor\({name}\)"
+        with pytest.raises(ArgumentError, match=rf"^{name} must be a tensor, not {type(wrong).__name__}{advice}\.$"):
             MultiheadAttention(6, 2)(*arguments)
+
+
+def test_the_size_of_keys_is_named_kdim_where_it_was_given() -> None:
+    x = torch.zeros(4, 3, 6)
+    with pytest.raises(ArgumentError, match=r"key has shape .* must be kdim=8, not 6\."):
+        MultiheadAttention(6, 2, kdim=8)(x, x, x)
 
 
 @pytest.mark.parametrize(("shapes", "arguments", "message"), CALLS.values(), ids=CALLS.keys())

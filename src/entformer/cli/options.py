@@ -9,7 +9,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory written 
 Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe file or name of a built-in recipe.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value, e.g. --set training.lr=1e-3. Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value, e.g. --set training.steps=200. Repeatable."),
 ]
 Checkpoint = Annotated[
     str,

@@ -73,7 +73,9 @@ def compile_library(
     ]
     library = scratch / "kernels.so"
     link = [*cxx, "-shared", *map(str, objects), "-o", str(library), *link_flags]
-    _log.warning("entformer: compiling the CPU kernels with %s, about a minute, once per machine", Path(cxx[0]).name)
+    _log.warning(
+        "entformer: compiling the CPU kernels with %s, a minute or two on a free core, once per machine", Path(cxx[0]).name
+    )
     began = time.monotonic()
 
     def report(done: int) -> None:

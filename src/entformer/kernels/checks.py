@@ -64,7 +64,9 @@ def any_value(tensor: Tensor, of_number: Callable[[float], bool], of_tensor: Cal
 def check_strided_float(name: str, tensor: Any, form: str) -> None:
     """Raises ArgumentError unless `tensor` is a dense tensor of a dtype in `DTYPES`; `form` describes what is expected."""
     if not isinstance(tensor, Tensor):
-        raise ArgumentError(f"{name} must be a floating-point tensor {form}, not {type(tensor).__name__}.")
+        raise ArgumentError(
+            f"{name} must be a floating-point tensor {form}, not {type(tensor).__name__}{as_tensor(name, tensor)}."
+        )
     if tensor.is_nested:
         raise ArgumentError(
             f"{name} must be a dense tensor {form}, not a nested one; convert it with torch.nested.to_padded_tensor and "
@@ -77,6 +79,12 @@ def check_strided_float(name: str, tensor: Any, form: str) -> None:
             f"{name} must be a floating-point tensor {form} of float16, bfloat16, float32 or float64, not {tensor.dtype}; "
             "convert it first, e.g. with .float()."
         )
+
+
+def as_tensor(name: str, value: Any) -> str:
+    """Returns the end of an error message: how to make a tensor of a list or an array; empty for anything else."""
+    convertible = isinstance(value, list | tuple) or hasattr(value, "__array__")
+    return f"; convert it with torch.as_tensor({name})" if convertible else ""
 
 
 def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
@@ -94,8 +102,8 @@ def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
     advice = ""
     if isinstance(value, str):
         advice = f"; write {name}={value} without quotes" if _is_number(value) else ""
-    elif isinstance(value, list | tuple) or hasattr(value, "__array__"):
-        advice = f"; convert it with torch.as_tensor({name})" if one_of_many else ""
+    elif one_of_many:
+        advice = as_tensor(name, value)
     raise ArgumentError(f"{name} must be {wanted}, not {kind}{advice}.")
 
 

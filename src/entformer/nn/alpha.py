@@ -23,6 +23,22 @@ __all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "l
 PARAMETRIZATIONS = ("sigmoid", "projected")
 
 
+def check_init(name: str, init: Any, low: float, high: float, parametrization: str) -> None:
+    """Raises ArgumentError unless `init`, which the caller calls `name`, is "random" or an alpha within the bounds."""
+    if isinstance(init, str):
+        if init != "random":
+            raise ArgumentError(f'{name}={init!r} is not known; give "random" or a number between {low} and {high}.')
+        return
+    try:
+        value = float(init)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f'{name} must be "random" or a number, not {type(init).__name__}.') from None
+    if parametrization == "sigmoid" and not low < value < high:
+        raise ArgumentError(f"{name}={init} must lie strictly between {low} and {high}.")
+    if not low <= value <= high:
+        raise ArgumentError(f"{name}={init} must lie between {low} and {high}.")
+
+
 class LearnedAlpha(nn.Module):
     """One learned alpha per head, or one for all. Calling it returns a tensor (num_heads,).
 
@@ -59,13 +75,7 @@ class LearnedAlpha(nn.Module):
             raise ArgumentError(
                 f"parametrization={parametrization!r} is not known; choose one of {', '.join(PARAMETRIZATIONS)}."
             )
-        if isinstance(init, str) and init != "random":
-            raise ArgumentError(f'init={init!r} is not known; give "random" or a number between {low} and {high}.')
-        if not isinstance(init, str):
-            if parametrization == "sigmoid" and not low < init < high:
-                raise ArgumentError(f"init={init} must lie strictly between low={low} and high={high}.")
-            if not low <= init <= high:
-                raise ArgumentError(f"init={init} must lie between low={low} and high={high}.")
+        check_init("init", init, low, high, parametrization)
         self.num_heads = num_heads
         self.tied = tied
         self.init = init

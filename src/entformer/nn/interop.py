@@ -160,11 +160,16 @@ class TorchAttention(nn.MultiheadAttention):
             raise ArgumentError("is_causal needs key and value: the queries have no position in a memory.")
         sizes = ("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)
         for name, t, size in sizes:
-            if t is not None and (t.dim() not in (2, 3) or t.dim() != query.dim() or t.shape[-1] != size):
-                raise ArgumentError(
-                    f"{name} has shape {tuple(t.shape)}; it must have 3 dimensions, or 2 without a batch, as many as query, "
-                    f"and size {size} in the last."
-                )
+            if t is None or (t.dim() in (2, 3) and t.dim() == query.dim() and t.shape[-1] == size):
+                continue
+            if t.dim() not in (2, 3):
+                expected = "it must have 3 dimensions, or 2 without a batch"
+            elif t.dim() != query.dim():
+                expected = f"it must have as many dimensions as query, {query.dim()}"
+            else:
+                own = "embed_dim" if size == self.embed_dim else f"{name[0]}dim"  # kdim and vdim are embed_dim by default
+                expected = f"its last dimension must be {own}={size}, not {t.shape[-1]}"
+            raise ArgumentError(f"{name} has shape {tuple(t.shape)}; {expected}.")
         if key is None or value is None:
             if positions != "none":
                 raise ArgumentError(

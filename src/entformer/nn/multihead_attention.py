@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from entformer.errors import ArgumentError
 from entformer.kernels.attention.api import Attention, attention
 from entformer.kernels.attention.elementwise import ELEMENTWISE
+from entformer.kernels.checks import as_tensor
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl
 from entformer.nn.alpha import LearnedAlpha
@@ -206,7 +207,7 @@ class MultiheadAttention(TorchAttention):
         """
         for name, given in (("query", query), ("key", key), ("value", value)):
             if given is not None and not hasattr(given, "is_nested"):
-                raise ArgumentError(f"{name} must be a tensor, not {type(given).__name__}.")
+                raise ArgumentError(f"{name} must be a tensor, not {type(given).__name__}{as_tensor(name, given)}.")
         if query.is_nested:
             unmasked = attn_mask is None and key_padding_mask is None and mask is None and key_mask is None and cache is None
             padded, key_mask = from_nested(query, key, value, self.batch_first, unmasked)

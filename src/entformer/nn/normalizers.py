@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from entformer.errors import ArgumentError
-from entformer.nn.alpha import LearnedAlpha
+from entformer.nn.alpha import LearnedAlpha, check_init
 from entformer.nn.normalizer_functions import (
     AdaptiveSpan,
     AdaptiveTemperature,
@@ -227,6 +227,7 @@ def resolve_alpha(
             raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")
         return requested
     if requested == "learned":
+        check_init("alpha_init", options["init"], 1.0, 2.0, options["parametrization"])
         return LearnedAlpha(heads, **options)
     if isinstance(requested, str):
         raise ArgumentError(f'alpha={requested!r} is not known; give "learned" or a number of at least 1.')

@@ -139,7 +139,7 @@ def decode_lines(
             if nul == "refuse" and "\0" in line:
                 where = raw.index(0)
                 raise DataError(
-                    f"{name}:{number}: byte {where + 1} of the line (byte {offset + where} of the file) is a NUL "
+                    f"{name}:{number}: byte {where + 1} of the line (byte {offset + where + 1} of the file) is a NUL "
                     "character; `tr -d '\\0'`, or for parallel text `entformer prep --clean` removes it."
                 )
             offset += len(raw)
@@ -183,7 +183,7 @@ def _refuse_utf16(first: bytes, name: str) -> None:
 def _not_utf8(name: str, number: int, offset: int, raw: bytes, where: int) -> str:
     guess = _guess_encoding(raw)
     advice = f"perhaps it is {guess[0]}; convert it with `iconv -f {guess[1]} -t UTF-8`" if guess else "convert it to UTF-8"
-    location = f"byte {where + 1} of the line (byte {offset + where} of the file, 0x{raw[where]:02X})"
+    location = f"byte {where + 1} of the line (byte {offset + where + 1} of the file, 0x{raw[where]:02X})"
     return f"{name}:{number}: {location} is not UTF-8; {advice}."
 
 

@@ -27,6 +27,8 @@ _ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # k
 _PATHS = ("prepared", "subwords", "from", "text", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
+TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # how pydantic's names of wrong types end; they begin with the type
+TYPES = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false", "string": "must be text"}
 PATTERNS = {
     "device": "must be auto, cpu, cuda or cuda:N",
     "name": "must consist of letters, digits, '.', '_' and '-'",
@@ -107,8 +109,9 @@ def _find_builtin(recipe: str | Path) -> tuple[Path, ...]:
     if str(recipe) in names:
         return names[str(recipe)]
     path = Path(recipe)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        raise ArgumentError(f"there is no recipe file {path}.")
+    if path.suffix or len(path.parts) > 1:
+        advice = "" if path.suffix in (".yaml", ".yml") else "; a recipe is a YAML file or a name of `entformer config list`"
+        raise ArgumentError(f"{path}: there is no such file{advice}.")
     close = difflib.get_close_matches(str(recipe), names, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"built-in recipes: {', '.join(names)}."
     raise ArgumentError(f"there is no recipe {str(recipe)!r}; {advice}")
@@ -327,9 +330,11 @@ def _sentence(error: Any, place: Place, kind: type[RunRecipe]) -> str:
     message = message[:1].lower() + message[1:] if message[:2].istitle() else message
     if error["type"] == "string_pattern_mismatch":
         message = PATTERNS.get(key, message)
+    message = TYPES.get(error["type"].split("_")[0], message) if error["type"].endswith(TYPE_ERRORS) else message
+    message = message.replace("input should be ", "must be ", 1)
     full = ".".join(str(part) for part in place) or "the recipe"
     given = f", not {error['input']!r}" if not isinstance(error["input"], dict) and error["type"] != "value_error" else ""
-    return f"{full}: {message}{given}."
+    return f"{full}{'' if message.startswith('must ') else ':'} {message}{given}."
 
 
 def _suggestion(key: str, section: Place, kind: type[RunRecipe]) -> str:

@@ -143,7 +143,7 @@ echo x > "$target"
     assert len(counts) == 8
     assert max(counts) <= 2
     first, *progress = [record.getMessage() for record in caplog.records]
-    assert first == "entformer: compiling the CPU kernels with counting-c++, about a minute, once per machine"
+    assert first == "entformer: compiling the CPU kernels with counting-c++, a minute or two on a free core, once per machine"
     assert [re.sub(r" in \d+ s$", "", line) for line in progress] == [
         f"entformer: compiled {i} of 7 files" for i in range(1, 8)
     ]

@@ -38,7 +38,7 @@ def test_a_nul_is_named_with_its_line(file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(file, b"good\nba\0d\n")
     assert str(caught.value) == (
-        f"{file}:2: byte 3 of the line (byte 7 of the file) is a NUL character; "
+        f"{file}:2: byte 3 of the line (byte 8 of the file) is a NUL character; "
         "`tr -d '\\0'`, or for parallel text `entformer prep --clean` removes it."
     )
     assert list(read_lines(file, nul="keep")) == ["good", "ba\0d"]
@@ -53,7 +53,7 @@ def test_a_nul_is_named_with_its_line(file: Path) -> None:
         ),
         (JAPANESE.encode("euc_jp"), r":1: byte 1 of the line .* is not UTF-8; perhaps it is EUC-JP; convert it"),
         (JAPANESE.encode("shift_jis"), r":1: byte 1 .* is not UTF-8; perhaps it is Shift JIS; convert it with `iconv"),
-        (b"ab\x81\n", r":1: byte 3 of the line \(byte 2 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"),
+        (b"ab\x81\n", r":1: byte 3 of the line \(byte 3 of the file, 0x81\) is not UTF-8; convert it to UTF-8\.$"),
         ("a man sees\n".encode("utf-16"), r":1: this is UTF-16 \(byte-order mark\); convert it with `iconv -f UTF-16 -t"),
         ("a man sees\n".encode("utf-16-le"), r":1: this is UTF-16 \(every other byte is NUL\)"),
         ("a man sees\n".encode("utf-16-be"), r":1: this is UTF-16 \(every other byte is NUL\)"),

@@ -70,13 +70,23 @@ const Story = (() => {
     return chosen;
   }
 
-  function meeting(run, { head, role, score, examples }, onExample) {
+  // Heads without a role are told apart: "A sparse head", "Another sparse head", "A third sparse head".
+  function titled(chosen) {
+    const count = { sparse: 0, dense: 0 };
+    return chosen.map((one) => {
+      if (one.role) return one;
+      const what = one.head.density < 1 ? "sparse" : "dense";
+      return { ...one, title: `${["A", "Another", "A third"][count[what]++]} ${what} head` };
+    });
+  }
+
+  function meeting(run, { head, role, title: unnamed, score, examples }, onExample) {
     const [index] = examples;
     const key = Data.keyOf(head);
     const sentence = run.sentences[index];
     const rows = sentence && Data.storedRows(sentence, key);
     if (!rows) return null;
-    const [title, does] = ROLES[role] || [role ? `The ${role} head` : "A sparse head", () => ""];
+    const [title, does] = ROLES[role] || [role ? `The ${role} head` : unnamed, () => ""];
     const what = score === null ? "" : does(Numbers.percent(score));
     const reads = `reads ${Numbers.percent(head.density)} of the keys`;
     return Heads.card(
@@ -92,7 +102,7 @@ const Story = (() => {
   // runs, the run to tell of, onExample(key, sentence index).
   function create(runs, run, onExample) {
     if (!run.heads.length) return null;
-    const heads = worthMeeting(run)
+    const heads = titled(worthMeeting(run))
       .map((one) => meeting(run, one, onExample))
       .filter(Boolean);
     return el(

@@ -81,7 +81,7 @@ def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
         raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
     shapes = query.shape, key.shape, value.shape
     if key.shape[-2] != value.shape[-2] or query.shape[-1] != key.shape[-1]:
-        raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}.")
+        raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}; {_difference(*shapes)}.")
     if query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]:
         return Inputs(query, key, value, tuple(query.shape[:2]))
     q, k, v = (t[None] if t.dim() == 2 else t for t in (query, key, value))  # (..., H, L, E)
@@ -91,7 +91,7 @@ def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
         try:
             batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])
         except RuntimeError:
-            raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}.") from None
+            raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}; they differ in batch size.") from None
         k, v = (t.expand(*batch, *t.shape[-3:]) for t in (k, v))
     if q.shape[:-2] != (*batch, heads):
         q = q.expand(*batch, heads, *q.shape[-2:])
@@ -101,6 +101,13 @@ def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
 
 def _listed(query: torch.Size, key: torch.Size, value: torch.Size) -> str:
     return f"query {tuple(query)}, key {tuple(key)}, value {tuple(value)}"
+
+
+def _difference(query: torch.Size, key: torch.Size, value: torch.Size) -> str:
+    """Which sizes must be equal and are not: those of query and key, or the lengths of key and value."""
+    if query[-1] != key[-1]:
+        return f"query and key must have the same size in the last dimension, not {query[-1]} and {key[-1]}"
+    return f"key and value must have the same length, dimension -2, not {key[-2]} and {value[-2]}"
 
 
 def _share_heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, given: str) -> tuple[int, Tensor, Tensor]:
@@ -121,6 +128,8 @@ def _share_heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool, given: str) 
             raise ArgumentError(f"shapes do not fit: {given}; key and value must have equally many heads.")
         multiple = of_k > 0 and heads % of_k == 0
         advice = "set enable_gqa=True to share key heads" if multiple else "they must have equally many heads"
+        if not multiple and q.shape[-2] == k.shape[-2]:  # as if heads and length were swapped
+            advice += "; the layout is (batch, heads, length, size)"
         raise ArgumentError(f"query has {heads} heads and key {of_k}: {advice}.")
     if of_k != of_v:
         k, v = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (k, v))
@@ -218,7 +227,9 @@ def mask_and_bias(attn_mask: Tensor | None, lead: tuple[int, ...], q: Tensor, ke
     if attn_mask is None:
         return None, None
     if not isinstance(attn_mask, Tensor):
-        raise ArgumentError(f"attn_mask must be a tensor, not {type(attn_mask).__name__}.")
+        number = isinstance(attn_mask, int | float) and not isinstance(attn_mask, bool)
+        advice = f"; alpha is a keyword argument: alpha={attn_mask}" if number else checks.as_tensor("attn_mask", attn_mask)
+        raise ArgumentError(f"attn_mask must be a tensor, not {type(attn_mask).__name__}{advice}.")
     if attn_mask.is_nested or attn_mask.layout != torch.strided:
         raise ArgumentError(f"attn_mask must be a dense tensor, not {attn_mask.layout}; convert it with .to_dense().")
     if attn_mask.device != q.device:
