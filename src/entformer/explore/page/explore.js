@@ -370,21 +370,12 @@
     }
   }
 
-  // A run without a checkpoint: the page begins with its training, and there is nothing to send a text to.
-  function withoutModel(error) {
-    put("notes", el("p.note", { id: "no-model" }, error.message));
-    for (const field of at("ask").elements) field.disabled = true;
-    at("translate").before(at("training"));
-  }
-
   async function start() {
     Theme.start(at("theme"), repaint);
     try {
       model = await Api.model();
     } catch (error) {
-      if (error.status === 503) withoutModel(error);
-      else showError(error);
-      return;
+      return error.status === 503 ? Facts.showMissing(error) : showError(error);
     }
     Facts.show(model, type, (key) => open(key, true));
     recall();

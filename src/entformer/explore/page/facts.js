@@ -58,5 +58,12 @@ const Facts = (() => {
     at("curl").textContent = `curl -s ${address} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;
   }
 
-  return { show, showCommand, TOKENS, TEMPERATURES };
+  // A run without a checkpoint: the page begins with its training, and there is nothing to send a text to.
+  function showMissing(error) {
+    put("notes", el("p.note", { id: "no-model" }, error.message));
+    for (const field of at("ask").elements) field.disabled = true;
+    at("translate").before(at("training"));
+  }
+
+  return { show, showMissing, showCommand, TOKENS, TEMPERATURES };
 })();
