@@ -1,10 +1,10 @@
 """Attention with few zeros, relative to SDPA: forward and backward, alphas near 1, scores of several scales.
 
-    python benchmarks/dense_attention.py [--isa avx2] [--shapes "2,8,1024,32;4,8,512,64"] [--scales 0.1,1] [--rounds 3] [--causal]
-        [--threads 2]
+    python benchmarks/dense_attention.py [--isa avx2] [--shapes "2,8,1024,32;4,8,512,64"] [--scales 0.1,1] [--rounds 3]
+        [--causal] [--threads 2]
 
-Interleaved, median of the ratios, below 1 is faster; with one thread its CPU time, else wall time. With --isa avx2 give SDPA the same instructions:
-ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2.
+Interleaved, median of the ratios, below 1 is faster; CPU time of the thread if there is one, else wall time. With --isa avx2
+give SDPA the same instructions: ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2.
 """
 
 import argparse

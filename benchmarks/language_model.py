@@ -6,8 +6,9 @@ The GPT is written as in nanoGPT: LayerNorm before each sublayer, GELU, learned 
 all scores; its decoder has a preallocated cache. Ours has NAPE positions, RMSNorm and a gated feed-forward layer; hidden sizes
 are such that both have the same number of parameters. Both train with the same optimizer on the same tokens.
 
-`--only swap` measures the GPT with `ef.attention` and learned alphas in place of SDPA, and nothing else changed: nanoGPT's model
-for a CPU (4 layers, 4 heads of 32, 65 characters, 12 rows). Initial weights give nearly equal scores, which have few zeros.
+`--only swap` measures the GPT with `ef.attention` and learned alphas in place of SDPA, and nothing else changed: the model that
+nanoGPT has for a CPU (4 layers, 4 heads of 32, 65 characters, 12 rows). Initial weights give nearly equal scores, hence few
+zeros.
 
 --run takes sizes, weights and text from a trained language model; without it weights are initial and tokens random. Times are
 CPU seconds of the thread if there is one, else of the clock. Decoding: time per token of the whole model at a context, and what
@@ -136,9 +137,8 @@ def print_training(
     for m in measurements(seconds, OURS, title, "step", {}):  # time of the gpt / ours: our speed / the gpt's
         print(f"{title}: {m.ratio:.2f} ({m.ratio_low:.2f} to {m.ratio_high:.2f}) of the tokens/s of the GPT")
     for name, own in seconds.items():
-        print(
-            f"    {name}: {tokens / median(own):,.0f} tokens/s, {sum(p.numel() for p in models[name].parameters()):,} parameters"
-        )
+        parameters = sum(p.numel() for p in models[name].parameters())
+        print(f"    {name}: {tokens / median(own):,.0f} tokens/s, {parameters:,} parameters")
 
 
 def measure_decoding(ours: CausalLM, text: Tensor, contexts: list[int], rounds: int) -> None:
