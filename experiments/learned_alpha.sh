@@ -1,7 +1,7 @@
 #!/bin/sh
 # The study of docs/learning-alpha.md: Transformer-Tiny on Tatoeba and Multi30k, eight kinds of alphas, two seeds of the random alphas over
-# the same weights and data. Runs whose results lie in experiments/learned_alpha are not repeated; run the same command again to continue
-# after an interruption.
+# the same weights and data, 2,000 steps each, and one run of 10,000. Runs whose results lie in experiments/learned_alpha are not repeated;
+# run the same command again to continue after an interruption.
 #
 #   experiments/learned_alpha.sh [DIRECTORY] [CORPUS ...]        default: learned-alpha, tatoeba and multi30k
 #
@@ -16,11 +16,12 @@ here=$(dirname "$0")
 results=$here/learned_alpha
 form=model.attention.alpha_parametrization
 
+steps=2000
 run() { # NAME SETTING...
   name=$1
   shift
   [ -e "$results/$corpus/$name.json" ] && return
-  set -- "$@" training.steps="${STEPS:-2000}" training.tokens=1024 training.precision=float32 training.lr=0.003 training.warmup=400 \
+  set -- "$@" training.steps="$steps" training.tokens=1024 training.precision=float32 training.lr=0.003 training.warmup=400 \
     training.validate_every=250 training.validate_beam=0 training.metric=loss training.average=none training.log_every=20 \
     data.prepared="$out/data/$corpus"
   for setting; do
@@ -57,5 +58,10 @@ EOF
     run projected-start-$seed $form=projected training.alpha_start_step=800 training.alpha_seed=$number
     run sigmoid-10-$seed $form=sigmoid training.alpha_lr_factor=10 training.alpha_seed=$number
   done
+  if [ "$corpus" = tatoeba ]; then
+    steps=10000
+    run projected-long $form=projected training.alpha_seed=11
+    steps=2000
+  fi
   python "$here/learned_alpha.py" tables "$results/$corpus"
 done
