@@ -224,6 +224,8 @@ def agreement_table(rows: list[Row]) -> list[str]:
 def draw(rows: list[Row], out: Path) -> None:
     """Figures 2 and 3 of Correia et al. (2019), a row of panels per run."""
     learned = [row for row in rows if row.data["final"]]
+    if not learned:
+        return
     for name, height in (("trajectories", 1.7), ("distribution", 1.3)):
         figure = Figure(figsize=(9.5, 0.5 + height * len(learned)), layout="constrained")
         FigureCanvasAgg(figure)
