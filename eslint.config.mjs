@@ -9,9 +9,9 @@ const scripts = directories.flatMap((directory) =>
 );
 const own = scripts.flatMap((text) => [...text.matchAll(/^(?:const|let|var|function) (\w+)/gm)].map((match) => match[1]));
 const browser = [
-  "AbortController", "DOMMatrix", "HTMLTableCellElement", "IntersectionObserver", "ResizeObserver", "URL",
-  "URLSearchParams", "atob", "clearTimeout", "devicePixelRatio", "document", "fetch", "getComputedStyle",
-  "history", "innerHeight", "localStorage", "location", "matchMedia", "performance", "requestAnimationFrame",
+  "AbortController", "DOMMatrix", "HTMLTableCellElement", "IntersectionObserver", "ResizeObserver", "TextDecoder",
+  "TextEncoder", "URL", "URLSearchParams", "atob", "clearTimeout", "devicePixelRatio", "document", "fetch", "getComputedStyle",
+  "history", "innerHeight", "localStorage", "location", "matchMedia", "navigator", "performance", "requestAnimationFrame",
   "setTimeout", "window",
 ];
 

@@ -87,7 +87,10 @@ const Charts = (() => {
       );
     });
     const [at, left] = [chart.x(mark), mark > (x[0] + x[1]) / 2];
-    const position = { x: at + (left ? -5 : 5), y: chart.margin.top + 6, "text-anchor": left ? "end" : "start" };
+    const bin = Math.min(Math.floor((mark - x[0]) / size), counts.length - 1);
+    const covered = counts[bin] / total > 0.8 * top; // the bar reaches up to the text: it stands beside the bar
+    const edge = covered ? chart.x(x[0] + (left ? bin : bin + 1) * size) : at;
+    const position = { x: edge + (left ? -5 : 5), y: chart.margin.top + 6, "text-anchor": left ? "end" : "start" };
     chart.plot.append(
       chart.vertical(at, { class: "mean" }),
       svg("text.mean-text", position, `mean ${markForm(mark)}`),

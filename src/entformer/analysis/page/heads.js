@@ -10,11 +10,12 @@ const Heads = (() => {
   function chip(alpha, changed = false, name = "α ") {
     if (alpha === null) return el("span", { class: "alpha none", title: "no alpha" }, `${name}–`);
     const rgb = Colors.alphaRgb(alpha);
+    const short = Numbers.shortAlpha(alpha);
     return el(
       "span",
       { class: "alpha", title: alpha > 2 ? "beyond sparsemax" : Numbers.alpha(alpha), style: { background: `rgb(${rgb.join(",")})`, color: Colors.ink(rgb) } },
-      changed ? "α* " : name,
-      Numbers.shortAlpha(alpha),
+      changed ? "α* " : /^[<>]/.test(short) ? "" : name, // <2.00 takes the width of α 1.50
+      short,
     );
   }
 

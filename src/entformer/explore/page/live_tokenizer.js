@@ -6,7 +6,7 @@ const LiveTokenizer = (() => {
 
   const SPACE = "▁";
   const BYTE = 6; // the type of a piece "<0xE2>"
-  const LINE_ENDS = /[\n\v\f\x1c\x1d\x1e\x85\u2028\u2029\r]/g; // eslint-disable-line no-control-regex
+  const LINE_ENDS = /[\n\v\f\x1c\x1d\x1e\x85\u2028\u2029\r]/g;
   const lone = (character) => character.length === 1 && character >= "\ud800" && character <= "\udfff";
 
   const oneLine = (text) => text.replace(LINE_ENDS, " ");
