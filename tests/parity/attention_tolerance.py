@@ -15,12 +15,12 @@ from torch import Tensor
 
 from entformer.kernels.attention.api import attention
 
-from .fuzzing import alpha_slope, exp_e
+from .fuzzing import alpha_slope, exp_e, times
 
 INF = math.inf
 EPS = torch.finfo(torch.float32).eps
-# float16 has few exponents; below the normal range float32 vectors flush to zero. A hundred for sums of such.
-SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-36, torch.float32: 1e-36}
+# float16 has few exponents; below the normal range float32 vectors flush to zero. A thousand for sums of such.
+SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-35, torch.float32: 1e-35}
 FLUSHED = 2.0 * torch.finfo(torch.float32).tiny  # a weight may be lost up to here, and with it what it is multiplied by
 
 # How a tensor (B, H, L, D) may lie in memory.
@@ -44,11 +44,6 @@ def dense(support: Any, shape: tuple[int, ...]) -> Tensor:
 
 def log_e(p: Tensor, e: Tensor) -> Tensor:
     return torch.where(e == 0.0, p.log(), torch.expm1(e * p.log()) / torch.where(e == 0.0, 1.0, e))
-
-
-def times(a: Tensor, b: Tensor) -> Tensor:
-    """a b where infinity times nothing is nothing."""
-    return torch.where((a == 0.0) | (b == 0.0), 0.0, a * b)
 
 
 class ScoreTerms:

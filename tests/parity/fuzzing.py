@@ -58,6 +58,11 @@ def run_attention(
     return found, answer
 
 
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """a b where infinity times nothing is nothing."""
+    return torch.where((a == 0.0) | (b == 0.0), 0.0, a * b)
+
+
 def exp_e(x: Tensor, e: Tensor) -> Tensor:
     """The deformed exponential: weights from s - c."""
     y = e * x

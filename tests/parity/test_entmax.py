@@ -20,7 +20,7 @@ from entformer.kernels.entmax import ops, reference
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.entmax.deformed import deformed_log
 
-from .fuzzing import alpha_slope, compare, exp_e
+from .fuzzing import alpha_slope, compare, exp_e, times
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -101,15 +101,15 @@ class Bounds:
         off = (grad - delta).abs()
         size = (slope * grad.abs()).sum(-1, keepdim=True) / total
         least_total = (low - rounding).clamp(min=0.0).sum(-1, keepdim=True)
-        d_delta = (d_slope * off).sum(-1, keepdim=True) / least_total + 8.0 * eps * size
-        self.scores = d_slope * off + (high + rounding) * d_delta + 4.0 * eps * slope * (grad.abs() + size)
+        d_delta = times(d_slope, off).sum(-1, keepdim=True) / least_total.clamp(min=1e-300) + 8.0 * eps * size
+        self.scores = times(d_slope, off) + (high + rounding) * d_delta + 4.0 * eps * slope * (grad.abs() + size)
         self.scores += kept * slope * off + tiny
         self.scores += eps * (slope * off).amax(-1, keepdim=True)  # one unit of the row's largest
 
         a, a_low, a_high = (alpha_slope(p, e) for p in (weights, p_low, p_high))
         d_a = torch.maximum((a_low - a).abs(), (a_high - a).abs()) + 32.0 * eps * a.abs()
         d_a = torch.where(high == INF, INF, d_a)
-        self.alpha = (d_a * off).sum(-1, keepdim=True) + (a.abs() + d_a).sum(-1, keepdim=True) * d_delta
+        self.alpha = times(d_a, off).sum(-1, keepdim=True) + (a.abs() + d_a).sum(-1, keepdim=True) * d_delta
         self.alpha += 8.0 * eps * (a.abs() * (grad.abs() + size)).sum(-1, keepdim=True) + tiny
 
     @staticmethod

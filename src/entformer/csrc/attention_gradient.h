@@ -75,9 +75,8 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
   // -a/p from ln p, t = -e ln p and exp(t) = 1/q
   auto effect_of = [&](vf log_p, vf t, vf inverse) {
     const vf direct = (inverse - 1.0f - t) * per_e2;
-    if (!bits_greater(splat(0.25f), t)) return direct;
-    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
-    return t < 0.25f ? log_p * log_p * series : direct;
+    const vf near = splat(0.25f);  // kPsiRange would be more exact, but most vectors of a dense row would take both ways
+    return bits_greater(near, t) ? (t < near ? log_p * log_p * psi_near_zero(t) : direct) : direct;
   };
   if (m.alpha_case == AlphaCase::Softmax) {
     const float lam = (float)state.threshold;

@@ -50,19 +50,23 @@ inline vf slope_of(AlphaCase alpha_case, vf p) {  // p^(1-e) where that needs no
   return p > 0.0f ? splat(1.0f) : p;
 }
 
+constexpr float kPsiRange = 0.5f;
+inline vf psi_near_zero(vf t) {  // psi(t) for 0 <= t < kPsiRange; beyond, exp(t) - 1 - t loses little
+  return t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
+}
+
 // The slopes w = p^(1-e) and, on request, a = dp/dalpha; both 0 where p is, NaN where p is.
 inline vf slopes_and_alpha(vf p, float e, bool needs_alpha_grad, vf& a) {
   vf log_p = vlog(p), t = -e * log_p, grown = vexp(t);
   if (needs_alpha_grad) {
-    vf series = 0.5f + t * (1.0f / 6 + t * (1.0f / 24 + t * (1.0f / 120 + t * (1.0f / 720))));
-    const float per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;  // (ln p)^2 / t^2; at e = 0 the series covers all t
-    a = -p * (t < 0.25f ? log_p * log_p * series : (grown - 1.0f - t) * per_e2);
+    const float per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;  // (ln p)^2 / t^2; at e = 0 every t is near zero
+    a = -p * (t < kPsiRange ? log_p * log_p * psi_near_zero(t) : (grown - 1.0f - t) * per_e2);
   }
   return p * grown;
 }
 
 #if defined(__AVX2__)
-// The same, of a p that is no NaN, from a table of the power 1 - e. Where t is not small, dp/dalpha = (p (1 + t) - w)/e^2 loses little.
+// The same, of a p that is no NaN, from a table of the power 1 - e.
 inline vf slopes_and_alpha(const PowerTable& table, vf p, bool needs_alpha_grad, vf& a) {
   vf x = vmax(splat(kSmallestNormal), p);
   const Split at(x);
@@ -70,8 +74,7 @@ inline vf slopes_and_alpha(const PowerTable& table, vf p, bool needs_alpha_grad,
   if (needs_alpha_grad) {
     const float e = table.e, per_e2 = e > 0.0f ? 1.0f / (e * e) : 0.0f;
     vf log_p = log_of(at), t = -e * log_p;
-    vf psi = t * (t * (t * (t * 0.00166198481f + 0.00821262452f) + 0.0416874136f) + 0.166665542f) + 0.500000003f;
-    a = t < 0.5f ? -p * (log_p * log_p * psi) : (p * t + p - w) * per_e2;
+    a = t < kPsiRange ? -p * (log_p * log_p * psi_near_zero(t)) : (p * t + p - w) * per_e2;
   }
   return w;
 }
