@@ -5,7 +5,7 @@
 
 `collect` translates the test set with the last checkpoint of a run, so that nothing was chosen by a score, and keeps what the
 tables need: alphas along the training, densities, losses, and for every sentence the counts from which BLEU is computed.
-`tables` reads a folder of these files and writes results.md, trajectories.png and distribution.png. Runs whose names end in -a
+`tables` reads a folder of these files and writes results.md, trajectories.png, distribution.png and longest.png. Runs whose names end in -a
 and -b are two seeds of the alphas with the same weights and data otherwise.
 """
 
@@ -38,6 +38,7 @@ KINDS = ("encoder", "decoder", "cross")
 COLORS = {"encoder": "#0072b2", "cross": "#d55e00", "decoder": "#009e73"}
 PAIRS = 500  # of the validation set, that densities are measured on
 ORDERS = 4  # of the n-grams of BLEU
+FALL = 1500  # steps in which alphas fall; `draw_longest` begins there
 THIN = 2  # of the logged alphas, every second one is kept
 Table = dict[str, list[list[float]]]  # attention type -> layers -> heads
 
@@ -183,8 +184,10 @@ def main_table(rows: list[Row], baseline: Row, resamples: int) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        difference, low, high, p_value = paired_bootstrap(baseline.counts, row.counts, resamples)
-        versus = "" if row is baseline else f"{difference:+.2f} ({low:+.2f} to {high:+.2f}), {p_value:.3f}"
+        versus = ""
+        if row is not baseline and row.data["step"] == baseline.data["step"]:  # more steps are not better attention
+            difference, low, high, p_value = paired_bootstrap(baseline.counts, row.counts, resamples)
+            versus = f"{difference:+.2f} ({low:+.2f} to {high:+.2f}), {p_value:.3f}"
         final = row.alphas("final")
         alphas = list(final.values())
         spread = f"{min(alphas):.2f}, {statistics.mean(alphas):.2f}, {max(alphas):.2f}" if alphas else "-"
@@ -249,6 +252,29 @@ def draw(rows: list[Row], out: Path) -> None:
         figure.savefig(out / f"{name}.png", dpi=100, bbox_inches="tight")
 
 
+def draw_longest(rows: list[Row], out: Path) -> None:
+    """Alphas of the longest run after their fall, on an axis of their own: which heads turn, and when."""
+    longest = max((row for row in rows if row.data["final"]), key=lambda row: int(row.data["step"]), default=None)
+    if longest is None or not longest.data["path_steps"]:
+        return
+    steps, paths = np.array(longest.data["path_steps"]), longest.data["paths"]
+    after = steps >= min(FALL, steps[-1] / 2)
+    figure = Figure(figsize=(9.5, 3.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, kind in zip(panels, KINDS, strict=True):
+        for layer, heads in enumerate(paths.get(kind, [])):
+            for head, path in enumerate(heads):
+                shade = 0.35 + 0.65 * layer / max(len(paths[kind]) - 1, 1)
+                label = f"layer {layer}" if head == 0 else None
+                axes.plot(steps[after], np.array(path)[after], color=COLORS[kind], linewidth=0.9, alpha=shade, label=label)
+        axes.set_title(f"{kind} {'attention' if kind == 'cross' else 'self-attention'}", fontsize=9)
+        axes.set_xlabel("step", fontsize=8)
+        axes.legend(fontsize=7, loc="upper left", frameon=False)
+    panels[0].set_ylabel(f"{longest.name}\nalpha", fontsize=8)
+    figure.savefig(out / "longest.png", dpi=100, bbox_inches="tight")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -273,6 +299,7 @@ def main() -> None:
     text = [*main_table(rows, baseline, given.resamples), "", *agreement_table(rows)]
     (out / "results.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     draw(rows, out)
+    draw_longest(rows, out)
     print("\n".join(text))
 
 

@@ -48,5 +48,5 @@ def test_tables_and_figures_of_a_folder_of_runs(make_recipe: Callable[..., Path]
     assert softmax[7] == "-"  # it has no alpha to correlate
     assert float(rows[1][7]) > 0.5  # after four steps alphas are near their start
     assert (tmp_path / "out" / "results.md").read_text(encoding="utf-8") == output
-    for figure in ("trajectories.png", "distribution.png"):
+    for figure in ("trajectories.png", "distribution.png", "longest.png"):
         assert (tmp_path / "out" / figure).stat().st_size > 5000
