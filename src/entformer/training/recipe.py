@@ -2,7 +2,7 @@
 
     name, data (which text), model (which Transformer), training (how), decoding (how validation and tests translate)
 
-Reading files, built-in recipes, `--set` and error messages with line numbers are in `training/recipe_file.py`.
+Reading files, built-in recipes and `--set` are in `recipe_file.py`, the wording of errors in `recipe_errors.py`.
 """
 
 import dataclasses
@@ -207,7 +207,7 @@ class DecodingConfig(Section):
 def learns_alpha(attention: dict[str, Any]) -> bool:
     """Returns whether an attention section has a learned alpha."""
     try:
-        return AttentionConfig.from_dict(attention).learned
+        return AttentionConfig.from_dict({"alpha_parametrization": PARAMETRIZATION, **attention}).learned
     except ValueError:  # reported when the whole recipe is checked
         return False
 

@@ -5,7 +5,6 @@ Built-in recipes lie in `recipes/`: `NAME.yaml` is complete, and `DATA-ATTENTION
 `--set` from the working directory.
 """
 
-import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from entformer.data.prep_folder import stored
 from entformer.data.texts import find_texts, is_pair, refuse_swapped
@@ -21,19 +20,11 @@ from entformer.errors import ArgumentError, EntformerError
 from entformer.training.effects import KINDS, Place, ineffective
 from entformer.training.lm_recipe import LMRecipe
 from entformer.training.recipe import Recipe, RunRecipe, as_written
+from entformer.training.recipe_errors import UNKNOWN_KEY, sentences, tried_members, without_members
 
 AnyRecipe = TypeVar("AnyRecipe", bound=RunRecipe)
-_ALSO: dict[Place, tuple[str, ...]] = {("model",): ("preset", "attention")}  # keys that expand_model replaces
 _PATHS = ("prepared", "subwords", "from", "text", "train", "valid", "test")  # under data
 _SET = "--set "  # how the location of a `--set` option begins
-UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and for dataclasses
-TYPE_ERRORS = ("_type", "_parsing", "_from_float")  # how pydantic's names of wrong types end; they begin with the type
-TYPES = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false", "string": "must be text"}
-PATTERNS = {
-    "device": "must be auto, cpu, cuda or cuda:N",
-    "name": "must consist of letters, digits, '.', '_' and '-'",
-}
-
 
 RECIPES: dict[str, type[RunRecipe]] = {"translation": Recipe, "language_modeling": LMRecipe}
 """The key `task` of a recipe -> its class; translation if there is none."""
@@ -195,13 +186,13 @@ def _messages(err: ValidationError, values: dict[str, Any], places: dict[Place, 
     """Returns all error messages. Pydantic reports some errors only when others are fixed, so wrong values are removed."""
     found: list[str] = []
     kind = recipe_class(values)
-    errors = err.errors(include_url=False)
+    errors = tried_members(err.errors(include_url=False))
+    by_place: dict[Place, list[Any]] = {}
+    for error in errors:
+        by_place.setdefault(_as_written(error["loc"], places), []).append(error)
     # An unknown key explains most other errors, so it comes first.
-    for error in sorted(errors, key=lambda error: error["type"] not in UNKNOWN_KEY):
-        place = _as_written(error["loc"], places)
-        text = f"{_where(place, places, shown)}: {_sentence(error, place, kind)}"
-        if text not in found:
-            found.append(text)
+    for place, own in sorted(by_place.items(), key=lambda item: item[1][0]["type"] not in UNKNOWN_KEY):
+        found += [f"{_where(place, places, shown)}: {text}" for text in sentences(own, place, kind)]
     if all(_remove(values, _as_written(error["loc"], places)) for error in errors):
         try:
             found += _without_effect(kind.model_validate(values), places, shown, written_out=False)
@@ -214,6 +205,7 @@ def _messages(err: ValidationError, values: dict[str, Any], places: dict[Place, 
 
 def _as_written(place: Place, places: dict[Place, str]) -> Place:
     """Returns where the user wrote a value: `model.attention` holds for all attention types."""
+    place = without_members(place)
     spread = len(place) >= 2 and place[0] == "model" and place[1] in KINDS and place not in places
     return ("model", "attention", *place[2:]) if spread else place
 
@@ -317,60 +309,6 @@ def _where(place: Place, places: dict[Place, str], shown: str) -> str:
     while place and place not in places:
         place = place[:-1]
     return places.get(place, shown)
-
-
-def _sentence(error: Any, place: Place, kind: type[RunRecipe]) -> str:
-    section = ".".join(str(part) for part in place[:-1]) or "the recipe"
-    key = str(place[-1]) if place else "the recipe"
-    if error["type"] in UNKNOWN_KEY:
-        return f"unknown key {key!r} in {section}{_suggestion(key, place[:-1], kind)}"
-    if error["type"] == "missing":
-        return f"the key {key!r} is missing in {section}."
-    message = str(error["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:] if message[:2].istitle() else message
-    if error["type"] == "string_pattern_mismatch":
-        message = PATTERNS.get(key, message)
-    message = TYPES.get(error["type"].split("_")[0], message) if error["type"].endswith(TYPE_ERRORS) else message
-    message = message.replace("input should be ", "must be ", 1)
-    full = ".".join(str(part) for part in place) or "the recipe"
-    given = f", not {error['input']!r}" if not isinstance(error["input"], dict) and error["type"] != "value_error" else ""
-    return f"{full}{'' if message.startswith('must ') else ':'} {message}{given}."
-
-
-def _suggestion(key: str, section: Place, kind: type[RunRecipe]) -> str:
-    known = get_keys(section, kind)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    # "drop_out" and "dropOut" always suggest "dropout", whatever their distance.
-    same = [name for name in known if _letters(name) == _letters(key)]
-    if same or close:
-        return f"; did you mean {(same or close)[0]!r}?"
-    for other in (("data",), ("model",), ("training",), ("decoding",)):
-        if other != section and key in get_keys(other, kind):
-            return f"; {key!r} belongs in {other[0]}."
-    return f"; valid keys: {', '.join(known)}."
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
-
-
-def get_keys(section: Place, recipe: type[RunRecipe] = Recipe) -> list[str]:
-    """Returns the keys of a section."""
-    kind: Any = recipe
-    for part in section:
-        own = _fields(kind)
-        kind = own.get(str(part)) or own.get(KINDS[0])  # `attention` of a translation model has the keys of each type
-    names = list(_fields(kind))
-    return [name for name in names if section != ("model",) or name != "vocab_size"] + list(_ALSO.get(section, ()))
-
-
-def _fields(section: Any) -> dict[str, Any]:
-    """Key -> type of a section, which is a pydantic model or a dataclass; empty for anything else."""
-    if isinstance(section, type) and issubclass(section, BaseModel):
-        return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
-    if isinstance(section, type) and dataclasses.is_dataclass(section):
-        return {field.name: field.type for field in dataclasses.fields(section)}
-    return {}
 
 
 def to_yaml(recipe: RunRecipe) -> str:

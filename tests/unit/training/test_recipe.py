@@ -101,6 +101,18 @@ def test_an_error_names_its_line(tmp_path: Path, change: tuple[str, str], senten
         ("training.steps=1.5", "--set training.steps=1.5: training.steps must be an integer, not 1.5."),
         ("training.lr=fast", "--set training.lr=fast: training.lr must be a number, not 'fast'."),
         ("training.device=gpu", "--set training.device=gpu: training.device must be auto, cpu, cuda or cuda:N, not 'gpu'."),
+        (
+            "model.attention.alpha=x",
+            "--set model.attention.alpha=x: model.attention.alpha must be a number or 'learned', not 'x'.",
+        ),
+        (
+            "training.density_target=1.5",
+            "--set training.density_target=1.5: training.density_target must be less than 1, not 1.5.",
+        ),
+        (
+            "training.density_target={cross: x}",
+            "--set training.density_target={cross: x}: training.density_target.cross must be a number, not 'x'.",
+        ),
         ("training.lr", "--set training.lr: write it as section.key=value"),
         ("name.x=1", "--set name.x=1: 'name' is a value without keys."),
         ("training.steps=[", "--set training.steps=[: the value is not valid YAML"),
@@ -202,6 +214,7 @@ def test_recipes_learn_projected_alphas_and_run_folders_keep_what_they_were_writ
     mixed = load_recipe("demo", ["model.cross.normalizer=softmax", "model.encoder.alpha_parametrization=sigmoid"]).model
     assert (mixed.encoder.alpha_parametrization, mixed.decoder.alpha_parametrization) == ("sigmoid", "projected")
     assert Recipe.model_validate({"data": {"corpus": "builtin"}}).model.encoder.alpha_parametrization == "projected"
+    assert load_recipe("demo", ["model.attention.alpha_init=1"]).model.cross.alpha_init == 1.0  # which the sigmoid cannot reach
 
     written = load_recipe("demo").resolved()
     for kind in ("encoder", "decoder", "cross"):  # as versions wrote it that knew no other form
