@@ -9,6 +9,7 @@ import torch
 from entformer.errors import ArgumentError
 from entformer.functional import entmax
 from entformer.nn.alpha import AlphaChooser, EntmaxAlpha, LearnedAlpha, project_alphas
+from entformer.nn.multihead_attention import MultiheadAttention
 
 
 def test_random_start_is_the_papers() -> None:
@@ -50,6 +51,13 @@ def test_start_at_a_given_alpha(low: float, high: float, start: float, tied: boo
 def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         LearnedAlpha(**{"num_heads": 2} | options)
+
+
+def test_mistakes_are_named_as_the_caller_wrote_them() -> None:
+    with pytest.raises(ArgumentError, match=r"^alpha_parametrization='softplus' is not known"):
+        MultiheadAttention(8, 2, alpha_parametrization="softplus")
+    with pytest.raises(ArgumentError, match=r"^optimizer must be an optimizer of torch.optim, not float"):
+        project_alphas(MultiheadAttention(8, 2), 0.1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pre_alpha", [-200.0, -30.0, 30.0, 200.0])

@@ -23,8 +23,12 @@ __all__ = ["PARAMETRIZATIONS", "AlphaChooser", "EntmaxAlpha", "LearnedAlpha", "l
 PARAMETRIZATIONS = ("sigmoid", "projected")
 
 
-def check_init(name: str, init: Any, low: float, high: float, parametrization: str) -> None:
-    """Raises ArgumentError unless `init`, which the caller calls `name`, is "random" or an alpha within the bounds."""
+def check_init(prefix: str, init: Any, low: float, high: float, parametrization: str) -> None:
+    """Raises ArgumentError unless `init` is "random" or an alpha that is reached; both names begin with `prefix`."""
+    name = f"{prefix}init"
+    if parametrization not in PARAMETRIZATIONS:
+        known = ", ".join(PARAMETRIZATIONS)
+        raise ArgumentError(f"{prefix}parametrization={parametrization!r} is not known; choose one of {known}.")
     if isinstance(init, str):
         if init != "random":
             raise ArgumentError(f'{name}={init!r} is not known; give "random" or a number between {low} and {high}.')
@@ -71,11 +75,7 @@ class LearnedAlpha(nn.Module):
             raise ArgumentError(f"num_heads={num_heads} must be at least 1.")
         if not -math.inf < low < high < math.inf:
             raise ArgumentError(f"low={low} must be below high={high}, and both finite.")
-        if parametrization not in PARAMETRIZATIONS:
-            raise ArgumentError(
-                f"parametrization={parametrization!r} is not known; choose one of {', '.join(PARAMETRIZATIONS)}."
-            )
-        check_init("init", init, low, high, parametrization)
+        check_init("", init, low, high, parametrization)
         self.num_heads = num_heads
         self.tied = tied
         self.init = init
@@ -148,6 +148,8 @@ def project_alphas(module: nn.Module, optimizer: torch.optim.Optimizer | None = 
         optimizer: if given, momentum that pushes an alpha at a bound outward is set to zero. Otherwise the alpha would stay at
             the bound until old momentum has decayed, although its gradient points inward.
     """
+    if optimizer is not None and not hasattr(optimizer, "state"):
+        raise ArgumentError(f"optimizer must be an optimizer of torch.optim, not {type(optimizer).__name__}.")
     for owner in learned_alphas(module):
         if owner.parametrization != "projected":
             continue

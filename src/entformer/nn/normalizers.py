@@ -227,7 +227,7 @@ def resolve_alpha(
             raise ArgumentError(f"the shared alpha gives {requested.num_heads} values, but there are {heads} heads.")
         return requested
     if requested == "learned":
-        check_init("alpha_init", options["init"], 1.0, 2.0, options["parametrization"])
+        check_init("alpha_", options["init"], 1.0, 2.0, options["parametrization"])
         return LearnedAlpha(heads, **options)
     if isinstance(requested, str):
         raise ArgumentError(f'alpha={requested!r} is not known; give "learned" or a number of at least 1.')
