@@ -51,16 +51,16 @@ EOF
   run entmax15 model.attention.alpha=1.5
   for seed in a b; do
     number=$([ $seed = a ] && echo 11 || echo 12)
-    run projected-1-$seed $form=projected training.alpha_seed=$number
-    run sigmoid-1-$seed $form=sigmoid training.alpha_seed=$number
-    run constrained-$seed $form=projected training.density_target=0.5 training.alpha_seed=$number
+    run projected-1-$seed $form=projected training.alpha_lr_factor=1 training.alpha_seed=$number
+    run sigmoid-1-$seed $form=sigmoid training.alpha_lr_factor=1 training.alpha_seed=$number
+    run constrained-$seed $form=projected training.alpha_lr_factor=1 training.density_target=0.5 training.alpha_seed=$number
     run projected-3-$seed $form=projected training.alpha_lr_factor=3 training.alpha_seed=$number
-    run projected-start-$seed $form=projected training.alpha_start_step=800 training.alpha_seed=$number
+    run projected-start-$seed $form=projected training.alpha_lr_factor=1 training.alpha_start_step=800 training.alpha_seed=$number
     run sigmoid-10-$seed $form=sigmoid training.alpha_lr_factor=10 training.alpha_seed=$number
   done
   if [ "$corpus" = tatoeba ]; then
     steps=10000
-    run projected-long $form=projected training.alpha_seed=11
+    run projected-long $form=projected training.alpha_lr_factor=1 training.alpha_seed=11
     steps=2000
   fi
   python "$here/learned_alpha.py" tables "$results/$corpus"

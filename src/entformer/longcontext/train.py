@@ -105,6 +105,7 @@ class LengthRecipe(RunRecipe):
             betas=(0.9, 0.99),
             eps=1e-8,
             weight_decay=length.weight_decay,
+            alpha_lr_factor=1.0,  # as published
             precision=length.precision,  # type: ignore[arg-type]  # checked by TrainingConfig
             device=device,
             validate_every=length.validate_every if length.validate_at else steps,

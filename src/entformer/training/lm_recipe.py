@@ -58,6 +58,7 @@ class LMTraining(TrainingConfig):
     context: int = Field(default=256, ge=2, description="Tokens of a row: the length at which the model is trained.")
     metric: Literal["loss", "accuracy"] = Field(default="loss", description="Metric that selects the best checkpoint.")
     validate_beam: Literal[0] = Field(default=0, description="Of translation.")
+    alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
 
 
 def expand_lm(given: Any) -> Any:

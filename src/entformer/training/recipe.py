@@ -123,7 +123,7 @@ class TrainingConfig(Section):
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.98)
     eps: float = Field(default=1e-9, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, for matrices only.")
-    alpha_lr_factor: float = Field(default=1.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
+    alpha_lr_factor: float = Field(default=3.0, ge=0, description="Learning rate of the alphas, as a multiple of lr.")
     alpha_start_step: int = Field(default=0, ge=0, description="First steps, during which the alphas are not trained.")
     alpha_seed: int | None = Field(default=None, ge=0, description="Seed of the random alphas; null: drawn with the weights.")
     density_target: DensityGoal | None = Field(

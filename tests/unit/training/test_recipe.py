@@ -143,11 +143,12 @@ def test_every_builtin_recipe_is_valid_and_named() -> None:
 def test_a_builtin_recipe_is_a_data_file_with_an_attention_file_merged_into_it() -> None:
     data, attention = builtin_recipes()["multi30k-entmax"]
     merged = yaml.safe_load(data.read_text(encoding="utf-8"))
-    merged["model"] |= yaml.safe_load(attention.read_text(encoding="utf-8"))["model"]
+    for section, own in yaml.safe_load(attention.read_text(encoding="utf-8")).items():
+        merged[section] |= own
     assert build({**merged, "name": "multi30k-entmax"}, {}, "here") == load_recipe("multi30k-entmax")
     # The published ReLA model has settings of its own: a complete file takes precedence over a composed recipe.
-    (own,) = builtin_recipes()["wmt14-en-de-rela"]
-    assert own.name == "wmt14-en-de-rela.yaml"
+    (complete,) = builtin_recipes()["wmt14-en-de-rela"]
+    assert complete.name == "wmt14-en-de-rela.yaml"
     with pytest.raises(ArgumentError, match=r"^--set training\.lr=fast: training\.lr must be a number, not 'fast'"):
         load_recipe("multi30k-entmax", ["training.lr=fast"])
 
