@@ -225,8 +225,8 @@ def agreement_table(rows: list[Row]) -> list[str]:
 
 
 def draw(rows: list[Row], out: Path) -> None:
-    """Figures 2 and 3 of Correia et al. (2019), a row of panels per run."""
-    learned = [row for row in rows if row.data["final"]]
+    """Figures 2 and 3 of Correia et al. (2019), a row of panels per run; of two seeds the first."""
+    learned = [row for row in rows if row.data["final"] and not row.name.endswith("-b")]
     if not learned:
         return
     for name, height in (("trajectories", 1.7), ("distribution", 1.3)):
