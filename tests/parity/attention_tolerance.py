@@ -19,8 +19,8 @@ from .fuzzing import alpha_slope, exp_e, times
 
 INF = math.inf
 EPS = torch.finfo(torch.float32).eps
-# float16 has few exponents; below the normal range float32 vectors flush to zero. A thousand for sums of such.
-SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-35, torch.float32: 1e-35}
+# float16 has few exponents; below the normal range float32 vectors flush to zero. A hundred for sums of such.
+SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-36, torch.float32: 1e-36}
 FLUSHED = 2.0 * torch.finfo(torch.float32).tiny  # a weight may be lost up to here, and with it what it is multiplied by
 
 # How a tensor (B, H, L, D) may lie in memory.
