@@ -154,8 +154,7 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * Dp, Dp);
     dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * Ep, Ep);
   }
-  for (int64_t r = 0; r < block.rows; ++r) {
-    if (all_finite(x.grad_q + r * Dp, p.D)) continue;  // else zeros have met keys that are not finite
+  each_not_finite(x.grad_q, block.rows, Dp, p.D, [&](int64_t r) {  // zeros may have met keys that are not finite
     int64_t count = 0;
     for (int64_t j = 0; j < seen; ++j) {
       w.columns[count] = (int32_t)j;
@@ -163,7 +162,7 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
       count += w.weights[count] != 0.0f;
     }
     gather_rows(w.weights, w.columns, count, head.k.data, head.k.stride, Dp, x.grad_q + r * Dp);
-  }
+  });
 }
 
 // The block row by row, on the support alone: saved, or found again in w.scores.

@@ -117,14 +117,16 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     a.rows.threshold[row] = w.threshold[r];
   }
   if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    float* row = out + r * wide;
-    if (dense && !all_finite(row, p.E)) {  // the product has multiplied values by zero; some are not finite
+  each_not_finite(out, block.rows, wide, p.E, [&](int64_t r) {
+    if (dense) {  // the product has multiplied values by zero; some are not finite
       const int64_t count = compact_weights(w.scores + r * w.ld, block.keys, w.columns, w.weights);
-      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, row);
+      gather_rows(w.weights, w.columns, count, v.data, v.stride, wide, out + r * wide);
     }
-    if (w.row_max[r] != w.row_max[r] || !all_finite(row, p.E))
-      for (int64_t c = 0; c < wide; ++c) row[c] = __builtin_nanf("");
+    if (!all_finite(out + r * wide, p.E)) w.row_max[r] = __builtin_nanf("");
+  });
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (w.row_max[r] != w.row_max[r])
+      for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
     from_float32(out + r * wide, p.dtype, (first_row + r) * p.E, p.E, a.out);
   }
 }

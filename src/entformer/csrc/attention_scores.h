@@ -29,6 +29,14 @@ inline bool all_finite(const float* x, int64_t n) {
   return !any_nan((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+// Calls use(row) for each of `count` rows, `stride` apart, that is not finite. Rows without space between them are first read as one.
+template <class Use>
+inline void each_not_finite(const float* rows, int64_t count, int64_t stride, int64_t width, const Use& use) {
+  if (count > 0 && stride - width < VL && all_finite(rows, (count - 1) * stride + width)) return;
+  for (int64_t r = 0; r < count; ++r)
+    if (!all_finite(rows + r * stride, width)) use(r);
+}
+
 inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL); }
 // How many keys the panel that begins at key j holds: the last one may be narrower.
 inline int64_t panel_width(const AttentionProblem& p, int64_t j) {
@@ -68,10 +76,10 @@ inline void pack_head(const AttentionProblem& p, const AttentionView& view, int6
     if (!panels) continue;
     const int64_t across = panel_width(p, first);
     pack_panel(rows, stride, count, width, panels + first * width, across);
-    for (int64_t j = 0; keys && j < count; ++j) {
-      if (all_finite(rows + j * stride, width)) continue;
-      for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
-    }
+    if (keys)
+      each_not_finite(rows, count, stride, width, [&](int64_t j) {
+        for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
+      });
   }
 }
 
@@ -224,15 +232,13 @@ inline void load_rows(const AttentionProblem& p, const AttentionView& view, cons
 // Rows of q times scale, for scores: a row that is not finite becomes NaN throughout.
 inline void load_queries(const AttentionProblem& p, const Block& block, int64_t tall, float* out) {
   load_rows(p, p.q, block, p.D, p.scale, tall, out);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    float* row = out + r * padded_d(p);
-    if (all_finite(row, p.D)) continue;
-    for (int64_t d = 0; d < p.D; ++d) row[d] = __builtin_nanf("");
-  }
+  each_not_finite(out, block.rows, padded_d(p), p.D, [&](int64_t r) {
+    for (int64_t d = 0; d < p.D; ++d) out[r * padded_d(p) + d] = __builtin_nanf("");
+  });
 }
 
 // The maximum of a row of scores, or NaN if the row holds one or an infinite score.
-inline float finite_max(vf best, bool bad) {
+inline float finite_max(vf best, uint32_t bad) {
   const float row_max = hmax(best);
   return bad || row_max == kInf ? __builtin_nanf("") : row_max;
 }
@@ -296,25 +302,29 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
     return;
   }
   const int64_t wide = padded_d(p);
-  vf best[64];
-  bool bad[64] = {};
+  vf best[kMostRows + TILE];
+  uint32_t bad[kMostRows + TILE] = {};
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
-    const bool changed = terms.needed(column);
     const int64_t j = block.start + column, across = panel_width(p, j);
-    for (int64_t r0 = 0; r0 < tall; r0 += TILE) {
-      multiply_wide(across, p.D, q + r0 * wide, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t at) {
-        for (int r = 0; r < TILE; ++r) {
-          for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c) {
-            vf s = t.at[r][c];
-            if (changed) s = terms.apply(s, r0 + r, column + at + c * VL);
-            store(scores + (r0 + r) * ld + column + at + c * VL, s);
+    const bool changed = terms.needed(column);
+    multiply_all(tall, across, p.D, q, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t r0, int64_t at) {
+      float* to = scores + r0 * ld + column + at;
+      t.store_to(to, ld);
+      if (changed)
+        for (int64_t r = 0; r < t.rows; ++r)
+          for (int64_t c = 0; c < t.vectors * VL; c += VL) {
+            vf s = terms.apply(load(to + r * ld + c), r0 + r, column + at + c);
+            store(to + r * ld + c, s);
             best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
-            bad[r0 + r] |= any_nan(s);
+            bad[r0 + r] |= bits_nan(s);
           }
-        }
-      });
-    }
+      else
+        t.each([&](int r, int, vf s) {
+          best[r0 + r] = vmax(s, best[r0 + r]);
+          bad[r0 + r] |= bits_nan(s);
+        });
+    });
   }
   for (int64_t r = 0; r < block.rows; ++r) row_max[r] = finite_max(best[r], bad[r]);
   if (p.sinks) add_sinks(p, block, scores, ld, row_max);
@@ -326,13 +336,8 @@ inline void value_products(const AttentionProblem& p, const Block& block, const 
   const int64_t tall = round_up(block.rows, TILE);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
     const int64_t j = block.start + column, across = panel_width(p, j);
-    for (int64_t r0 = 0; r0 < tall; r0 += TILE)
-      multiply_wide(across, p.E, x + r0 * x_stride, x_stride, 1, block.v_panels + j * p.E, across,
-                    [&](const auto& t, int64_t at) {
-                      for (int r = 0; r < TILE; ++r)
-                        for (int c = 0; c < (int)(sizeof t.at[0] / sizeof(vf)); ++c)
-                          store(out + (r0 + r) * ld + column + at + c * VL, t.at[r][c]);
-                    });
+    multiply_all(tall, across, p.E, x, x_stride, 1, block.v_panels + j * p.E, across,
+                 [&](const auto& t, int64_t r, int64_t at) { t.store_to(out + r * ld + column + at, ld); });
   }
 }
 

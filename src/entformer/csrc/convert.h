@@ -75,7 +75,8 @@ inline uint16_t to_half(float f) {
 #endif
 
 // out = scale * elements [at, at + n) of `base`, a tensor of any dtype but float64; zeros up to `padded`.
-inline void to_float32(const void* base, Dtype dtype, int64_t at, int64_t n, int64_t padded, float scale, float* out) {
+inline void to_float32(const void* base, Dtype dtype, int64_t at, int64_t n, int64_t padded, float scale,
+                       float* __restrict out) {
   if (dtype == kFloat32) {
     const float* in = (const float*)base + at;
     for (int64_t i = 0; i < n; ++i) out[i] = in[i] * scale;

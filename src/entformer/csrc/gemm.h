@@ -12,26 +12,49 @@
 
 namespace {
 
-// Accumulators TILE * COLS, one row of b, one broadcast: 6*4+4+1 of 32 registers with AVX-512, 6*2+2+1 of 16 with AVX2.
+// A tile of R rows and C vectors: R * C accumulators, one row of b and one broadcast, 6*4+4+1 of 32 registers with AVX-512, 6*2+2+1 of 16
+// with AVX2. Narrow ones are twice as tall, where there are registers for it, so that a row of b is read half as often.
 constexpr int COLS = VL == 16 ? 4 : 2;
 constexpr int TILE = VL >= 8 ? 6 : 4;
 constexpr int64_t PANEL = COLS * VL;
 
-template <int C>
-struct Tile {
-  vf at[TILE][C];
+template <int N>
+struct Constant {
+  static constexpr int value = N;
 };
 
-// C vectors wide; C = COLS is the full panel.
-template <int C>
-inline Tile<C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b, int64_t b_depth) {
-  Tile<C> t{};
+template <int R, int C>
+struct Tile {
+  static constexpr int rows = R, vectors = C;
+  vf at[R][C];
+
+  // Calls use(row, vector, value) for all of it. Every loop over a tile is unrolled, or it would lie in memory instead of registers.
+  template <class Use>
+  ENTFORMER_INLINE void each(const Use& use) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) use(r, c, at[r][c]);
+  }
+  // To, or added to, rows that are `stride` floats apart.
+  ENTFORMER_INLINE void store_to(float* to, int64_t stride) const {
+    each([&](int r, int c, vf value) { store(to + r * stride + c * VL, value); });
+  }
+  ENTFORMER_INLINE void add_to(float* to, int64_t stride) const {
+    each([&](int r, int c, vf value) { store(to + r * stride + c * VL, load(to + r * stride + c * VL) + value); });
+  }
+};
+
+template <int R, int C>
+ENTFORMER_INLINE Tile<R, C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
+                                     int64_t b_depth) {
+  Tile<R, C> t{};
   for (int64_t k = 0; k < depth; ++k, a += a_depth, b += b_depth) {
     vf bs[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) bs[c] = load(b + c * VL);
-#pragma GCC unroll 6
-    for (int r = 0; r < TILE; ++r) {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
       vf ar = splat(a[r * a_row]);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) t.at[r][c] += ar * bs[c];
@@ -40,14 +63,20 @@ inline Tile<C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_
   return t;
 }
 
-// Calls use(tile, column) for tiles that cover `width` floats of b's rows: whole panels, then single vectors.
+// Calls use(tile, row, column) for tiles that cover `rows` rows, the last tile maybe beyond them, and `width` floats of b's rows.
 template <class Use>
-inline void multiply_wide(int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
-                          int64_t b_depth, const Use& use) {
+inline void multiply_all(int64_t rows, int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth,
+                         const float* b, int64_t b_depth, const Use& use) {
+  auto down = [&](auto vectors, int64_t at) {
+    constexpr int C = decltype(vectors)::value, tall = COLS >= 2 * C ? 2 * TILE : TILE;
+    int64_t r = 0;
+    for (; r + tall <= rows; r += tall) use(multiply<tall, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth), r, at);
+    for (; r < rows; r += TILE) use(multiply<TILE, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth), r, at);
+  };
   int64_t at = 0;
-  for (; at + PANEL <= width; at += PANEL) use(multiply<COLS>(depth, a, a_row, a_depth, b + at, b_depth), at);
-  for (; at + 2 * VL <= width; at += 2 * VL) use(multiply<2>(depth, a, a_row, a_depth, b + at, b_depth), at);
-  for (; at < width; at += VL) use(multiply<1>(depth, a, a_row, a_depth, b + at, b_depth), at);
+  for (; at + PANEL <= width; at += PANEL) down(Constant<COLS>(), at);
+  for (; at + 2 * VL <= width; at += 2 * VL) down(Constant<2>(), at);
+  for (; at < width; at += VL) down(Constant<1>(), at);
 }
 
 // Sums along the keys are taken in parts of this many, which are then added: thousands of equal terms round alike, and one after the
@@ -59,31 +88,26 @@ constexpr int64_t kPart = 256;
 inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
                           int64_t width, float* out, bool add = false) {
   for (int64_t k = 0; k == 0 || k < depth; k += kPart)
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-      multiply_wide(width, depth - k < kPart ? depth - k : kPart, weights + r0 * ld + k, ld, 1, b + k * b_stride, b_stride,
-                    [&](const auto& tile, int64_t at) {
-                      for (int r = 0; r < TILE; ++r)
-                        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
-                          float* to = out + (r0 + r) * width + at + c * VL;
-                          store(to, k == 0 && !add ? tile.at[r][c] : load(to) + tile.at[r][c]);
-                        }
-                    });
+    multiply_all(rows, width, depth - k < kPart ? depth - k : kPart, weights + k, ld, 1, b + k * b_stride, b_stride,
+                 [&](const auto& tile, int64_t r, int64_t at) {
+                   if (k == 0 && !add)
+                     tile.store_to(out + r * width + at, width);
+                   else
+                     tile.add_to(out + r * width + at, width);
+                 });
 }
 
-// out (columns, width) += transpose of weights (depth, columns) times b (depth, width). No processor follows as many rows of weights as
-// are read at once: what the next tiles need is prefetched.
+// out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
 inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
                                  int64_t b_stride, int64_t width, float* out, int64_t out_stride) {
-  for (int64_t j = 0; j < columns; j += TILE) {
-    for (int64_t k = 0; k < depth; ++k) __builtin_prefetch(weights + k * ld + j + 8 * TILE, 0, 3);
-    multiply_wide(width, depth, weights + j, 1, ld, b, b_stride, [&](const auto& tile, int64_t at) {
-      for (int r = 0; r < TILE && j + r < columns; ++r)
-        for (int c = 0; c < (int)(sizeof tile.at[0] / sizeof(vf)); ++c) {
-          float* to = out + (j + r) * out_stride + at + c * VL;
-          store(to, load(to) + tile.at[r][c]);
-        }
-    });
-  }
+  multiply_all(columns, width, depth, weights, 1, ld, b, b_stride, [&](const auto& tile, int64_t j, int64_t at) {
+    constexpr int64_t rows = tile.rows, wide = tile.vectors * VL;
+    if (j + rows <= columns) return tile.add_to(out + j * out_stride + at, out_stride);
+    float last[rows * wide];
+    tile.store_to(last, wide);
+    for (int64_t r = 0; j + r < columns; ++r)
+      for (int64_t c = 0; c < wide; ++c) out[(j + r) * out_stride + at + c] += last[r * wide + c];
+  });
 }
 
 #if defined(__AVX512F__)
