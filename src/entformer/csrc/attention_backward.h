@@ -79,6 +79,7 @@ struct Panels {
 
 // What decides the path of a block.
 struct BackwardCase : BlockSupports {
+  using BlockSupports::BlockSupports;
   const float* grad_out;
   int64_t grad_floats;
   bool has_finite_grad() const { return all_finite(grad_out, grad_floats); }  // dense products multiply by zero too
@@ -225,8 +226,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, x.queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, x.grad_out);
-  BackwardCase c;
-  c.weights = (double)(block.rows * block.keys);
+  BackwardCase c(block);
   c.grad_out = x.grad_out;
   c.grad_floats = block.rows * Ep;
   for (int64_t r = 0; r < block.rows; ++r) {

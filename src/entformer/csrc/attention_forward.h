@@ -64,10 +64,9 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   const int64_t other = block.rows / 2;
   const bool has_power = m.has_power(), solves_sample = !has_power || m.e > kSmallE;
   auto sampled = [&](int64_t r) { return solves_sample && (r == 0 || r == other); };
-  struct {
-    double nonzero, weights;
+  struct Sample : Density {
     bool has_power;
-  } sample{0.0, 0.0, has_power};
+  } sample{Density(block), has_power};
   solve_block(p, m, block, w, sampled);
   for (int64_t r = 0; r <= other; r += other > 0 ? other : 1) {
     const float* s = w.scores + r * w.ld;
@@ -83,8 +82,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   else
     solve_block(p, m, block, w, [&](int64_t r) { return !sampled(r); });
 
-  BlockSupports supports;
-  supports.weights = (double)(block.rows * block.keys);
+  BlockSupports supports(block);
   int64_t counts[kMostRows + TILE];
   for (int64_t r = 0; dense && r < block.rows; ++r) {
     float* s = w.scores + r * w.ld;

@@ -23,9 +23,9 @@ inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float
 
 // The supports of a block. A dense block goes backward as matrices, for which supports are of use only if all weights are among them: else
 // none is saved. Forward and backward find the same from the same sizes.
-struct BlockSupports {
-  double nonzero = 0.0, weights;
+struct BlockSupports : Density {
   bool all_saved = true, all_weights_saved = true;
+  explicit BlockSupports(const Block& block) : Density(block) { weights = (double)(block.rows * block.keys); }
 
   void add(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
     const SavedFormat format = saved_format(p, in_double, row_max, support_size);

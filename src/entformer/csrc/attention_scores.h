@@ -104,8 +104,10 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
   return true;
 }
 
-constexpr int64_t kMostRows = 48;         // of a block
+constexpr int64_t kMostRows = 96;         // of a block
+constexpr int64_t kManyRows = 48;         // enough for the keys of most rows, and few keys that a causal mask excludes
 constexpr int64_t kBlockScores = 393216;  // 1.5 MB
+constexpr int64_t kSmallBlock = 32768;    // scores
 
 // The most keys a block may hold, in whole vectors.
 inline int64_t most_keys(const AttentionProblem& p) {
@@ -116,7 +118,8 @@ inline int64_t most_keys(const AttentionProblem& p) {
 // Queries per task: each block reads all of k and v, so it has many rows, unless their scores would not stay in a cache.
 int64_t block_rows(const AttentionProblem& p) {
   const int64_t keys = most_keys(p), fit = kBlockScores / (keys > 0 ? keys : VL) / TILE * TILE;
-  return fit < TILE ? TILE : fit > kMostRows ? kMostRows : fit;
+  const int64_t most = keys * kMostRows <= kSmallBlock && p.right == kUnlimited ? kMostRows : kManyRows;
+  return fit < TILE ? TILE : fit > most ? most : fit;
 }
 
 struct Block {

@@ -109,6 +109,15 @@ struct Workspace {
   HeadTables* tables;
 };
 
+// How many weights of a part of a block are not zero, of how many.
+struct Density {
+  double nonzero = 0.0, weights = 0.0;
+  int64_t keys;  // of the block
+  explicit Density(const Block& block) : keys(block.keys) {}
+  // Whether dense tiles take less time than one row of keys and values for each weight. Far apart, these rows come from slower caches.
+  bool is_dense() const { return nonzero * (1.0 + (double)keys / 3000.0) > (VL == 16 ? 0.22 : 0.33) * weights; }
+};
+
 // The threshold of sigmoid for a row of scores.
 inline float sigmoid_threshold(const AttentionProblem& p, const float* s, int64_t keys) {
   if (!p.counts_keys) return p.sigmoid_threshold;

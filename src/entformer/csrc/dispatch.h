@@ -14,7 +14,7 @@ namespace {
 constexpr double kSoftmaxBelow = 1e-30;  // |alpha - 1| below this rounds to softmax
 constexpr double kTableMinE = 1.0 / 12;  // below, 1/e - 1 is too high a power for the tables and for a rounded base
 constexpr int64_t kTableMaxRow = 4096;   // the table solver sums in float32
-constexpr double kDenseShare = 0.25;     // of nonzero weights; above, a gathered row costs as much as a row of a dense tile
+constexpr double kInPlaceShare = 0.25;   // of nonzero weights; below, packing them for the solver is worth it
 constexpr int64_t kDecodeQueries = 3;
 constexpr int64_t kColumnSkip = 255;  // see attention_saved.h
 
@@ -49,12 +49,13 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
   X(Decode, "at most 3 queries per key head", c.Lq*(c.H / c.G) <= kDecodeQueries) \
   X(Panels, "otherwise", true)
 
-#define ATTENTION_OUTPUT_PATHS(X)                                                                                            \
-  X(Dense, "more than 25% of the weights in two sampled rows of the block are nonzero", c.nonzero > kDenseShare * c.weights) \
+#define ATTENTION_OUTPUT_PATHS(X)                                                                                             \
+  X(Dense, "nonzero weights in two sampled rows of the block: more than 33%/(1 + keys/3000), with AVX-512 22%", c.is_dense()) \
   X(Sparse, "otherwise", true)
 
-#define ATTENTION_SOLVER_PATHS(X)                                                                                      \
-  X(InPlace, "output is Dense, 1 <= alpha < 2, alpha is not 1.5", c.has_power&& choose_output(c) == OutputPath::Dense) \
+#define ATTENTION_SOLVER_PATHS(X)                                                                       \
+  X(InPlace, "output is Dense, more than 25% of the sampled weights, 1 <= alpha < 2, alpha is not 1.5", \
+    c.has_power&& choose_output(c) == OutputPath::Dense && c.nonzero > kInPlaceShare * c.weights)       \
   X(Packed, "otherwise", true)
 
 #define ATTENTION_SAVED_PATHS(X)                                                                               \
@@ -64,10 +65,9 @@ inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5;
     c.support_size + c.keys / kColumnSkip <= c.reserve_bytes && !c.in_double && c.row_max - c.row_max == 0.0f) \
   X(Nothing, "otherwise", true)
 
-#define ATTENTION_BACKWARD_PATHS(X)                                                            \
-  X(Dense, "more than 25% of the weights of the block are nonzero, and grad_output is finite", \
-    c.nonzero > kDenseShare * c.weights && c.has_finite_grad())                                \
-  X(Saved, "every row of the block has a saved support", c.all_saved)                          \
+#define ATTENTION_BACKWARD_PATHS(X)                                                                                            \
+  X(Dense, "nonzero weights of the block: more than the same, and grad_output is finite", c.is_dense() && c.has_finite_grad()) \
+  X(Saved, "every row of the block has a saved support", c.all_saved)                                                          \
   X(Recompute, "otherwise", true)
 
 #define ENTFORMER_ENUMERATOR(name, condition, predicate) name,
