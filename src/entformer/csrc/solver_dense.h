@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int64_t kDenseFloats = 4096;   // of all rows that are solved at once: scores and kept weights stay in the first cache
-constexpr float kLastDenseStep = 0.02f;  // residual from which the last step is taken at small e, where its effect is smooth
+constexpr float kLastDenseStep = 0.035f;  // residual from which the last step is taken up to kSmallE, where its effect is smooth
 constexpr float kNearlyEqual =
     0.3f;  // of the standard deviation of q over its mean: below, two moments tell where the root is,
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
@@ -163,7 +163,7 @@ struct DenseRows {
     const vf most = largest_root(e_all, spread.n);
     const vf first = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
     const uint32_t open = (1u << size) - 1, third_order = e <= 0.5 ? open : 0;
-    const bool is_smooth = by_log() && e <= kSmallE;
+    const bool is_smooth = e <= kSmallE;
     return solve_lanes<AlphaCase::General>(
         open, e_all, first, most, third_order, kTolerance, splat(is_smooth ? kLastDenseStep : kLastHalley),
         splat(is_smooth ? kLastDenseStep : kLastFromRight), [&](uint32_t now, vf lam) {
@@ -190,10 +190,10 @@ struct DenseRows {
     const One& row = rows[r];
     if (by_log()) {
       const LogWeight exact(e, lam);
-      const float first = step * (float)(1.0 / (1.0 - e * at)), bend = 0.5f * (float)e * first;
+      const float first = step * (float)(1.0 / (1.0 - e * at)), e_first = (float)e * first;
       return each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
-        vf ratio = load(row.kept + columns + i), z = ratio * first;
-        z += z * (ratio * bend);
+        vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first;
+        z += z * ez * (0.5f + ez * (1.0f / 3));
         vf p = load(row.kept + i) * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6))));
         if (bits_greater(splat(kTiny), p) & bits_greater(u, splat(-kInf))) p = exact.at(u);
         store(row.s + i, p);
@@ -202,10 +202,11 @@ struct DenseRows {
 #if defined(__AVX2__)
     const PowerTable powers = *table;
     const vf slope = splat((float)e), c = splat(rounded_c(e, at)), root_c = splat(rounded_c(e, lam));
-    const float half_curve = 0.5f * (1.0f - (float)e) * step * step;
-    each_vector(row, 0, columns, [&](vf u, int64_t i) {  // as TableSolver::apply_last_step
-      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c);
-      vf p = load(row.kept + i) * fused(splat(half_curve), reciprocal(q), q - step);
+    // q (1 - e step/q)^(1/e) = q - step + second/q - third/q^2
+    const float second = 0.5f * (1.0f - (float)e) * step * step, third = (1.0f - 2.0f * (float)e) / 3.0f * second * step;
+    each_vector(row, 0, columns, [&](vf u, int64_t i) {
+      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c), inverse = reciprocal(q);
+      vf p = load(row.kept + i) * fused(second - inverse * third, inverse, q - step);
       const uint32_t inside = bits_greater(root_q, vf{});
       p = root_q > 0.0f ? p : vf{};
       if (bits_greater(splat(kBarelyInside), root_q) & inside) {
