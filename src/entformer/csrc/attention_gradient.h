@@ -72,11 +72,11 @@ inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, co
 template <bool needs_alpha_grad, class Use>
 inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Use& use) {
   const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
-  // -a/p from ln p, t = -e ln p and exp(t) = 1/q
-  auto effect_of = [&](vf log_p, vf t, vf inverse) {
-    const vf direct = (inverse - 1.0f - t) * per_e2;
+  // a from p, w, ln p and t = -e ln p: (p (1 + t) - w) / e^2, since w = p exp(t)
+  auto effect_of = [&](vf p, vf w, vf log_p, vf t) {
+    const vf direct = fused(p, t + 1.0f, -w) * per_e2;
     const vf near = splat(0.25f);  // kPsiRange would be more exact, but most vectors of a dense row would take both ways
-    return bits_greater(near, t) ? (t < near ? log_p * log_p * psi_near_zero(t) : direct) : direct;
+    return bits_greater(near, t) ? (t < near ? -p * (log_p * log_p) * psi_near_zero(t) : direct) : direct;
   };
   if (m.alpha_case == AlphaCase::Softmax) {
     const float lam = (float)state.threshold;
@@ -94,8 +94,8 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
       vf q = vmax(fused(splat(e), u, splat(c)), vf{}), p = is_half ? q * q : q;
       w = is_half ? q : slope_of(AlphaCase::Sparsemax, q);
       if (needs_alpha_grad) {
-        vf base = vmax(q, splat(kSmallestNormal)), log_q = vlog(base);
-        a = p > 0.0f ? -p * effect_of(log_q * inv_e, -log_q, reciprocal_exact(base)) : vf{};
+        vf log_q = vlog(q);
+        a = p > 0.0f ? effect_of(p, w, log_q * inv_e, -log_q) : vf{};
       }
       return p;
     });
@@ -107,13 +107,14 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
       vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
       const Split split(q);
       w = power(split);
+      const vf p = w * q;
       if (needs_alpha_grad) {
         vf log_q = log_of(split), y = q - 1.0f;
         if (bits_greater(y, splat(-0.05f)))  // there the table is not exact enough
           log_q = y > -0.05f ? y - y * y * (0.5f - y * (1.0f / 3 - y * (0.25f - y * 0.2f))) : log_q;
-        a = -(w * q) * effect_of(log_q * inv_e, -log_q, reciprocal_exact(q));
+        a = effect_of(p, w, log_q * inv_e, -log_q);
       }
-      return w * q;
+      return p;
     };
     if (table.steep)
       return use(
@@ -128,7 +129,7 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
     vf inverse, log_p = weight.log_at(u, inverse), p = vexp(log_p);
     inverse *= weight.per_c;
     w = p * inverse;
-    a = p > 0.0f ? -p * effect_of(log_p, -e * log_p, inverse) : vf{};  // else 1/q is not finite, or its square
+    a = p > 0.0f ? effect_of(p, w, log_p, -e * log_p) : vf{};  // else 1/q may not be finite
     return p;
   });
 }
