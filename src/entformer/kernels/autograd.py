@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from entformer.kernels.checks import transform_active
+from entformer.kernels import checks
 
 
 def without_graph(operator: Any, *inputs: Any) -> Any:
@@ -21,9 +21,12 @@ def without_graph(operator: Any, *inputs: Any) -> Any:
 
 def records_no_graph(*tensors: Any) -> bool:
     """Whether `without_graph` suffices for these inputs."""
-    if torch.compiler.is_compiling() or transform_active():
-        return False
-    return not (torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors))
+    return checks.runs_eagerly() and not needs_gradient(*tensors)
+
+
+def needs_gradient(*tensors: Any) -> bool:
+    """Whether autograd records what is computed from these inputs."""
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
 
 
 def eager_form(operator: Any, function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
@@ -45,7 +48,8 @@ def call_with_gradient(
     operator: Any, function: type[torch.autograd.Function], eager: type[torch.autograd.Function], inputs: tuple[Any, ...]
 ) -> Any:
     """Calls the operator with its gradient; `eager` is its `eager_form`."""
-    if records_no_graph(*inputs):
+    if not checks.runs_eagerly():
+        return function.apply(*inputs)
+    if not needs_gradient(*inputs):
         return without_graph(operator, *inputs)  # which torch.jit can save, unlike a Function
-    form = function if torch.compiler.is_compiling() or transform_active() else eager
-    return form.apply(*inputs)
+    return eager.apply(*inputs)

@@ -33,6 +33,16 @@ def transform_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def runs_eagerly() -> bool:
+    """Whether neither torch.compile nor a transform of torch.func sees the call."""
+    return not torch.compiler.is_compiling() and not transform_active()
+
+
+def observed() -> bool:
+    """Whether torch.jit.trace or a mode such as that of fake tensors sees the operators that are called."""
+    return traced_by_jit() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def batched_by_vmap(*tensors: Tensor) -> bool:
     """Whether torch.func.vmap maps over one of the tensors, below other transforms or not."""
     if torch.compiler.is_compiling() or not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors):
@@ -55,7 +65,7 @@ def any_value(tensor: Tensor, of_number: Callable[[float], bool], of_tensor: Cal
     """Whether the condition holds for an element; see `any_true`. A few numbers are read one by one: operators cost more."""
     if values_are_readable(tensor) and not transform_active() and tensor.numel() <= FEW:
         try:
-            return any(map(of_number, tensor.flatten().tolist()))
+            return any(map(of_number, (tensor if tensor.dim() == 1 else tensor.flatten()).tolist()))
         except RuntimeError:  # a fake tensor
             return False
     return any_true(of_tensor(tensor))
@@ -95,6 +105,8 @@ def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
         value: what the caller passed.
         one_of_many: whether a tensor is accepted too; mentioned in the message.
     """
+    if type(value) is float:  # the rule; the other tests take longer than some operators
+        return value
     if isinstance(value, numbers.Real | torch.SymFloat | torch.SymInt) and not isinstance(value, bool):
         return value if isinstance(value, torch.SymFloat) else float(value)  # type: ignore[return-value]
     wanted = "a number or a tensor" if one_of_many else "a number"
@@ -107,14 +119,23 @@ def check_real(name: str, value: Any, *, one_of_many: bool = False) -> float:
     raise ArgumentError(f"{name} must be {wanted}, not {kind}{advice}.")
 
 
-def check_alpha_tensor(alpha: Tensor, device: torch.device) -> None:
-    """Raises ArgumentError for an alpha that is boolean, complex, infinite or on another device; a scalar may be anywhere."""
+def check_alpha_tensor(alpha: Tensor, device: torch.device, least: float = -math.inf) -> None:
+    """Raises ArgumentError for an alpha that is boolean, complex, infinite, below `least` or on another device.
+
+    A scalar may be on any device.
+    """
     if alpha.dtype == torch.bool or alpha.is_complex():
         raise ArgumentError(f"alpha must be a floating-point or integer tensor or a number, not {alpha.dtype}.")
     if alpha.device != device and (alpha.dim() > 0 or alpha.is_meta):
         raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {device}; move one of them.")
-    if alpha.is_floating_point() and any_value(alpha.detach(), math.isinf, torch.isinf):
+    values = alpha.detach()
+    if not any_value(values, lambda v: v < least or math.isinf(v), lambda v: (v < least) | v.isinf()):
+        return
+    if any_true(values.isinf()):
         raise ArgumentError("alpha must be finite, but the tensor given has infinite values.")
+    raise ArgumentError(
+        f"alpha must be at least {least:g} in attention, the smallest given is {float(values.min()):g}; use 1 + sigmoid(a)."
+    )
 
 
 def check_probability(name: str, value: Any) -> float:

@@ -152,11 +152,13 @@ def attention(
     causal_offset = checks.check_offset("causal_offset", causal_offset)
     q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)
     keys = k.shape[2]
-    used_alpha = arguments.alpha_of(normalizer, alpha)
-    row_alpha = arguments.alpha_per_head(used_alpha, q)
+    used_alpha = arguments.alpha_of(normalizer, alpha, q.device)
+    # In eager code ops.EagerAttention gives `used_alpha` its gradient: the conversion need not be differentiable.
+    values = used_alpha.detach() if isinstance(used_alpha, Tensor) and checks.runs_eagerly() else used_alpha
+    row_alpha = arguments.alpha_per_head(values, q)
     mask, bias = arguments.mask_and_bias(attn_mask, lead, q, keys)
     allowed_keys = arguments.key_mask_of(key_mask, key_padding_mask, q, keys)
-    slopes = None if alibi_slopes is None else arguments.per_head(alibi_slopes, q, "alibi_slopes").to(torch.float32)
+    slopes = None if alibi_slopes is None else arguments.per_head(alibi_slopes, q, "alibi_slopes", torch.float32)
     features = arguments.Features(
         bias,
         options.sinks_of(sinks, q, normalizer),
@@ -195,12 +197,11 @@ def attention(
         out = sdpa.softmax_attention(call)
     elif fused:
         call = IMPLEMENTATIONS[chosen].specialized(call, used_alpha)
-        out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(
-            *call[:-1], return_stats, *features
-        )
+        out, row_max, threshold, support_size, entropy, _reserve = ops.attention_with_gradient(call, used_alpha, return_stats)
         if return_support:
             crow = F.pad(support_size.flatten().cumsum(0), (1, 0))
-            inputs = (q, k, row_alpha, mask, allowed_keys, slopes, row_max, threshold, crow, *call[7:11], *features)
+            learned = arguments.alpha_per_head(used_alpha, q)
+            inputs = (q, k, learned, mask, allowed_keys, slopes, row_max, threshold, crow, *call[7:11], *features)
             support = Support(crow, *ops.support_with_gradient(*inputs))
     else:
         if unsupported and keys > 0:
@@ -210,7 +211,7 @@ def attention(
         if normalizer in ELEMENTWISE:
             normalizer_fn = partial(ELEMENTWISE[normalizer].weights, bias=features.sigmoid_bias)
         else:
-            normalizer_fn = partial(_entmax, alpha=used_alpha, row_alpha=row_alpha, impl="reference" if exact else "auto")
+            normalizer_fn = partial(_entmax, alpha=used_alpha, q=q, impl="reference" if exact else "auto")
         has_autocast = torch.amp.is_autocast_available(q.device.type)
         with torch.autocast(q.device.type, enabled=False) if has_autocast else nullcontext():  # the dtype was chosen above
             dense = reference.dense_attention(call, normalizer_fn, dense_dtype(q.dtype, q.device.type, exact=exact))
@@ -235,9 +236,10 @@ def attention(
     return Attention(out, stats, support)
 
 
-def _entmax(scores: Tensor, alpha: float | Tensor, row_alpha: Tensor, impl: Impl) -> Tensor:
+def _entmax(scores: Tensor, alpha: float | Tensor, q: Tensor, impl: Impl) -> Tensor:
     """A number is passed on as one: exporters specialize on it."""
-    return entmax(scores, alpha if isinstance(alpha, float) else row_alpha[:, :, None, None], impl=impl)
+    rows = alpha if isinstance(alpha, float) else arguments.alpha_per_head(alpha, q)[:, :, None, None]
+    return entmax(scores, rows, impl=impl)
 
 
 def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
@@ -259,5 +261,5 @@ def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
 def _draw_seed(dropout_p: float, device: torch.device) -> Tensor:
     """A fresh number from torch's generator, so that torch.manual_seed makes dropout repeatable."""
     if dropout_p == 0.0:
-        return torch.zeros((), dtype=torch.int64, device=device)
+        return arguments.constant((), 0, torch.int64, device)
     return torch.randint(2**62, (), dtype=torch.int64, device=device)

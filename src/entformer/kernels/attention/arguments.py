@@ -8,6 +8,7 @@ attn_mask             ->  a boolean mask (B, H, Lq, Lk), True = may attend, or w
 
 import math
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
@@ -141,8 +142,8 @@ def _with_batch(t: Tensor) -> Tensor:
     return t[None] if t.dim() == 3 else t if t.dim() == 4 else t.flatten(0, -4)
 
 
-def per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
-    """A tensor (), (H,) or (B, H) as (B, H)."""
+def per_head(values: Tensor, q: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    """A tensor (), (H,) or (B, H) as (B, H) of a dtype."""
     batch, heads = q.shape[:2]
     if not isinstance(values, Tensor):
         raise ArgumentError(f"{name} must be a tensor, one value per head, not {type(values).__name__}.")
@@ -156,16 +157,19 @@ def per_head(values: Tensor, q: Tensor, name: str) -> Tensor:
         )
     if values.is_meta and not q.is_meta:
         raise ArgumentError(f"{name} is on meta but the query is on {q.device}; move one of them.")
-    return values.to(q.device).expand(batch, heads)
+    return values.to(q.device, dtype).expand(batch, heads)
 
 
-def alpha_of(normalizer: str, alpha: float | Tensor) -> float | Tensor:
+def alpha_of(normalizer: str, alpha: float | Tensor, device: torch.device) -> float | Tensor:
     """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
     if normalizer not in FUSED_NORMALIZERS:
         raise ArgumentError(f"normalizer={normalizer!r} is not known; choose one of {', '.join(FUSED_NORMALIZERS)}.")
     fixed = FUSED_NORMALIZERS[normalizer]
-    if fixed is not None or isinstance(alpha, Tensor):
-        return alpha if fixed is None else fixed
+    if fixed is not None:
+        return fixed
+    if isinstance(alpha, Tensor):
+        checks.check_alpha_tensor(alpha, device, least=1.0)
+        return alpha
     number = checks.check_real("alpha", alpha, one_of_many=True)
     if not 1.0 <= number < math.inf:
         raise ArgumentError(f"alpha={alpha} must be a finite number of at least 1 in attention; 1 is softmax.")
@@ -176,13 +180,20 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
     """alpha (B, H) in float64 (float32 on a device without it)."""
     dtype = torch.float64 if q.device.type != "mps" else torch.float32
     if not isinstance(alpha, Tensor):
-        return torch.full(q.shape[:2], alpha, dtype=dtype, device=q.device)
-    checks.check_alpha_tensor(alpha, q.device)
-    if checks.any_value(alpha.detach(), lambda value: value < 1, lambda values: values < 1):
-        raise ArgumentError(
-            f"alpha must be at least 1 in attention, the smallest given is {float(alpha.detach().min()):g}; use 1 + sigmoid(a)."
-        )
-    return per_head(alpha, q, "alpha").to(dtype)
+        return constant(tuple(q.shape[:2]), alpha, dtype, q.device)
+    return per_head(alpha, q, "alpha", dtype)
+
+
+def constant(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of one value, which nobody may write to: it is kept for the next call where nothing but that call sees it."""
+    kept = device.type == "cpu" and checks.runs_eagerly() and not checks.observed()
+    return (_kept_constant if kept else torch.full)(shape, value, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _kept_constant(shape: tuple[int, ...], value: float, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # autograd could not save a tensor of inference mode in a later call
+        return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def is_causal_bias(attn_mask: Any) -> TypeGuard["CausalBias"]:

@@ -1,4 +1,4 @@
-"""The torch operators behind `attention`: schemas, fake kernels, derivatives and batching rules.
+"""The torch operators behind `attention`: schemas, fake kernels and derivatives; batching rules: batching.py.
 
     entformer::attention(query (B,H,Lq,D), key (B,G,Lk,D), value (B,G,Lk,E), alpha (B,H), ...) ->
         output (B,H,Lq,E), row_max (B,H,Lq), threshold (B,H,Lq) float64, support_size (B,H,Lq) int32,
@@ -23,8 +23,10 @@ from torch import Tensor
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import cpu, reference_ops, triton
-from entformer.kernels.attention.arguments import Features
-from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
+from entformer.kernels.attention.arguments import Call, Features, alpha_per_head
+from entformer.kernels.attention.batching import batched
+from entformer.kernels.autograd import call_with_gradient, eager_form, needs_gradient, records_no_graph, without_graph
+from entformer.kernels.checks import runs_eagerly
 from entformer.kernels.entmax.ops import until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
@@ -178,18 +180,62 @@ class AttentionFunction(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor | None, *_others: Tensor | None) -> tuple[Any, ...]:
         if grad_output is None:
             return (None,) * len(ctx.needs_input_grad)
-        *tensors, dropout_seed, bias, sinks, cu_seqlens_q, cu_seqlens_k = ctx.saved_tensors
-        features = (bias, sinks, cu_seqlens_q, cu_seqlens_k, *ctx.numbers)
         needs_grad = _padded(ctx.needs_input_grad, _FORWARD_INPUTS, False)
-        needs = (needs_grad[3], needs_grad[14], needs_grad[15], needs_grad[6])  # alpha, bias, sinks, slopes
-        inputs = (grad_output, *tensors, *ctx.how, dropout_seed, needs[0], *features, *needs[1:])
-        if records_no_graph(*inputs):
-            grads = without_graph(attention_backward, *inputs)
-        else:
-            grads = AttentionBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
-        of_alpha, of_bias, of_sinks, of_slopes = (g if n else None for g, n in zip(grads[3:], needs, strict=True))
-        every = (*grads[:3], of_alpha, None, None, of_slopes, *(None,) * 7, of_bias, of_sinks, *(None,) * 6)
+        needs = (needs_grad[3], needs_grad[14], needs_grad[15], needs_grad[6])
+        *of_inputs, of_alpha, of_bias, of_sinks, of_slopes = _gradients(ctx, grad_output, ctx.saved_tensors, needs)
+        every = (*of_inputs, of_alpha, None, None, of_slopes, *(None,) * 7, of_bias, of_sinks, *(None,) * 6)
         return every[: len(ctx.needs_input_grad)]
+
+
+def _gradients(ctx: Any, grad_output: Tensor, saved: tuple[Any, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """The gradients to query, key, value, alpha, bias, sinks and slopes; the last four where they are needed."""
+    inputs = (grad_output, *saved[:11], *ctx.how, saved[11], needs[0], *saved[12:], *ctx.numbers, *needs[1:])
+    if records_no_graph(*inputs):
+        grads = without_graph(attention_backward, *inputs)
+    else:
+        grads = AttentionBackwardFunction.apply(*inputs)  # type: ignore[no-untyped-call]
+    return *grads[:3], *(g if n else None for g, n in zip(grads[3:], needs, strict=True))
+
+
+class EagerAttention(torch.autograd.Function):
+    """The same for eager code, where torch handles every argument one by one: only those that can have a gradient are such.
+
+    alpha is the caller's tensor, whose values the call has in the form of the operator.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        alpha: Tensor | None,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        alibi_slopes: Tensor | None,
+        call: Call,
+        return_entropy: bool,
+    ) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = without_graph(attention, *call[:-1], return_entropy, *call.features)
+        _output, row_max, threshold, support_size, entropy, reserve = outputs
+        ctx.mark_non_differentiable(row_max, threshold, support_size, entropy, reserve)
+        ctx.set_materialize_grads(False)
+        tensors = (query, key, value, *call[3:6], alibi_slopes, row_max, threshold, support_size, reserve, call.dropout_seed)
+        ctx.save_for_backward(alpha, *tensors, bias, sinks, *call.features[2:4])
+        ctx.how, ctx.numbers = call[7:12], call.features[4:]
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, *_others: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_output is None:
+            return (None,) * 9
+        alpha, *saved = ctx.saved_tensors
+        if alpha is not None and torch.is_grad_enabled():  # a second derivative is recorded
+            saved[3] = alpha_per_head(alpha, saved[0])
+        *grads, of_alpha, of_bias, of_sinks, of_slopes = _gradients(ctx, grad_output, saved, ctx.needs_input_grad[3:7])
+        if of_alpha is not None:
+            of_alpha = of_alpha.sum_to_size(alpha.shape).to(alpha)
+        return *grads, of_alpha, of_bias, of_sinks, of_slopes, None, None
 
 
 class AttentionBackwardFunction(torch.autograd.Function):
@@ -305,16 +351,22 @@ for _name, _rule in (
     torch.library.register_autograd(f"entformer::{_name}", _rule.backward, setup_context=_rule.setup_context, lib=_library)
 
 
-_EagerAttention = eager_form(attention, AttentionFunction)
 _EagerSupport = eager_form(attention_support, SupportFunction)
 
 
-def attention_with_gradient(*inputs: Any) -> tuple[Tensor, ...]:
-    """The operator `attention` with its gradient."""
+def attention_with_gradient(call: Call, alpha: float | Tensor, return_entropy: bool) -> tuple[Tensor, ...]:
+    """The operator `attention` with its gradient. In eager code that to alpha goes to `alpha`, else to that of the call."""
+    inputs: tuple[Any, ...] = (*call[:-1], return_entropy, *call.features)
+    if runs_eagerly():
+        learned = alpha if isinstance(alpha, Tensor) else None
+        differentiable = (*call[:3], learned, *call.features[:2], call.alibi_slopes)
+        if needs_gradient(*differentiable):
+            return tuple(EagerAttention.apply(*differentiable, call, return_entropy))  # type: ignore[no-untyped-call]
+        return tuple(without_graph(attention, *inputs))  # which torch.jit can save, unlike a Function
     if torch.compiler.is_compiling():
         # The tracer records requires_grad when a tensor is made; torch.func.grad marks its inputs afterwards. Views are made.
         inputs = tuple(value.view_as(value) if isinstance(value, Tensor) else value for value in inputs)
-    return tuple(call_with_gradient(attention, AttentionFunction, _EagerAttention, inputs))
+    return tuple(AttentionFunction.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
 def support_with_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -323,49 +375,5 @@ def support_with_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
     return col_indices, values
 
 
-# ---- vmap: the mapped dimension becomes part of the batch --------------------------------------------------------------
-
-
-def _batched(operator: Any) -> Any:
-    """The vmap rule of `operator`: tensors (N, B, ...) -> (N * B, ...), N seeds, and back.
-
-    The boundaries of packed sequences are the same in every call. A bias that is broadcast over the batch stays so where its
-    gradient is not needed, which each of the N calls has to itself.
-    """
-    names = [argument.name for argument in operator._schema.arguments]
-
-    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        given = dict(zip(names, inputs, strict=False))
-        dims = dict(zip(names, in_dims, strict=False))
-        for name in ("cu_seqlens_q", "cu_seqlens_k"):
-            if dims.get(name) is not None:
-                raise ImplUnavailable(f"torch.func.vmap cannot map over {name}: all calls must have the same sequences.")
-        query = given["query"]
-        batch = query.shape[0] if dims["query"] is None else query.movedim(dims["query"], 0).shape[1]
-        folded, bias_was_shared = [], False
-        for name, value in given.items():
-            shared = dims[name] is None
-            if isinstance(value, Tensor) and name not in ("cu_seqlens_q", "cu_seqlens_k"):
-                if name == "bias":
-                    wide = value if shared else value.movedim(dims[name], 0)[0]
-                    if shared and wide.shape[0] == 1 and not given.get("needs_bias_grad", False):
-                        folded.append(value)
-                        continue
-                    bias_was_shared = wide.shape[0] == 1 != batch
-                value = value.expand(info.batch_size, *value.shape) if shared else value.movedim(dims[name], 0)
-                if name == "bias":
-                    value = value.expand(-1, batch, *value.shape[2:])
-                value = value.reshape(-1) if name == "dropout_seed" else value.flatten(0, 1)
-            folded.append(value)
-        outputs = operator(*folded)
-        empty = [output.dim() == 1 for output in outputs]  # an output that was not requested has shape (0,)
-        mapped = [o if e else o.unflatten(0, (info.batch_size, -1)) for o, e in zip(outputs, empty, strict=True)]
-        if bias_was_shared and len(mapped) == 7 and not empty[4]:
-            mapped[4] = mapped[4].sum(1, keepdim=True)
-        return tuple(mapped), tuple(None if e else 0 for e in empty)
-
-    return rule
-
-
-torch.library.register_vmap("entformer::attention", _batched(attention), lib=_library)
-torch.library.register_vmap("entformer::attention_backward", _batched(attention_backward), lib=_library)
+torch.library.register_vmap("entformer::attention", batched(attention), lib=_library)
+torch.library.register_vmap("entformer::attention_backward", batched(attention_backward), lib=_library)

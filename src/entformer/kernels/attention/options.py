@@ -57,10 +57,10 @@ def sinks_of(sinks: Tensor | None, q: Tensor, normalizer: str) -> Tensor | None:
         raise ArgumentError(
             f"sinks need weights that sum to one, which normalizer={normalizer!r} does not give; leave them out."
         )
-    found = per_head(sinks, q, "sinks")
+    found = per_head(sinks, q, "sinks", torch.float64 if q.dtype == torch.float64 else torch.float32)
     if not sinks.is_floating_point():
         raise ArgumentError(f"sinks must be a floating-point tensor, not {sinks.dtype}.")
-    return found.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
+    return found
 
 
 def sigmoid_bias_of(sigmoid_bias: Any, normalizer: str) -> float | None:
