@@ -30,9 +30,8 @@ template <class Args>
 void run_rows(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t elements) {
   if (args.n == 0) return;
   const int64_t grain = 16384 / args.n + 1;  // about 16k scores a task, below which a thread costs more than it brings
-  run(kernel, args, elements / args.n, grain,
-      "entmax: there is not enough memory to work on rows of " + std::to_string(args.n) +
-          " scores; free some, or use shorter rows.");
+  run(kernel, args, elements / args.n, grain, "entmax: there is not enough memory to work on rows of ", args.n,
+      " scores; free some, or use shorter rows.");
 }
 
 // Rows in the last dimension of `rows`, one alpha for each.
@@ -134,15 +133,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
 // The state of the rows that forward has returned, checked, as backward and support read it.
 struct SavedState {
   Tensor row_max, threshold;
-  std::vector<int32_t> sizes;
+  const int32_t* sizes = nullptr;  // of the supports, in rows()
   SavedState(const char* op, const AttentionProblem& p, const Tensor& row_max_, const Tensor& threshold_)
-      : row_max(make_contiguous(row_max_)), threshold(make_contiguous(threshold_)) {
-    require_tensor(op, "row_max", row_max_, ScalarType::Float, {p.B, p.H, p.Lq});
-    require_tensor(op, "threshold", threshold_, ScalarType::Double, {p.B, p.H, p.Lq});
+      : row_max(row_max_), threshold(threshold_) {
+    require_tensor(op, "row_max", row_max, ScalarType::Float, {p.B, p.H, p.Lq});
+    require_tensor(op, "threshold", threshold, ScalarType::Double, {p.B, p.H, p.Lq});
+    row_max = make_contiguous(row_max), threshold = make_contiguous(threshold);
   }
   RowStates rows() {
     return {const_cast<float*>(const_data<float>(row_max)), const_cast<double*>(const_data<double>(threshold)),
-            sizes.empty() ? nullptr : sizes.data()};
+            const_cast<int32_t*>(sizes)};
   }
 };
 
@@ -180,9 +180,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_bac
           shape_text(reserve.sizes()), ".");
   require_tensor(op, "reserve", reserve, ScalarType::Byte, {p.B, p.H, p.Lq, reserve.size(3)});
   const Tensor sizes = make_contiguous(support_size), saved = make_contiguous(reserve);
-  state.sizes.assign(const_data<int32_t>(sizes), const_data<int32_t>(sizes) + sizes.numel());
-  for (int32_t count : state.sizes)
-    require(count >= 0 && count <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk, " keys, not ", count, ".");
+  state.sizes = const_data<int32_t>(sizes);
+  for (int64_t row = 0; row < setup.num_rows(); ++row)
+    require(state.sizes[row] >= 0 && state.sizes[row] <= p.Lk, op, ": support_size must lie between 0 and the ", p.Lk,
+            " keys, not ", state.sizes[row], ".");
   const bool packed = setup.is_packed();
   setup.prepare(
       false, true, true,
@@ -251,7 +252,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_support_bac
   const int64_t rows = setup.num_rows();
   require_tensor(op, "grad_values", grad_values, ScalarType::Float, {rows > 0 ? offset[rows] : 0});
   const Tensor values = make_contiguous(grad_values);
-  for (int64_t row = 0; row < rows; ++row) state.sizes.push_back((int32_t)(offset[row + 1] - offset[row]));
+  std::vector<int32_t> sizes;
+  for (int64_t row = 0; row < rows; ++row) sizes.push_back((int32_t)(offset[row + 1] - offset[row]));
+  state.sizes = sizes.data();
   setup.prepare(false, true, true, [](AttentionProblem&, int64_t) {}, 0);
   Gradients gradients(op, setup, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
   gradients.run(make_empty(query, {p.B, p.H, p.Lq, 0}), state.rows(), nullptr, offset, const_data<float>(values));

@@ -4,10 +4,13 @@
 // under a transform, and the kernels read memory by the sizes stated here.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <optional>
 #include <sstream>
@@ -29,48 +32,57 @@ void require(bool holds, const Parts&... parts) {
   throw std::runtime_error(text.str());
 }
 
-template <class Sizes>
-std::string shape_text(const Sizes& sizes) {
-  std::ostringstream text;
-  const char* between = "";
-  text << "(";
-  for (int64_t size : sizes) text << between << size, between = ", ";
-  text << ")";
-  return text.str();
+// A list as part of a sentence. It becomes text only if the sentence is thrown: streams take longer than the checks.
+template <class List>
+struct Listed {
+  List list;
+  const char *begin, *between, *end;
+};
+template <class List>
+std::ostream& operator<<(std::ostream& text, const Listed<List>& listed) {
+  const char* between = listed.begin;
+  for (const auto& element : listed.list) text << between << element, between = listed.between;
+  return text << (between == listed.begin ? listed.begin : "") << listed.end;
 }
-
-// What `make` allocates. torch's own error would be the text of a macro around its dispatcher.
-template <class Sizes, class Make>
-Tensor allocated(const Sizes& sizes, const Make& make) {
-  try {
-    return make();
-  } catch (const std::exception&) {
-    throw std::runtime_error("there is not enough memory for a tensor of shape " + shape_text(sizes) +
-                             "; free some, or use smaller or fewer sequences.");
-  }
+template <class Sizes>
+Listed<Sizes> shape_text(const Sizes& sizes) {
+  return {sizes, "(", ", ", ")"};
 }
 
 using MaybeType = std::optional<ScalarType>;  // else that of `like`
+// By the C function, since torch::stable::new_empty looks the operator up by its name at every call.
 inline Tensor make_empty(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
-  return allocated(sizes, [&] { return torch::stable::new_empty(like, sizes, dtype); });
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d > 1; --d) strides[d - 2] = strides[d - 1] * std::max<int64_t>(sizes[d - 1], 1);
+  AtenTensorHandle made = nullptr;
+  const AOTITorchError error =
+      aoti_torch_empty_strided((int64_t)sizes.size(), sizes.data(), strides.data(), (int32_t)dtype.value_or(like.scalar_type()),
+                               aoti_torch_device_type_cpu(), 0, &made);
+  require(error == AOTI_TORCH_SUCCESS, "there is not enough memory for a tensor of shape ", shape_text(sizes),
+          "; free some, or use smaller or fewer sequences.");
+  return Tensor(made);
 }
 inline Tensor make_zeros(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
-  return allocated(sizes, [&] { return torch::stable::new_zeros(like, sizes, dtype); });
+  Tensor made = make_empty(like, sizes, dtype);
+  char* bytes = static_cast<char*>(made.mutable_data_ptr());
+  torch::stable::parallel_for(0, made.numel() * (int64_t)made.element_size(), 1 << 17,
+                              [=](int64_t begin, int64_t end) { std::memset(bytes + begin, 0, (size_t)(end - begin)); });
+  return made;
 }
 inline Tensor make_contiguous(const Tensor& t) {
-  return allocated(t.sizes(), [&] { return torch::stable::contiguous(t); });
+  if (t.is_contiguous()) return t;
+  const auto sizes = t.sizes();
+  Tensor made = make_empty(t, {sizes.begin(), sizes.end()});
+  torch::stable::copy_(made, t);
+  return made;
 }
 
 // On the CPU, of one of `dtypes`, with memory behind it.
 inline void require_memory(const char* op, const char* name, const Tensor& t, std::initializer_list<ScalarType> dtypes) {
   require(t.is_cpu(), op, ": ", name, " must be on the CPU.");
-  bool known = false;
-  std::ostringstream names;
-  for (ScalarType dtype : dtypes) {
-    known = known || t.scalar_type() == dtype;
-    names << (names.tellp() > 0 ? " or " : "") << torch::headeronly::toString(dtype);
-  }
-  require(known, op, ": ", name, " must be ", names.str(), ", not ", torch::headeronly::toString(t.scalar_type()), ".");
+  const bool known = std::find(dtypes.begin(), dtypes.end(), t.scalar_type()) != dtypes.end();
+  require(known, op, ": ", name, " must be ", Listed<std::initializer_list<ScalarType>>{dtypes, "", " or ", ""}, ", not ",
+          t.scalar_type(), ".");
   require(t.numel() == 0 || t.const_data_ptr() != nullptr, op, ": ", name, " has no memory behind it.");
 }
 

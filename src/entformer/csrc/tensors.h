@@ -1,8 +1,6 @@
 // Tensors as the kernels read them, and tasks on torch's own threads.
 #pragma once
 
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -41,22 +39,22 @@ const T* const_data(const Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
-// Runs kernel(args, begin, end) over the tasks; `failure` is the error where it returns false.
-template <class Args>
+// Runs kernel(args, begin, end) over the tasks; `failure` are the parts of the error where it returns false.
+template <class Args, class... Parts>
 void run(bool (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t tasks, int64_t grain,
-         const std::string& failure) {
+         const Parts&... failure) {
   if (tasks == 0) return;
   std::atomic<bool> ok{true};
   torch::stable::parallel_for(0, tasks, grain, [&](int64_t begin, int64_t end) {
     if (!kernel(args, begin, end)) ok = false;
   });
-  require(ok, failure);
+  require(ok, failure...);
 }
 
 // The same over the tasks of several calls, tasks(args) each, one call after the other.
 template <class Args, class Tasks>
 void run_each(bool (*kernel)(const Args&, int64_t, int64_t), const std::vector<Args>& calls, const Tasks& tasks,
-              const std::string& failure) {
+              const char* failure) {
   std::vector<int64_t> first{0};  // task of each call
   for (const Args& args : calls) first.push_back(first.back() + tasks(args));
   if (first.back() == 0) return;
