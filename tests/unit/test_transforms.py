@@ -122,6 +122,23 @@ def test_modules_are_traced(module: nn.Module, call: Any) -> None:
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("kernels")
+def test_traced_attention_computes_gradients_of_other_tensors() -> None:
+    def function(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        found = ef.attention(q, q, q, alpha=alpha, return_stats=True)
+        return found.output, found.stats.entropy
+
+    def tensors() -> tuple[Tensor, Tensor]:
+        return normal(1, 2, 4, 8).requires_grad_(), (1.2 + torch.rand(2)).requires_grad_()
+
+    traced, other = torch.jit.trace(function, tensors(), check_trace=False), tensors()
+    output, entropy = traced(*other)
+    right, right_entropy = function(*other)
+    torch.testing.assert_close((output, entropy), (right, right_entropy))
+    gradients = [torch.autograd.grad(out.square().sum(), other) for out in (output, right)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_traced_functions_can_be_saved() -> None:
     x = normal(1, 2, 4, 8)
     functions = [lambda t: ef.entmax(t), lambda t: ef.attention(t, t, t, torch.ones(4, 4, dtype=torch.bool).tril())]

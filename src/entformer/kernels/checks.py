@@ -3,11 +3,11 @@
 import math
 import numbers
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from entformer.errors import ArgumentError
 
@@ -28,19 +28,19 @@ def traced_by_jit() -> bool:
 
 def transform_active() -> bool:
     """Whether a transform of torch.func (grad, vmap, jvp, ...) or forward-mode differentiation is active in eager code."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+    return not torch.compiler.is_compiling() and not runs_eagerly()
 
 
 def runs_eagerly() -> bool:
-    """Whether neither torch.compile nor a transform of torch.func sees the call."""
-    return not torch.compiler.is_compiling() and not transform_active()
+    """Whether neither torch.compile nor a transform of torch.func nor forward-mode differentiation sees the call."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
 
 
-def observed() -> bool:
-    """Whether torch.jit.trace or a mode such as that of fake tensors sees the operators that are called."""
-    return traced_by_jit() or torch._C._len_torch_dispatch_stack() > 0
+def runs_once() -> bool:
+    """Whether the call runs eagerly and torch.jit.trace does not record it to run it again with other tensors."""
+    return runs_eagerly() and not traced_by_jit()
 
 
 def batched_by_vmap(*tensors: Tensor) -> bool:
@@ -61,14 +61,16 @@ def any_true(condition: Tensor) -> bool:
         return False
 
 
-def any_value(tensor: Tensor, of_number: Callable[[float], bool], of_tensor: Callable[[Tensor], Tensor]) -> bool:
-    """Whether the condition holds for an element; see `any_true`. A few numbers are read one by one: operators cost more."""
-    if values_are_readable(tensor) and not transform_active() and tensor.numel() <= FEW:
-        try:
-            return any(map(of_number, (tensor if tensor.dim() == 1 else tensor.flatten()).tolist()))
-        except RuntimeError:  # a fake tensor
-            return False
-    return any_true(of_tensor(tensor))
+def any_outside(tensor: Tensor, least: float) -> bool:
+    """Whether an element is infinite or below `least`; see `any_true`. A few are read one by one: operators cost more."""
+    values = tensor.detach()
+    if not runs_eagerly() or not values_are_readable(values) or values.numel() > FEW:
+        return any_true((values < least) | values.isinf())
+    try:
+        numbers = (values if values.dim() == 1 else values.flatten()).tolist()
+    except RuntimeError:  # a fake tensor
+        return False
+    return any(number < least or number in (math.inf, -math.inf) for number in numbers)
 
 
 def check_strided_float(name: str, tensor: Any, form: str) -> None:
@@ -128,13 +130,13 @@ def check_alpha_tensor(alpha: Tensor, device: torch.device, least: float = -math
         raise ArgumentError(f"alpha must be a floating-point or integer tensor or a number, not {alpha.dtype}.")
     if alpha.device != device and (alpha.dim() > 0 or alpha.is_meta):
         raise ArgumentError(f"alpha is on {alpha.device} but the scores are on {device}; move one of them.")
-    values = alpha.detach()
-    if not any_value(values, lambda v: v < least or math.isinf(v), lambda v: (v < least) | v.isinf()):
+    if not any_outside(alpha, least):
         return
-    if any_true(values.isinf()):
+    if any_true(alpha.detach().isinf()):
         raise ArgumentError("alpha must be finite, but the tensor given has infinite values.")
+    smallest = float(alpha.detach().min())
     raise ArgumentError(
-        f"alpha must be at least {least:g} in attention, the smallest given is {float(values.min()):g}; use 1 + sigmoid(a)."
+        f"alpha must be at least {least:g} in attention, the smallest given is {smallest:g}; use 1 + sigmoid(a)."
     )
 
 

@@ -153,8 +153,8 @@ def attention(
     q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)
     keys = k.shape[2]
     used_alpha = arguments.alpha_of(normalizer, alpha, q.device)
-    # In eager code ops.EagerAttention gives `used_alpha` its gradient: the conversion need not be differentiable.
-    values = used_alpha.detach() if isinstance(used_alpha, Tensor) and checks.runs_eagerly() else used_alpha
+    # ops.EagerAttention gives `used_alpha` its gradient: the conversion need not be differentiable.
+    values = used_alpha.detach() if isinstance(used_alpha, Tensor) and checks.runs_once() else used_alpha
     row_alpha = arguments.alpha_per_head(values, q)
     mask, bias = arguments.mask_and_bias(attn_mask, lead, q, keys)
     allowed_keys = arguments.key_mask_of(key_mask, key_padding_mask, q, keys)
@@ -253,7 +253,7 @@ def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
 
 def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
     """`out` in the memory order of a (B, L, H, E) query seen as (B, H, L, E), so that merging its heads copies nothing."""
-    if query.dim() == 4 and query.shape[:3] == out.shape[:3] and query.stride(1) < query.stride(2):
+    if query.dim() == 4 and query.stride(1) < query.stride(2) and query.shape[:3] == out.shape[:3]:
         return out.transpose(1, 2).contiguous().transpose(1, 2)
     return out
 

@@ -75,16 +75,18 @@ def four_dimensions(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
             raise ArgumentError(f"{name} must be a floating-point tensor {FORM}; it has shape {tuple(t.shape)}.")
         if t.device != query.device:
             raise ArgumentError(f"query is on {query.device} and {name} on {t.device}; move one of them.")
-    if query.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(query.device.type):
-        narrow = torch.get_autocast_dtype(query.device.type)  # as scaled_dot_product_attention does
+    device = query.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        narrow = torch.get_autocast_dtype(device)  # as scaled_dot_product_attention does
         query, key, value = (t if t.dtype == torch.float64 else t.to(narrow) for t in (query, key, value))
     if not query.dtype == key.dtype == value.dtype:
         raise ArgumentError(f"query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}.")
-    shapes = query.shape, key.shape, value.shape
-    if key.shape[-2] != value.shape[-2] or query.shape[-1] != key.shape[-1]:
+    shapes = of_query, of_key, of_value = query.shape, key.shape, value.shape
+    if of_key[-2] != of_value[-2] or of_query[-1] != of_key[-1]:
         raise ArgumentError(f"shapes do not fit: {_listed(*shapes)}; {_difference(*shapes)}.")
-    if query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]:
-        return Inputs(query, key, value, tuple(query.shape[:2]))
+    lead = of_query[:2]
+    if len(of_query) == len(of_key) == len(of_value) == 4 and lead == of_key[:2] == of_value[:2]:
+        return Inputs(query, key, value, tuple(lead))
     q, k, v = (t[None] if t.dim() == 2 else t for t in (query, key, value))  # (..., H, L, E)
     heads, k, v = _share_heads(q, k, v, enable_gqa, _listed(*shapes))
     batch = q.shape[:-3]
@@ -185,8 +187,8 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of one value, which nobody may write to: it is kept for the next call where nothing but that call sees it."""
-    kept = device.type == "cpu" and checks.runs_eagerly() and not checks.observed()
+    """A tensor of one value, which nobody may write to: kept for later calls where no mode (fake tensors) is active."""
+    kept = device.type == "cpu" and checks.runs_once() and torch._C._len_torch_dispatch_stack() == 0
     return (_kept_constant if kept else torch.full)(shape, value, dtype=dtype, device=device)
 
 

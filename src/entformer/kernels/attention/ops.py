@@ -25,8 +25,8 @@ from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import cpu, reference_ops, triton
 from entformer.kernels.attention.arguments import Call, Features, alpha_per_head
 from entformer.kernels.attention.batching import batched
-from entformer.kernels.autograd import call_with_gradient, eager_form, needs_gradient, records_no_graph, without_graph
-from entformer.kernels.checks import runs_eagerly
+from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
+from entformer.kernels.checks import runs_once
 from entformer.kernels.entmax.ops import until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
@@ -200,7 +200,8 @@ def _gradients(ctx: Any, grad_output: Tensor, saved: tuple[Any, ...], needs: tup
 class EagerAttention(torch.autograd.Function):
     """The same for eager code, where torch handles every argument one by one: only those that can have a gradient are such.
 
-    alpha is the caller's tensor, whose values the call has in the form of the operator.
+    alpha is the caller's tensor, whose values `inputs`, those of the operator, have in its form. What the operator returns
+    beside its first output has no gradient and goes into `others`.
     """
 
     @staticmethod
@@ -213,25 +214,25 @@ class EagerAttention(torch.autograd.Function):
         bias: Tensor | None,
         sinks: Tensor | None,
         alibi_slopes: Tensor | None,
-        call: Call,
-        return_entropy: bool,
-    ) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = without_graph(attention, *call[:-1], return_entropy, *call.features)
-        _output, row_max, threshold, support_size, entropy, reserve = outputs
-        ctx.mark_non_differentiable(row_max, threshold, support_size, entropy, reserve)
+        inputs: tuple[Any, ...],
+        others: list[Tensor],
+    ) -> Tensor:
+        output: Tensor
+        output, *others[:] = without_graph(attention, *inputs)
+        row_max, threshold, support_size, _entropy, reserve = others
+        tensors = (query, key, value, *inputs[3:6], alibi_slopes, row_max, threshold, support_size, reserve, inputs[12])
+        ctx.save_for_backward(*tensors, bias, sinks, *inputs[16:18])
+        ctx.alpha, ctx.how, ctx.numbers = alpha, inputs[7:12], inputs[18:]  # alpha may change meanwhile: its values are saved
         ctx.set_materialize_grads(False)
-        tensors = (query, key, value, *call[3:6], alibi_slopes, row_max, threshold, support_size, reserve, call.dropout_seed)
-        ctx.save_for_backward(alpha, *tensors, bias, sinks, *call.features[2:4])
-        ctx.how, ctx.numbers = call[7:12], call.features[4:]
-        return outputs
+        return output
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor | None, *_others: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_output is None:
             return (None,) * 9
-        alpha, *saved = ctx.saved_tensors
+        alpha, saved = ctx.alpha, ctx.saved_tensors
         if alpha is not None and torch.is_grad_enabled():  # a second derivative is recorded
-            saved[3] = alpha_per_head(alpha, saved[0])
+            saved = (*saved[:3], alpha_per_head(alpha, saved[0]), *saved[4:])
         *grads, of_alpha, of_bias, of_sinks, of_slopes = _gradients(ctx, grad_output, saved, ctx.needs_input_grad[3:7])
         if of_alpha is not None:
             of_alpha = of_alpha.sum_to_size(alpha.shape).to(alpha)
@@ -355,14 +356,16 @@ _EagerSupport = eager_form(attention_support, SupportFunction)
 
 
 def attention_with_gradient(call: Call, alpha: float | Tensor, return_entropy: bool) -> tuple[Tensor, ...]:
-    """The operator `attention` with its gradient. In eager code that to alpha goes to `alpha`, else to that of the call."""
+    """The operator `attention` with its gradient. That of alpha goes to `alpha` if the call runs once, else to `call.alpha`."""
     inputs: tuple[Any, ...] = (*call[:-1], return_entropy, *call.features)
-    if runs_eagerly():
-        learned = alpha if isinstance(alpha, Tensor) else None
-        differentiable = (*call[:3], learned, *call.features[:2], call.alibi_slopes)
-        if needs_gradient(*differentiable):
-            return tuple(EagerAttention.apply(*differentiable, call, return_entropy))  # type: ignore[no-untyped-call]
+    learned = alpha if isinstance(alpha, Tensor) else None
+    differentiable = (*call[:3], learned, *call.features[:2], call.alibi_slopes)
+    if records_no_graph(*differentiable):
         return tuple(without_graph(attention, *inputs))  # which torch.jit can save, unlike a Function
+    if runs_once():
+        others: list[Tensor] = []
+        output = EagerAttention.apply(*differentiable, inputs, others)  # type: ignore[no-untyped-call]
+        return output, *others
     if torch.compiler.is_compiling():
         # The tracer records requires_grad when a tensor is made; torch.func.grad marks its inputs afterwards. Views are made.
         inputs = tuple(value.view_as(value) if isinstance(value, Tensor) else value for value in inputs)
