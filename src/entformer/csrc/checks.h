@@ -58,8 +58,8 @@ inline Tensor make_empty(const Tensor& like, const std::vector<int64_t>& sizes, 
   const AOTITorchError error =
       aoti_torch_empty_strided((int64_t)sizes.size(), sizes.data(), strides.data(), (int32_t)dtype.value_or(like.scalar_type()),
                                aoti_torch_device_type_cpu(), 0, &made);
-  require(error == AOTI_TORCH_SUCCESS, "there is not enough memory for a tensor of shape ", shape_text(sizes),
-          "; free some, or use smaller or fewer sequences.");
+  require(error == AOTI_TORCH_SUCCESS, "there is not enough memory for a tensor of shape ",
+          shape_text(torch::headeronly::IntHeaderOnlyArrayRef(sizes)), "; free some, or use smaller or fewer sequences.");
   return Tensor(made);
 }
 inline Tensor make_zeros(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
