@@ -192,9 +192,9 @@ struct DenseRows {
       const LogWeight exact(e, lam);
       const float first = step * (float)(1.0 / (1.0 - e * at)), e_first = (float)e * first;
       return each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
-        vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first;
+        vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first, p = load(row.kept + i);
         z += z * ez * (0.5f + ez * (1.0f / 3));
-        vf p = load(row.kept + i) * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6))));
+        p = p > 0.0f ? p * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6)))) : vf{};  // where q is zero, z is not finite
         if (bits_greater(splat(kTiny), p) & bits_greater(u, splat(-kInf))) p = exact.at(u);
         store(row.s + i, p);
       });
