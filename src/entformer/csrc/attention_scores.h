@@ -104,10 +104,12 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
   return true;
 }
 
-constexpr int64_t kMostRows = 96;         // of a block
-constexpr int64_t kManyRows = 48;         // enough for the keys of most rows, and few keys that a causal mask excludes
+constexpr int64_t kMostRows = 96;  // of a block, with few keys
+constexpr int64_t kManyRows = 48;  // with more
+constexpr int64_t kCausalRows =
+    24;  // with few keys, of which a mask excludes a large part: those after the queries of the block
 constexpr int64_t kBlockScores = 393216;  // 1.5 MB
-constexpr int64_t kSmallBlock = 32768;    // scores
+constexpr int64_t kFewKeys = 341;
 
 // The most keys a block may hold, in whole vectors.
 inline int64_t most_keys(const AttentionProblem& p) {
@@ -118,14 +120,14 @@ inline int64_t most_keys(const AttentionProblem& p) {
 // Queries per task: each block reads all of k and v, so it has many rows, unless their scores would not stay in a cache.
 int64_t block_rows(const AttentionProblem& p) {
   const int64_t keys = most_keys(p), fit = kBlockScores / (keys > 0 ? keys : VL) / TILE * TILE;
-  const int64_t most = keys * kMostRows <= kSmallBlock && p.right == kUnlimited ? kMostRows : kManyRows;
+  const int64_t most = keys > kFewKeys ? kManyRows : p.right == kUnlimited ? kMostRows : kCausalRows;
   return fit < TILE ? TILE : fit > most ? most : fit;
 }
 
 struct Block {
   int64_t b, h, g, first, rows;      // rows = queries in this block
   int64_t start;                     // the first key that any of them may see, rounded down to a panel
-  int64_t keys;                      // keys from there on, in whole panels, or to the last one in whole vectors
+  int64_t keys;                      // keys from there on, in whole vectors
   int64_t real_keys;                 // of these
   const float *k_panels, *v_panels;  // of its key head
 };
@@ -136,8 +138,7 @@ inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t n
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;
   low = low < 0 ? 0 : low / PANEL * PANEL;
-  end = end < 0 ? 0 : end < all ? round_up(end, PANEL) : all;
-  end = end < all ? end : all;
+  end = end < 0 ? 0 : end < all ? round_up(end, VL) : all;
   if (low >= end) return block;
   block.start = low;
   block.keys = end - low;
@@ -310,8 +311,9 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
     const int64_t j = block.start + column, across = panel_width(p, j);
+    const int64_t width = block.keys - column < across ? block.keys - column : across;
     const bool changed = terms.needed(column);
-    multiply_all(tall, across, p.D, q, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t r0, int64_t at) {
+    multiply_all(tall, width, p.D, q, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t r0, int64_t at) {
       float* to = scores + r0 * ld + column + at;
       t.store_to(to, ld);
       if (changed)
@@ -339,7 +341,8 @@ inline void value_products(const AttentionProblem& p, const Block& block, const 
   const int64_t tall = round_up(block.rows, TILE);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
     const int64_t j = block.start + column, across = panel_width(p, j);
-    multiply_all(tall, across, p.E, x, x_stride, 1, block.v_panels + j * p.E, across,
+    const int64_t width = block.keys - column < across ? block.keys - column : across;
+    multiply_all(tall, width, p.E, x, x_stride, 1, block.v_panels + j * p.E, across,
                  [&](const auto& t, int64_t r, int64_t at) { t.store_to(out + r * ld + column + at, ld); });
   }
 }

@@ -9,8 +9,9 @@
 
 namespace {
 
-constexpr int64_t kDenseFloats = 4096;   // of all rows that are solved at once: scores and kept weights stay in the first cache
-constexpr float kLastDenseStep = 0.035f;  // residual from which the last step is taken up to kSmallE, where its effect is smooth
+constexpr int64_t kDenseFloats = 4096;  // of all rows that are solved at once: scores and kept weights stay in the first cache
+constexpr float kLastDenseStep =
+    0.035f;  // residual from which the last step is taken up to kSmallE, where its effect is smooth
 constexpr float kNearlyEqual =
     0.3f;  // of the standard deviation of q over its mean: below, two moments tell where the root is,
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
