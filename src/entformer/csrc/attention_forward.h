@@ -60,20 +60,24 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     if (w.row_max[r] != -kInf) w.row_max[r] = __builtin_nanf("");
   auto state_of = [&](int64_t r) { return RowState{w.row_max[r], w.threshold[r]}; };
 
-  // Two rows tell how dense the block is. Near alpha = 1 what can have weight is a good measure of what has, without their roots.
-  const int64_t other = block.rows / 2;
-  const bool has_power = m.has_power(), solves_sample = !has_power || m.e > kSmallE;
-  auto sampled = [&](int64_t r) { return solves_sample && (r == 0 || r == other); };
+  // Two rows tell how dense the block is. Where weights need no powers they are solved for it.
+  const int64_t samples[] = {0, block.rows / 2};
+  const int sample_size = samples[1] > 0 ? 2 : 1;
+  const bool has_power = m.has_power();
+  auto sampled = [&](int64_t r) { return !has_power && (r == 0 || r == samples[1]); };
   struct Sample : Density {
     bool has_power;
   } sample{Density(block), has_power};
-  solve_block(p, m, block, w, sampled);
-  for (int64_t r = 0; r <= other; r += other > 0 ? other : 1) {
-    const float* s = w.scores + r * w.ld;
-    sample.nonzero +=
-        (double)(solves_sample ? sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights)
-                               : count_above(s, block.keys, w.row_max[r] - (float)(1.0 / m.e)));
-    sample.weights += (double)block.keys;
+  sample.weights = (double)(sample_size * block.keys);
+  if (has_power) {
+    sample.nonzero = (double)estimated_support(p, m, block, w, samples, sample_size);
+  } else {
+    solve_block(p, m, block, w, sampled);
+    for (int i = 0; i < sample_size; ++i) {
+      const int64_t r = samples[i];
+      sample.nonzero +=
+          (double)sparse_weights(m, w.scores + r * w.ld, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
+    }
   }
   const bool dense = choose_output(sample) == OutputPath::Dense;
   const bool in_place = choose_solver(sample) == SolverPath::InPlace;

@@ -180,20 +180,35 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
   if (count) flush();
 }
 
-// Thresholds of all rows of a block, and their weights in place of the scores (solver_dense.h). Above kSmallE that of the first row
-// is known already.
+inline int64_t count_above(const float* x, int64_t keys, float limit) {
+  int64_t count = 0;
+  for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(x + j), splat(limit)));
+  return count;
+}
+
+// About how many keys of some rows have weight, where weights are powers. Near alpha = 1 what can have weight is a good measure of it, else
+// what has weight at the solver's first guess.
+inline int64_t estimated_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
+                                 const int64_t* rows, int count) {
+  const int64_t columns = solved_keys(p, block);
+  DenseRows dense(m.e, m.weights, columns);
+  for (int i = 0; i < count; ++i)
+    if (w.row_max[rows[i]] - w.row_max[rows[i]] == 0.0f)
+      dense.rows[dense.size++] = {w.scores + rows[i] * w.ld, nullptr, w.row_max[rows[i]]};
+  const vf lam = m.e > kSmallE && dense.size > 0 ? dense.guess(dense.spread_of_rows()) : vf{};
+  int64_t support = 0;
+  for (int i = 0; i < dense.size; ++i)
+    support += count_above(dense.rows[i].s, block.keys, dense.rows[i].row_max + lam[i] - (float)(1.0 / m.e));
+  return support;
+}
+
+// Thresholds of all rows of a block, and their weights in place of the scores (solver_dense.h).
 inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
   const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL;
   int64_t row_of[VL];
-  if (m.e > kSmallE && w.row_max[0] - w.row_max[0] == 0.0f) {
-    rows.rows[0] = {w.scores, w.solver, w.row_max[0]};
-    rows.size = 1;
-    rows.set_example((float)w.threshold[0]);
-    rows.size = 0;
-  }
   auto flush = [&]() {
     const Roots roots = rows.solve();
     for (int r = 0; r < rows.size; ++r) {
@@ -298,12 +313,6 @@ inline int64_t sparse_weights(const HeadNormalizer& m, const float* s, int64_t k
     }
     return nonzero;
   });
-}
-
-inline int64_t count_above(const float* x, int64_t keys, float limit) {
-  int64_t count = 0;
-  for (int64_t j = 0; j < keys; j += VL) count += __builtin_popcount(bits_greater(load(x + j), splat(limit)));
-  return count;
 }
 
 // The weights of one row in place of its scores, also that of a sink behind its keys; returns the size of the support.

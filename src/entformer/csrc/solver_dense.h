@@ -10,10 +10,8 @@
 namespace {
 
 constexpr int64_t kDenseFloats = 4096;  // of all rows that are solved at once: scores and kept weights stay in the first cache
-constexpr float kLastDenseStep =
-    0.035f;  // residual from which the last step is taken up to kSmallE, where its effect is smooth
-constexpr float kNearlyEqual =
-    0.3f;  // of the standard deviation of q over its mean: below, two moments tell where the root is,
+constexpr float kLastDenseStep = 0.035f;   // residual from which the last step is taken up to kSmallE
+constexpr float kNearlyEqual = 0.3f;       // of the deviation of q over its mean: below, two moments tell where the root is,
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
 constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger than any rounding and the last step
 constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
@@ -53,8 +51,8 @@ struct DenseRows {
     float row_max;
   } rows[VL];
   struct {
-    float lam, mean, deviation, slope;    // d lam/d deviation
-  } example = {0.0f, 0.0f, -1.0f, 0.0f};  // none
+    float lam, W, log_n, mean, deviation, slope;      // d lam/d deviation
+  } example = {0.0f, 1.0f, 0.0f, 0.0f, -1.0f, 0.0f};  // none
 
   DenseRows(double e_, const PowerTable* table_, int64_t columns_) : e(e_), table(table_), columns(columns_) {}
 
@@ -121,7 +119,7 @@ struct DenseRows {
   // The first lam of each row:
   //   scores that are nearly equal, with mean m and variance v, have all about the weight 1/n, so that q = n^-e at the mean, and v
   //   adds (1 - e) v / (2 q^2) to the sum;
-  //   rows that spread about like `example`, a row whose root is known, follow from it;
+  //   rows that spread about like `example`, a row whose root is known, follow from it: n times as many scores add ln n to ln S;
   //   the others, and those of small e, are guessed from the moments of softmax, or from one step at e = 1/2.
   vf guess(const Spread& at) const {
     const vf e_all = splat((float)e);
@@ -133,7 +131,8 @@ struct DenseRows {
     if (!open) return lam;
     const vf change = at.deviation - example.deviation, most = kAlike * splat(example.deviation);
     const uint32_t alike = e > kSmallE ? open & ~bits_greater(vmax(change, -change), most) : 0;
-    lam = blend(alike, example.lam + (at.mean - example.mean) + example.slope * change - aim_short, lam);
+    const vf more = (natural_log(at.n) - example.log_n) / example.W;
+    lam = blend(alike, example.lam + (at.mean - example.mean) + example.slope * change + more - aim_short, lam);
     open &= ~alike;
     if (!open) return lam;
     vf S[VL] = {}, W[VL] = {}, C[VL] = {};
@@ -158,31 +157,30 @@ struct DenseRows {
     return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s - 1.0f, w, c}, at.n), lam);
   }
 
-  Roots solve() const {
+  // The roots of the rows, the last of which becomes the example.
+  Roots solve() {
     const vf e_all = splat((float)e);
     const Spread spread = spread_of_rows();
     const vf most = largest_root(e_all, spread.n);
     const vf first = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
     const uint32_t open = (1u << size) - 1, third_order = e <= 0.5 ? open : 0;
     const bool is_smooth = e <= kSmallE;
-    return solve_lanes<AlphaCase::General>(
+    const Roots roots = solve_lanes<AlphaCase::General>(
         open, e_all, first, most, third_order, kTolerance, splat(is_smooth ? kLastDenseStep : kLastHalley),
         splat(is_smooth ? kLastDenseStep : kLastFromRight), [&](uint32_t now, vf lam) {
           return evaluate_lanes(
               now, [&](int) { return columns; },
               [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate(rows[r], begin, end, lam[r], sums); });
         });
+    set_example(spread, roots, size - 1);
+    return roots;
   }
 
-  // Makes the only row, whose root is `lam`, the example. Scores u = mean + deviation z have d lam/d deviation = sum(w z)/W, and
-  // sum(w q) = 1 gives sum(w u).
-  void set_example(float lam) {
-    const Spread at = spread_of_rows();
-    Sums sums;
-    accumulate(rows[0], 0, columns, lam, sums);
-    const float mean = at.mean[0], deviation = at.deviation[0], c = rounded_c(e, lam);
-    const float weighted = (1.0f / fmaxf(hsum(sums.w), 1.0f) - c) / (float)e;
-    example = {lam, mean, deviation, deviation > 0.0f ? (weighted - mean) / deviation : 0.0f};
+  // Makes row r the example. Scores u = mean + deviation z have d lam/d deviation = sum(w z)/W, and sum(w q) = 1 gives sum(w u).
+  void set_example(const Spread& of, const Roots& roots, int r) {
+    const float lam = roots.at[r] + roots.last_step[r], W = fmaxf(roots.W[r], 1.0f);
+    const float mean = of.mean[r], deviation = of.deviation[r], weighted = (1.0f / W - rounded_c(e, lam)) / (float)e;
+    example = {lam, W, logf(of.n[r]), mean, deviation, deviation > 0.0f ? (weighted - mean) / deviation : 0.0f};
   }
 
   // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`. What may not have
