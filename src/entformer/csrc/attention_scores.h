@@ -306,7 +306,7 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
     return;
   }
   const int64_t wide = padded_d(p);
-  vf best[kMostRows + TILE];
+  vf best[kMostRows + TILE], not_finite{};  // NaN once such a score was seen, where no mask can have made it
   uint32_t bad[kMostRows + TILE] = {};
   for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
@@ -316,21 +316,22 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
     multiply_all(tall, width, p.D, q, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t r0, int64_t at) {
       float* to = scores + r0 * ld + column + at;
       t.store_to(to, ld);
-      if (changed)
-        for (int64_t r = 0; r < t.rows; ++r)
-          for (int64_t c = 0; c < t.vectors * VL; c += VL) {
-            vf s = terms.apply(load(to + r * ld + c), r0 + r, column + at + c);
-            store(to + r * ld + c, s);
-            best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
-            bad[r0 + r] |= bits_nan(s);
-          }
-      else
-        t.each([&](int r, int, vf s) {
-          best[r0 + r] = vmax(s, best[r0 + r]);
+      if (!changed) {
+        t.each_max([&](int r, vf most) { best[r0 + r] = vmax(most, best[r0 + r]); });
+        not_finite += t.zero_if_finite();
+        return;
+      }
+      for (int64_t r = 0; r < t.rows; ++r)
+        for (int64_t c = 0; c < t.vectors * VL; c += VL) {
+          vf s = terms.apply(load(to + r * ld + c), r0 + r, column + at + c);
+          store(to + r * ld + c, s);
+          best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
           bad[r0 + r] |= bits_nan(s);
-        });
+        }
     });
   }
+  for (int64_t r = 0; any_nan(not_finite) && r < block.rows; ++r)
+    for (int64_t column = 0; column < block.keys; column += VL) bad[r] |= bits_nan(load(scores + r * ld + column));
   for (int64_t r = 0; r < block.rows; ++r) row_max[r] = finite_max(best[r], bad[r]);
   if (p.sinks) add_sinks(p, block, scores, ld, row_max);
 }

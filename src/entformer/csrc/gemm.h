@@ -36,6 +36,23 @@ struct Tile {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) use(r, c, at[r][c]);
   }
+  // Calls use(row, the largest of its vectors, lane by lane).
+  template <class Use>
+  ENTFORMER_INLINE void each_max(const Use& use) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      vf most = at[r][0];
+#pragma GCC unroll 4
+      for (int c = 1; c < C; ++c) most = vmax(at[r][c], most);
+      use(r, most);
+    }
+  }
+  // NaN in the lanes that hold a number that is not finite.
+  ENTFORMER_INLINE vf zero_if_finite() const {
+    vf zero{};
+    each([&](int, int, vf value) { zero = fused(value, vf{}, zero); });
+    return zero;
+  }
   // To, or added to, rows that are `stride` floats apart.
   ENTFORMER_INLINE void store_to(float* to, int64_t stride) const {
     each([&](int r, int c, vf value) { store(to + r * stride + c * VL, value); });
