@@ -32,7 +32,8 @@ inline bool all_finite(const float* x, int64_t n) {
 // Calls use(row) for each of `count` rows, `stride` apart, that is not finite. Rows without space between them are first read as one.
 template <class Use>
 inline void each_not_finite(const float* rows, int64_t count, int64_t stride, int64_t width, const Use& use) {
-  if (count > 0 && stride - width < VL && all_finite(rows, (count - 1) * stride + width)) return;
+  if (count == 0 || width == 0) return;  // there may be no memory
+  if (stride - width < VL && all_finite(rows, (count - 1) * stride + width)) return;
   for (int64_t r = 0; r < count; ++r)
     if (!all_finite(rows + r * stride, width)) use(r);
 }
