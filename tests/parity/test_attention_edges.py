@@ -79,6 +79,29 @@ def test_keys_at_the_very_edge_are_counted_and_written_alike(dominant: int, isa:
     torch.testing.assert_close(weights.sum(1), torch.ones(weights.shape[0], dtype=torch.float64), rtol=0.0, atol=2e-6)
 
 
+@pytest.mark.parametrize("alpha", [1.05, 1.1, 1.2, 1.45])
+def test_dense_rows_have_the_support_of_their_threshold(alpha: float, isa: str) -> None:
+    """Dense rows get their weights from the solver's last step, the support from the threshold: both have the same keys."""
+    for logits in (0.5, 2.0, 4.0, 8.0):
+        for is_causal in (False, True):
+            answer = attention(
+                *problem(2, 3, 100, 100, 16, logits), alpha=alpha, is_causal=is_causal, return_support=True, impl="cpu"
+            )
+            assert isinstance(answer, Attention)
+            assert (weights_of(answer, 100) >= 0.0).all()
+
+
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 0), (0, 0)])
+def test_heads_without_elements(sizes: tuple[int, int], isa: str) -> None:
+    """Without elements in query and key all scores are zero; such tensors have no memory that could be read."""
+    q, k, v = (torch.randn(2, 2, 70, n, requires_grad=True) for n in (sizes[0], *sizes))
+    out = output(q, k, v, alpha=1.3, scale=1.0, impl="cpu")
+    grads = torch.autograd.grad(out.sum(), (q, k, v))
+    assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
+    if sizes[0] == 0:
+        torch.testing.assert_close(out, v.mean(2, keepdim=True).expand_as(out), **CLOSE)
+
+
 # Supports of more than 85 keys are saved as gaps of one byte, at most 254.
 @pytest.mark.parametrize("how", [how for how in HOW if how.get("alpha", 0) <= 2.0], ids=str)
 @pytest.mark.parametrize("queries", [2, 37])

@@ -15,6 +15,7 @@ constexpr float kNearlyEqual = 0.3f;       // of the deviation of q over its mea
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
 constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger than any rounding and the last step
 constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
+constexpr float kLongStep = 0.25f;         // over q: above, the terms of a last step do not end soon enough
 constexpr float kAlike = 0.3f;             // of a standard deviation: rows that differ by less have their root where it tells
 constexpr float kMomentsOfSoftmax = 0.3f;  // of e: below, they guess better than the root at e = 1/2
 
@@ -194,7 +195,8 @@ struct DenseRows {
         vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first, p = load(row.kept + i);
         z += z * ez * (0.5f + ez * (1.0f / 3));
         p = p > 0.0f ? p * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6)))) : vf{};  // where q is zero, z is not finite
-        if (bits_greater(splat(kTiny), p) & bits_greater(u, splat(-kInf))) p = exact.at(u);
+        if ((bits_greater(splat(kTiny), p) | bits_greater(vmax(z, -z), splat(kLongStep))) & bits_greater(u, splat(-kInf)))
+          p = exact.at(u);
         store(row.s + i, p);
       });
     }
@@ -203,12 +205,13 @@ struct DenseRows {
     const vf slope = splat((float)e), c = splat(rounded_c(e, at)), root_c = splat(rounded_c(e, lam));
     // q (1 - e step/q)^(1/e) = q - step + second/q - third/q^2
     const float second = 0.5f * (1.0f - (float)e) * step * step, third = (1.0f - 2.0f * (float)e) / 3.0f * second * step;
+    const vf barely = splat(fmaxf(kBarelyInside, fabsf(step) / kLongStep));
     each_vector(row, 0, columns, [&](vf u, int64_t i) {
       vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c), inverse = reciprocal(q);
       vf p = load(row.kept + i) * fused(second - inverse * third, inverse, q - step);
       const uint32_t inside = bits_greater(root_q, vf{});
       p = root_q > 0.0f ? p : vf{};
-      if (bits_greater(splat(kBarelyInside), root_q) & inside) {
+      if (bits_greater(barely, root_q) & inside) {
         const vf base = vmax(root_q, splat(kLeast));
         p = (powers.steep ? power_near<true>(powers, Split(base)) : power_near<false>(powers, Split(base))) * base;
       }
