@@ -207,7 +207,7 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
-  const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL;
+  const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL, first = most < kFirstRows ? most : kFirstRows;
   int64_t row_of[VL];
   auto flush = [&]() {
     const Roots roots = rows.solve();
@@ -236,7 +236,7 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
     } else {
       row_of[rows.size] = r;
       rows.rows[rows.size] = {s, w.solver + rows.size * 3 * (w.ld + 2 * VL), w.row_max[r]};
-      if (++rows.size == most) flush();
+      if (++rows.size == (rows.solved.rows > 0.0f ? most : first)) flush();
     }
   }
   if (rows.size) flush();

@@ -23,49 +23,49 @@ constexpr float kAimShort = 4e-4f;    // the residual that far steps of third or
 
 // ---- sums ---------------------------------------------------------------------------------------------------------------
 
-// Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses it, w/q.
+// Sums over a row, lane by lane: the weights p, their slopes w = -dp/dlam and, where a step uses them, w/q and w/q^2.
 struct Sums {
-  vf p, w, w_over_q;
+  vf p, w, w_over_q, w_over_q2;
 };
 
-// The sums of one evaluation, one row a lane: S - 1, W, and C = sum w/q.
+// The sums of one evaluation, one row a lane: S - 1, W, C = sum w/q, and D = sum w/q^2, zero where no step uses it.
 struct Evaluation {
-  vf residual, W, C;
+  vf residual, W, C, D;
 };
 
-// Evaluates the open rows, of length(r) columns: add(r, begin, end, sums) adds those of a part. Long rows are summed in float64 over short
-// blocks.
-template <class Length, class Add>
-inline Evaluation evaluate_lanes(uint32_t open, const Length& length, const Add& add, bool needs_C = true) {
-  vf p[VL], w[VL], w_over_q[VL];
-  for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1) {
-    const int r = __builtin_ctz(closed);
-    p[r] = w[r] = w_over_q[r] = vf{};
-  }
-  Evaluation at{};
+// Evaluates the open rows, of length(r) columns: add(r, begin, end, sums) adds those of a part, of which the first `kinds` are used. Long
+// rows are summed in float64 over short blocks.
+template <int kinds, class Length, class Add>
+inline Evaluation evaluate_lanes(uint32_t open, const Length& length, const Add& add) {
+  vf parts[kinds][VL], total[4] = {};
+  for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1)
+    for (int kind = 0; kind < kinds; ++kind) parts[kind][__builtin_ctz(closed)] = vf{};
+  auto each_kind = [](const Sums& sums, const auto& use) {
+    const vf all[] = {sums.p, sums.w, sums.w_over_q, sums.w_over_q2};
+    for (int kind = 0; kind < kinds; ++kind) use(kind, all[kind]);
+  };
   uint32_t is_long = 0;
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
     const int64_t end = length(r);
-    Sums sums{};
     if (end <= kSumBlock) {
+      Sums sums{};
       add(r, 0, end, sums);
-      p[r] = sums.p, w[r] = sums.w, w_over_q[r] = sums.w_over_q;
+      each_kind(sums, [&](int kind, vf sum) { parts[kind][r] = sum; });
       continue;
     }
-    double S = 0.0, W = 0.0, C = 0.0;
+    double exact[4] = {-1.0};  // S - 1 is rounded, not S
     for (int64_t block = 0; block < end; block += kSumBlock) {
-      sums = Sums{};
+      Sums sums{};
       add(r, block, block + kSumBlock < end ? block + kSumBlock : end, sums);
-      S += hsum(sums.p), W += hsum(sums.w), C += hsum(sums.w_over_q);
+      each_kind(sums, [&](int kind, vf sum) { exact[kind] += hsum(sum); });
     }
     is_long |= 1u << r;
-    p[r] = w[r] = w_over_q[r] = vf{};
-    at.residual[r] = (float)(S - 1.0), at.W[r] = (float)W, at.C[r] = (float)C;
+    for (int kind = 0; kind < kinds; ++kind) parts[kind][r] = vf{}, total[kind][r] = (float)exact[kind];
   }
-  const Evaluation together{sum_each(p) - 1.0f, sum_each(w), needs_C ? sum_each(w_over_q) : vf{}};
-  if (!is_long) return together;
-  return {blend(is_long, at.residual, together.residual), blend(is_long, at.W, together.W), blend(is_long, at.C, together.C)};
+  for (int kind = 0; kind < kinds; ++kind)
+    total[kind] = blend(is_long, total[kind], sum_each(parts[kind]) - (kind ? 0.0f : 1.0f));
+  return {total[0], total[1], total[2], total[3]};
 }
 
 // ---- Newton and Halley --------------------------------------------------------------------------------------------------
@@ -87,7 +87,8 @@ inline T newton_step(T S, T W, T e) {
   return S * deformed_log(e, natural_log(S)) / W;
 }
 
-// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit.
+// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit, and Householder's of fourth
+// order there where D is known. With f = ln_e(S): curvature = f''/f' and twist = f'''/f'.
 template <AlphaCase alpha_case>
 inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
   vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
@@ -97,31 +98,44 @@ inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
     change = 2.0f * (S - vsqrt(S)) / W;
   else
     change = newton_step(S, W, e);
-  if (third_order) {  // the curvature of ln_e(S) over its slope
-    vf curvature = (1.0f - e) * (W / vmax(S, splat(kSmallestNormal)) - at.C / W);
-    change = blend(third_order, change / vmax(1.0f + 0.5f * change * curvature, splat(0.5f)), change);
+  if (third_order) {
+    const vf per_S = W / vmax(S, splat(kSmallestNormal)), per_W = at.C / W;
+    const vf half = 0.5f * change * ((1.0f - e) * (per_S - per_W));  // of the curvature
+    vf corrected = change / vmax(1.0f + half, splat(0.5f));
+    if (const uint32_t has_D = bits_greater(at.D, vf{})) {
+      const vf twist =
+          (1.0f - e) * ((1.0f - 2.0f * e) * (at.D / W) - 3.0f * (1.0f - e) * (per_S * per_W) + (2.0f - e) * (per_S * per_S));
+      corrected =
+          blend(has_D, change * (1.0f + half) / vmax(1.0f + 2.0f * half + change * change * twist * (1.0f / 6), splat(0.5f)),
+                corrected);
+    }
+    change = blend(third_order, corrected, change);
   }
   return change;
 }
 
-// Where the rows stand: the last evaluation, how far the root lies from it, and the sum of slopes there.
+// Where the rows stand: the last evaluation, how far the root lies from it, and the sums of slopes and weights there.
 struct Roots {
-  vf at, last_step, W;
+  vf at, last_step, W, S;
 };
 
 // Moves lam of the `open` rows, one a lane, to their roots: evaluate(open, lam) returns an Evaluation. So the latency of a reduction, a
 // root and a division is paid once for VL rows. Rows in `third_order` take Halley's steps, which may end on either side of the root; one
-// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`. Halley's step is
-// the last one from a residual of at most `last_left`, or on the other side of the root `last_right`.
+// that went too far continues with Newton's, which stay on the left once they are there. No root is larger than `most`.
+struct LastStep {
+  vf left, right;    // Halley's step is the last one from a residual of at most this, on either side of the root
+  uint32_t is_free;  // rows whose steps go on from any distance to the right
+  uint32_t by_curvature =
+      0;  // rows whose Newton step to the right is the last one if C tells that it leaves less than the tolerance
+};
 template <AlphaCase alpha_case, class Evaluate>
-inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, vf last_left,
-                         vf last_right, const Evaluate& evaluate) {
+inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_order, float tolerance, const LastStep& last,
+                         const Evaluate& evaluate) {
   Roots roots{};
   const uint32_t smooth = ~bits_greater(e, splat(0.5f)), returns = third_order;  // rows that may step left
-  const uint32_t small = alpha_case == AlphaCase::General ? ~bits_greater(e, splat(kSmallE)) : 0;
   for (int step = 0; step < 64 && open; ++step) {
     const Evaluation at = evaluate(open, lam);
-    const uint32_t far = bits_greater(at.residual, last_left) | bits_greater(-last_right, at.residual);
+    const uint32_t far = bits_greater(at.residual, last.left) | bits_greater(-last.right, at.residual);
     vf change = step_of<alpha_case>(at, e, third_order);
     if (alpha_case == AlphaCase::General)
       change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
@@ -133,12 +147,15 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
     moving &= open;
     roots.at = blend(open, lam, roots.at);
     roots.W = blend(open, at.W, roots.W);
+    roots.S = blend(open, at.residual + 1.0f, roots.S);
     roots.last_step = blend(open, change, roots.last_step);  // not next - lam: many weights feel the rounding of lam
     lam = blend(moving, next, lam);
-    const uint32_t near_left = bits_greater(at.residual, vf{}) & bits_greater(splat(kLastStep), at.residual) & smooth;
+    const uint32_t leaves_little = last.by_curvature & bits_greater(splat(tolerance), (1.0f - e) * at.C * (change * change));
+    const uint32_t near_left =
+        bits_greater(at.residual, vf{}) & ((bits_greater(splat(kLastStep), at.residual) & smooth) | leaves_little);
     const uint32_t near_right = bits_greater(vf{}, at.residual) & ~far & returns;  // rounding may keep it from the tolerance
     open = moving & ((third_order & far) | (~third_order & ~near_left & ~near_right));
-    third_order &= ~bits_greater(splat(-kTooFar), at.residual) | small;
+    third_order &= ~bits_greater(splat(-kTooFar), at.residual) | last.is_free;
   }
   return roots;
 }

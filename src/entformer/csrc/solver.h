@@ -102,7 +102,7 @@ inline Evaluation evaluate_rows(Row* rows, uint32_t open, vf lam, bool needs_C) 
     return row.padded;
   };
   auto add = [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate<alpha_case>(rows[r], begin, end, lam[r], sums); };
-  return evaluate_lanes(open, length, add, needs_C);
+  return needs_C ? evaluate_lanes<3>(open, length, add) : evaluate_lanes<2>(open, length, add);
 }
 
 // The first lam of the rows in `open`, whose e is small.
@@ -124,22 +124,25 @@ inline vf softmax_guess(const Row* rows, uint32_t open, vf e) {
 // nor where a long row is thinned out. Where the effect of the last step on stored weights is to be small, so is the step.
 template <AlphaCase alpha_case>
 inline Roots solve_rows(Row* rows, uint32_t open, vf lam, float tolerance, bool has_short_step = true) {
-  vf e = splat(1.0f), count = splat(1.0f), last_left = splat(kLastHalley), last_right = splat(kLastFromRight);
+  vf e = splat(1.0f), count = splat(1.0f);
+  LastStep last{splat(kLastHalley), splat(kLastFromRight), 0};
   uint32_t thinned = 0;
   for (uint32_t left = open; left; left &= left - 1) {
     const int r = __builtin_ctz(left);
     e[r] = alpha_case == AlphaCase::Entmax15 ? 0.5f : alpha_case == AlphaCase::Sparsemax ? 1.0f : rows[r].e;
     count[r] = (float)rows[r].padded;
     if (alpha_case != AlphaCase::General && rows[r].padded > kSumBlock) thinned |= 1u << r;
-    if (alpha_case == AlphaCase::General && e[r] <= kSmallE)
-      last_left[r] = last_right[r] = has_short_step ? kLastHalley : fminf(cbrtf(kThirdOrder / (e[r] * e[r])), 0.3f);
+    if (alpha_case == AlphaCase::General && e[r] <= kSmallE) {
+      last.left[r] = last.right[r] = has_short_step ? kLastHalley : fminf(cbrtf(kThirdOrder / (e[r] * e[r])), 0.3f);
+      last.is_free |= 1u << r;
+    }
   }
   const vf most = alpha_case == AlphaCase::Sparsemax  ? splat(kInf)
                   : alpha_case == AlphaCase::Entmax15 ? (2.0f - 2.0f / vsqrt(count)) * (1.0f + 1e-6f)
                                                       : largest_root(e, count);
   const uint32_t third_order =
       alpha_case == AlphaCase::Sparsemax || tolerance == kRough ? 0 : ~bits_greater(e, splat(0.5f)) & ~thinned;
-  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, last_left, last_right, [&](uint32_t now, vf at) {
+  return solve_lanes<alpha_case>(open, e, lam, most, third_order, tolerance, last, [&](uint32_t now, vf at) {
     return evaluate_rows<alpha_case>(rows, now, at, third_order != 0);
   });
 }

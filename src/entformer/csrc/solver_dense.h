@@ -9,8 +9,11 @@
 
 namespace {
 
-constexpr int64_t kDenseFloats = 4096;  // of all rows that are solved at once: scores and kept weights stay in the first cache
-constexpr float kLastDenseStep = 0.035f;   // residual from which the last step is taken up to kSmallE
+constexpr int64_t kDenseFloats = 4096;   // of all rows that are solved at once: scores and kept weights stay in the first cache
+constexpr float kLastDenseStep = 0.07f;  // residual from which a last step may be taken: see `last_step_from`
+constexpr float kFourthOrder = 1.0f / 3;  // of e: up to here w/q^2 is bounded, so that steps use its sum
+constexpr int kMemory = 16;    // rows solved before from which others are guessed: they count the less the older they are
+constexpr int kFirstRows = 2;  // are solved before the others, which are guessed from them
 constexpr float kNearlyEqual = 0.3f;       // of the deviation of q over its mean: below, two moments tell where the root is,
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
 constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger than any rounding and the last step
@@ -42,6 +45,9 @@ inline float softmax_in_place(float* s, int64_t n, float row_max, float* kept) {
   return lam;
 }
 
+// 1/q, of which one part in 10^4 is up to 2e-7 of a weight after a last step from far.
+inline vf dense_reciprocal(vf q) { return VL == 16 ? reciprocal(q) : reciprocal_exact(q); }
+
 struct DenseRows {
   double e;
   const PowerTable* table;  // of the power 1/e - 1, or null
@@ -51,9 +57,10 @@ struct DenseRows {
     float *s, *kept;  // scores; of the last evaluation: slopes (with a table), or weights and then c/q (without)
     float row_max;
   } rows[VL];
+  // Weighted sums over the rows solved before, of their deviation d and d^2, y = lam - mean, slope = dy/dd, slope d, ln n and W.
   struct {
-    float lam, W, log_n, mean, deviation, slope;      // d lam/d deviation
-  } example = {0.0f, 1.0f, 0.0f, 0.0f, -1.0f, 0.0f};  // none
+    float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
+  } solved;
 
   DenseRows(double e_, const PowerTable* table_, int64_t columns_) : e(e_), table(table_), columns(columns_) {}
 
@@ -75,9 +82,11 @@ struct DenseRows {
         vf ratio, p = vexp(at.log_at(u, ratio)), w = p * ratio;
         store(kept + i, p);
         store(kept + columns + i, ratio);
-        sums.p += p, sums.w += w, sums.w_over_q += w * ratio;
+        const vf w_over_q = w * ratio;
+        sums.p += p, sums.w += w, sums.w_over_q += w_over_q, sums.w_over_q2 = fused(w_over_q, ratio, sums.w_over_q2);
       });
-      total = {sums.p, sums.w * at.per_c, sums.w_over_q * (at.per_c * at.per_c)};
+      const float per_c2 = at.per_c * at.per_c;
+      total = {sums.p, sums.w * at.per_c, sums.w_over_q * per_c2, sums.w_over_q2 * (per_c2 * at.per_c)};
       return;
     }
 #if defined(__AVX2__)
@@ -85,8 +94,10 @@ struct DenseRows {
     const vf slope = splat((float)e), c = splat(rounded_c(e, lam));
     auto with = [&](vf u, int64_t i, const auto& power) {
       vf q = vmax(fused(slope, u, c), splat(kLeast)), w = power(Split(q));
+      const vf inverse = dense_reciprocal(q), w_over_q = w * inverse;
       store(kept + i, w);
-      sums.p = fused(w, q, sums.p), sums.w += w, sums.w_over_q = fused(w, reciprocal(q), sums.w_over_q);
+      sums.p = fused(w, q, sums.p), sums.w += w, sums.w_over_q += w_over_q;
+      sums.w_over_q2 = fused(w_over_q, inverse, sums.w_over_q2);
     };
     if (powers.steep)
       each_vector(row, begin, end,
@@ -118,23 +129,32 @@ struct DenseRows {
   }
 
   // The first lam of each row:
+  //   rows that spread about like those solved before follow from them: a parabola in the deviation whose height, slope and curvature
+  //   are theirs on average; n times as many scores add ln n to ln S;
   //   scores that are nearly equal, with mean m and variance v, have all about the weight 1/n, so that q = n^-e at the mean, and v
   //   adds (1 - e) v / (2 q^2) to the sum;
-  //   rows that spread about like `example`, a row whose root is known, follow from it: n times as many scores add ln n to ln S;
-  //   the others, and those of small e, are guessed from the moments of softmax, or from one step at e = 1/2.
+  //   the others are guessed from the moments of softmax, or from one step at e = 1/2.
   vf guess(const Spread& at) const {
-    const vf e_all = splat((float)e);
-    const vf q = vexp(-e_all * natural_log(at.n)), ratio = at.deviation / q, aim_short = kAimShort * q;
-    vf lam = (1.0f - q) / e_all + at.mean + (0.5f - 0.5f * e_all) * (ratio * ratio * q) - aim_short;
+    const vf e_all = splat((float)e), log_n = natural_log(at.n);
+    const vf q = vexp(-e_all * log_n), aim_short = kAimShort * q;
+    uint32_t open = (1u << size) - 1;
+    vf lam{};
+    if (solved.rows > 0.0f) {
+      const float per_row = 1.0f / solved.rows, d = solved.d * per_row, slope = solved.slope * per_row;
+      const float variance = fmaxf(solved.d2 * per_row - d * d, 0.0f);
+      const float curvature =
+          fminf(fmaxf((solved.slope_d * per_row - slope * d) / (variance + 1e-3f * d * d + 1e-30f), 0.0f), 2.0f);
+      const vf change = at.deviation - d, more = (log_n - solved.log_n * per_row) / (solved.W * per_row);
+      lam =
+          at.mean + (solved.y * per_row + slope * change + 0.5f * curvature * (change * change - variance)) + more - aim_short;
+      open &= ~(bits_greater(splat(kAlike * d), vmax(change, -change)) & bits_greater(splat(kInf), vmax(lam, -lam)));
+      if (!open) return lam;
+    }
+    const vf ratio = at.deviation / q;
+    const vf equal = (1.0f - q) / e_all + at.mean + (0.5f - 0.5f * e_all) * (ratio * ratio * q) - aim_short;
     const vf third = vmax(1.0f - 2.0f * e_all, vf{}) * (ratio * ratio * ratio) * (1.0f / 6);
-    uint32_t open =
-        ((1u << size) - 1) & (bits_greater(e_all * ratio, splat(kNearlyEqual)) | bits_greater(third, splat(kThirdMoment)));
-    if (!open) return lam;
-    const vf change = at.deviation - example.deviation, most = kAlike * splat(example.deviation);
-    const uint32_t alike = e > kSmallE ? open & ~bits_greater(vmax(change, -change), most) : 0;
-    const vf more = (natural_log(at.n) - example.log_n) / example.W;
-    lam = blend(alike, example.lam + (at.mean - example.mean) + example.slope * change + more - aim_short, lam);
-    open &= ~alike;
+    lam = blend(open, equal, lam);
+    open &= bits_greater(e_all * ratio, splat(kNearlyEqual)) | bits_greater(third, splat(kThirdMoment));
     if (!open) return lam;
     vf S[VL] = {}, W[VL] = {}, C[VL] = {};
     const bool by_softmax = e <= kMomentsOfSoftmax;
@@ -155,33 +175,44 @@ struct DenseRows {
       S[r] = sums.p, W[r] = sums.w, C[r] = sums.w_over_q;
     }
     const vf s = sum_each(S), w = sum_each(W), c = sum_each(C);
-    return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s - 1.0f, w, c}, at.n), lam);
+    return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s - 1.0f, w, c, vf{}}, at.n),
+                 lam);
   }
 
-  // The roots of the rows, the last of which becomes the example.
+  // How far the sum may be from one for a step to be the last: what it then leaves is below 2e-7, by experiment with rows of 64 to 8,192
+  // normal scores. The closer e is to 1/2 the less smooth is the sum.
+  float last_step_from() const {
+    const float below_half = fmaxf(1.0f - 2.0f * (float)e, 0.0f);
+    return fminf(kLastDenseStep, 0.17f * below_half * below_half + 0.0025f);
+  }
+
   Roots solve() {
     const vf e_all = splat((float)e);
     const Spread spread = spread_of_rows();
     const vf most = largest_root(e_all, spread.n);
     const vf first = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
-    const uint32_t open = (1u << size) - 1, third_order = e <= 0.5 ? open : 0;
-    const bool is_smooth = e <= kSmallE;
+    const uint32_t open = (1u << size) - 1, is_smooth = e <= 0.5 ? open : 0;
+    const LastStep last{splat(last_step_from()), splat(last_step_from()), is_smooth, open};
+    auto add = [&](uint32_t now, vf lam, auto kinds) {
+      return evaluate_lanes<decltype(kinds)::value>(
+          now, [&](int) { return columns; },
+          [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate(rows[r], begin, end, lam[r], sums); });
+    };
     const Roots roots = solve_lanes<AlphaCase::General>(
-        open, e_all, first, most, third_order, kTolerance, splat(is_smooth ? kLastDenseStep : kLastHalley),
-        splat(is_smooth ? kLastDenseStep : kLastFromRight), [&](uint32_t now, vf lam) {
-          return evaluate_lanes(
-              now, [&](int) { return columns; },
-              [&](int r, int64_t begin, int64_t end, Sums& sums) { accumulate(rows[r], begin, end, lam[r], sums); });
-        });
-    set_example(spread, roots, size - 1);
+        open, e_all, first, most, is_smooth, kTolerance, last,
+        [&](uint32_t now, vf lam) { return e <= kFourthOrder ? add(now, lam, Constant<4>{}) : add(now, lam, Constant<3>{}); });
+    remember(spread, roots);
     return roots;
   }
 
-  // Makes row r the example. Scores u = mean + deviation z have d lam/d deviation = sum(w z)/W, and sum(w q) = 1 gives sum(w u).
-  void set_example(const Spread& of, const Roots& roots, int r) {
-    const float lam = roots.at[r] + roots.last_step[r], W = fmaxf(roots.W[r], 1.0f);
-    const float mean = of.mean[r], deviation = of.deviation[r], weighted = (1.0f / W - rounded_c(e, lam)) / (float)e;
-    example = {lam, W, logf(of.n[r]), mean, deviation, deviation > 0.0f ? (weighted - mean) / deviation : 0.0f};
+  // Adds the rows to those solved before. Scores u = mean + d z have d lam/dd = sum(w z)/W, and sum(w q) = S gives sum(w u).
+  void remember(const Spread& of, const Roots& roots) {
+    const vf weighted = (roots.S / roots.W - (1.0f - (float)e * roots.at)) / (float)e, d = of.deviation;
+    const vf slope = (weighted - of.mean) / vmax(d, splat(kSmallestNormal));
+    const float kept = 1.0f - (float)size / (float)kMemory;
+    auto add = [&](float& sum, vf x) { sum = kept * sum + hsum(blend((1u << size) - 1, x, vf{})); };
+    add(solved.rows, splat(1.0f)), add(solved.d, d), add(solved.d2, d * d), add(solved.y, roots.at + roots.last_step - of.mean);
+    add(solved.slope, slope), add(solved.slope_d, slope * d), add(solved.log_n, natural_log(of.n)), add(solved.W, roots.W);
   }
 
   // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`. What may not have
@@ -194,7 +225,8 @@ struct DenseRows {
       return each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
         vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first, p = load(row.kept + i);
         z += z * ez * (0.5f + ez * (1.0f / 3));
-        p = p > 0.0f ? p * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6)))) : vf{};  // where q is zero, z is not finite
+        p = p > 0.0f ? p * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6 - z * (1.0f / 24)))))
+                     : vf{};  // where q is zero, z is not finite
         if ((bits_greater(splat(kTiny), p) | bits_greater(vmax(z, -z), splat(kLongStep))) & bits_greater(u, splat(-kInf)))
           p = exact.at(u);
         store(row.s + i, p);
@@ -203,12 +235,14 @@ struct DenseRows {
 #if defined(__AVX2__)
     const PowerTable powers = *table;
     const vf slope = splat((float)e), c = splat(rounded_c(e, at)), root_c = splat(rounded_c(e, lam));
-    // q (1 - e step/q)^(1/e) = q - step + second/q - third/q^2
+    // q (1 - e step/q)^(1/e) = q - step + second/q - third/q^2 + fourth/q^3
     const float second = 0.5f * (1.0f - (float)e) * step * step, third = (1.0f - 2.0f * (float)e) / 3.0f * second * step;
+    const float fourth = (1.0f - 3.0f * (float)e) / 4.0f * third * step;
     const vf barely = splat(fmaxf(kBarelyInside, fabsf(step) / kLongStep));
     each_vector(row, 0, columns, [&](vf u, int64_t i) {
-      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c), inverse = reciprocal(q);
-      vf p = load(row.kept + i) * fused(second - inverse * third, inverse, q - step);
+      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c), inverse = dense_reciprocal(q);
+      vf p = load(row.kept + i) *
+             fused(fused(fused(inverse, splat(fourth), splat(-third)), inverse, splat(second)), inverse, q - step);
       const uint32_t inside = bits_greater(root_q, vf{});
       p = root_q > 0.0f ? p : vf{};
       if (bits_greater(barely, root_q) & inside) {

@@ -83,7 +83,7 @@ struct TableSolver {
       inside[r] = (float)count;
     }
     vf S = sum_each(S_of);
-    lam = guess_from_half(e, {S - 1.0f, sum_each(W_of), load(inside)}, splat((float)n));
+    lam = guess_from_half(e, {S - 1.0f, sum_each(W_of), load(inside), vf{}}, splat((float)n));
     return ((1u << size) - 1) & ~bits_nan(S);
   }
 
@@ -141,13 +141,13 @@ struct TableSolver {
       else
         evaluate_row<false>(r, lam_of[r], p, w, w_over_q);
     }
-    return {sum_each(p) - 1.0f, sum_each(w), sum_each(w_over_q)};
+    return {sum_each(p) - 1.0f, sum_each(w), sum_each(w_over_q), vf{}};
   }
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
+    const LastStep last{splat(kLastHalley), splat(kLastFromRight), ~bits_greater(e, splat(kSmallE))};
     return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
-                                           kTolerance, splat(kLastHalley), splat(kLastFromRight),
-                                           [&](uint32_t now, vf lam) { return evaluate(now, lam); });
+                                           kTolerance, last, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
 
   // p at lam + beyond, in place of w at lam, by two terms of the effect of `last_step`; returns its sum lane by lane.
@@ -209,7 +209,8 @@ struct TableSolver {
       store(floor_of, vf{});
       compact(n, lost, row_max, floor_of);
       const Roots again = solve_from(n, lost, e, guess);
-      roots = {blend(lost, again.at, roots.at), blend(lost, again.last_step, roots.last_step), blend(lost, again.W, roots.W)};
+      roots = {blend(lost, again.at, roots.at), blend(lost, again.last_step, roots.last_step), blend(lost, again.W, roots.W),
+               blend(lost, again.S, roots.S)};
     }
     return roots;
   }
