@@ -102,7 +102,7 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
   const AttentionProblem& p = a.problem;
   const int64_t Dp = padded_d(p), Ep = padded_e(p), seen = block.real_keys, solved = solved_keys(p, block);
   const bool is_plain = !a.needs_raw_gradient() && !a.grad_support && p.dropout == 0.0f;
-  value_products(p, block, x.grad_out, Ep, w.grads, w.ld);
+  value_products(p, block, x.grad_out, w.grads, w.ld);
   for (int64_t r = 0; r < round_up(block.rows, TILE); ++r) {
     float *s = w.scores + r * w.ld, *g = w.grads + r * w.ld;
     if (r >= block.rows) {
@@ -243,7 +243,10 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   if (!c.all_weights_saved || p.softcap != 0.0f) load_queries(p, block, tall, w.q);
   if (!saved) {
     if (!p.is_decode && !panels.get(false, block)) return false;
-    score_block(p, block, w.q, w.scores, w.ld, w.row_max, w.cap_slopes);
+    if (p.is_decode || p.sinks)
+      score_block(p, block, w.q, w.scores, w.ld, w.row_max, w.cap_slopes);
+    else
+      score_again(p, block, w.q, w.scores, w.ld, w.cap_slopes);
   }
   if (path == BackwardPath::Dense) {
     if (!panels.get(true, block)) return false;

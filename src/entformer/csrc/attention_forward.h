@@ -81,16 +81,16 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   }
   const bool dense = choose_output(sample) == OutputPath::Dense;
   const bool in_place = choose_solver(sample) == SolverPath::InPlace;
+  int64_t counts[kMostRows + TILE];
   if (in_place)
-    solve_in_place(p, m, block, w);
+    solve_in_place(p, m, block, w, counts);
   else
     solve_block(p, m, block, w, [&](int64_t r) { return !sampled(r); });
 
   BlockSupports supports(block);
-  int64_t counts[kMostRows + TILE];
   for (int64_t r = 0; dense && r < block.rows; ++r) {
     float* s = w.scores + r * w.ld;
-    counts[r] = in_place ? count_above(s, block.keys, 0.0f) : dense_weights(m, s, block.keys, solved, state_of(r), scratch);
+    if (!in_place) counts[r] = dense_weights(m, s, block.keys, solved, state_of(r), scratch);
     supports.add(p, m.in_double, w.row_max[r], counts[r]);
   }
   const bool saves = !dense || supports.are_saved();

@@ -102,11 +102,11 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
   }
 #if defined(__AVX2__)
   if (m.weights) {
-    const PowerTable table = *m.weights;
-    auto of_table = [&](vf u, vf& w, vf& a, const auto& power) {
-      vf q = vmax(fused(splat(e), u, splat(c)), splat(kLeast));
-      const Split split(q);
-      w = power(split);
+    const TableWeight weight(*m.weights, m.e, c, 1.0 - m.e * state.threshold);
+    auto of_table = [&](vf u, vf& w, vf& a, auto terms) {
+      const vf q = weight.base(u);
+      const Split split = weight.split<terms.value>(u, q);
+      w = power_near<terms.value>(weight.table, split);
       const vf p = w * q;
       if (needs_alpha_grad) {
         vf log_q = log_of(split), y = q - 1.0f;
@@ -116,12 +116,7 @@ inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Us
       }
       return p;
     };
-    if (table.steep)
-      return use(
-          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<true>(table, at); }); });
-    else
-      return use(
-          [&](vf u, vf& w, vf& a) { return of_table(u, w, a, [&](const Split& at) { return power_near<false>(table, at); }); });
+    return with_terms(weight.table, [&](auto terms) { use([&](vf u, vf& w, vf& a) { return of_table(u, w, a, terms); }); });
   }
 #endif
   const LogWeight weight(m.e, state.threshold);

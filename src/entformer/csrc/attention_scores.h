@@ -214,7 +214,17 @@ struct RowTerms {
     vf seen = load(key_bias + j);  // chosen, not added: a masked key may hold anything, NaN included
     return seen == 0.0f ? s : seen;
   }
-  bool needed(int64_t column) const {  // for the panel that begins at this column
+  // The rows of a tile, from row r0 and `column` on, as they were stored; then use(row, scores).
+  template <class T, class Use>
+  void apply_to(const T& tile, float* to, int64_t stride, int64_t r0, int64_t column, const Use& use) const {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      for (int64_t c = 0; c < tile.vectors * VL; c += VL) {
+        const vf s = apply(load(to + r * stride + c), r0 + r, column + c);
+        store(to + r * stride + c, s);
+        use(r0 + r, s);
+      }
+  }
+  bool needed(int64_t column) const {  // for a tile that begins at this column
     if (keys_differ || p.slopes || p.mask || p.bias || p.softcap != 0.0f) return true;
     const int64_t j = block.start + column, at = block.first + p.causal_offset;
     return j + PANEL > p.Lk || j + PANEL > at + p.right || j < at + block.rows - p.left;
@@ -296,57 +306,63 @@ inline void add_sinks(const AttentionProblem& p, const Block& block, float* scor
   }
 }
 
+// Products of rows x of the block, `stride` apart, with the panels of its keys or values: use(tile, row, column).
+template <class Use>
+inline void multiply_panels(const AttentionProblem& p, const Block& block, const float* x, int64_t stride, const float* panels,
+                            int64_t depth, const Use& use) {
+  for (int64_t column = 0; column < block.keys; column += PANEL) {
+    const int64_t j = block.start + column, across = panel_width(p, j), left = block.keys - column;
+    multiply_all(round_up(block.rows, TILE), left < across ? left : across, depth, x, stride, 1, panels + j * depth, across,
+                 [&](const auto& tile, int64_t r, int64_t at) { use(tile, r, column + at); });
+  }
+}
+
 // scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN; `cap_slopes`: see RowTerms.
 inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
                         float* row_max, float* cap_slopes) {
-  const int64_t keys = padded_keys(p), tall = round_up(block.rows, TILE);
-  const RowTerms terms{p, block, p.key_bias + block.b * keys, p.key_mask != nullptr, cap_slopes, ld};
+  const RowTerms terms{p, block, p.key_bias + block.b * padded_keys(p), p.key_mask != nullptr, cap_slopes, ld};
   if (p.is_decode) {
     decode_scores(p, block, terms, q, scores, ld, row_max);
     if (p.sinks) add_sinks(p, block, scores, ld, row_max);
     return;
   }
-  const int64_t wide = padded_d(p);
   vf best[kMostRows + TILE], not_finite{};  // NaN once such a score was seen, where no mask can have made it
   uint32_t bad[kMostRows + TILE] = {};
-  for (int64_t r = 0; r < tall; ++r) best[r] = splat(-kInf);
-  for (int64_t column = 0; column < block.keys; column += PANEL) {
-    const int64_t j = block.start + column, across = panel_width(p, j);
-    const int64_t width = block.keys - column < across ? block.keys - column : across;
-    const bool changed = terms.needed(column);
-    multiply_all(tall, width, p.D, q, wide, 1, block.k_panels + j * p.D, across, [&](const auto& t, int64_t r0, int64_t at) {
-      float* to = scores + r0 * ld + column + at;
-      t.store_to(to, ld);
-      if (!changed) {
-        t.each_max([&](int r, vf most) { best[r0 + r] = vmax(most, best[r0 + r]); });
-        not_finite += t.zero_if_finite();
-        return;
-      }
-      for (int64_t r = 0; r < t.rows; ++r)
-        for (int64_t c = 0; c < t.vectors * VL; c += VL) {
-          vf s = terms.apply(load(to + r * ld + c), r0 + r, column + at + c);
-          store(to + r * ld + c, s);
-          best[r0 + r] = vmax(s, best[r0 + r]);  // keeps the old one where s is NaN
-          bad[r0 + r] |= bits_nan(s);
-        }
+  for (int64_t r = 0; r < round_up(block.rows, TILE); ++r) best[r] = splat(-kInf);
+  multiply_panels(p, block, q, padded_d(p), block.k_panels, p.D, [&](const auto& t, int64_t r0, int64_t column) {
+    float* to = scores + r0 * ld + column;
+    t.store_to(to, ld);
+    if (!terms.needed(column)) {
+      t.each_max([&](int r, vf most) { best[r0 + r] = vmax(most, best[r0 + r]); });
+      not_finite += t.zero_if_finite();
+      return;
+    }
+    terms.apply_to(t, to, ld, r0, column, [&](int64_t r, vf s) {
+      best[r] = vmax(s, best[r]);  // keeps the old one where s is NaN
+      bad[r] |= bits_nan(s);
     });
-  }
+  });
   for (int64_t r = 0; any_nan(not_finite) && r < block.rows; ++r)
     for (int64_t column = 0; column < block.keys; column += VL) bad[r] |= bits_nan(load(scores + r * ld + column));
   for (int64_t r = 0; r < block.rows; ++r) row_max[r] = finite_max(best[r], bad[r]);
   if (p.sinks) add_sinks(p, block, scores, ld, row_max);
 }
 
+// The same scores where the maxima are known and there is no sink.
+inline void score_again(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
+                        float* cap_slopes) {
+  const RowTerms terms{p, block, p.key_bias + block.b * padded_keys(p), p.key_mask != nullptr, cap_slopes, ld};
+  multiply_panels(p, block, q, padded_d(p), block.k_panels, p.D, [&](const auto& t, int64_t r0, int64_t column) {
+    float* to = scores + r0 * ld + column;
+    t.store_to(to, ld);
+    if (terms.needed(column)) terms.apply_to(t, to, ld, r0, column, [](int64_t, vf) {});
+  });
+}
+
 // The same product for v: out (tall, ld) = x v^T, with no bias.
-inline void value_products(const AttentionProblem& p, const Block& block, const float* x, int64_t x_stride, float* out,
-                           int64_t ld) {
-  const int64_t tall = round_up(block.rows, TILE);
-  for (int64_t column = 0; column < block.keys; column += PANEL) {
-    const int64_t j = block.start + column, across = panel_width(p, j);
-    const int64_t width = block.keys - column < across ? block.keys - column : across;
-    multiply_all(tall, width, p.E, x, x_stride, 1, block.v_panels + j * p.E, across,
-                 [&](const auto& t, int64_t r, int64_t at) { t.store_to(out + r * ld + column + at, ld); });
-  }
+inline void value_products(const AttentionProblem& p, const Block& block, const float* x, float* out, int64_t ld) {
+  multiply_panels(p, block, x, padded_e(p), block.v_panels, p.E,
+                  [&](const auto& t, int64_t r, int64_t column) { t.store_to(out + r * ld + column, ld); });
 }
 
 }  // namespace

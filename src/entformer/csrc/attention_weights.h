@@ -14,6 +14,7 @@ struct HeadNormalizer {
   AlphaCase alpha_case;
   bool in_double;                      // alpha > 2 is solved in float64, row by row
   const PowerTable *weights, *slopes;  // tables of the powers 1/e - 1 and 1 - e, or null
+  const PowerTable* rounded;           // `weights`, if they do not feel how a base is rounded, else null
   bool uses_table_solver;
 
   bool sums_to_one() const { return kind == Normalizer::Entmax; }
@@ -32,11 +33,13 @@ struct HeadTables {
 // The normalizer of head (b, h). Its tables are valid until the next call.
 inline HeadNormalizer head_normalizer(const AttentionProblem& p, int64_t b, int64_t h, HeadTables& tables) {
   const double e = p.normalizer == Normalizer::Entmax ? p.alpha[b * p.H + h] - 1.0 : 0.0;
-  HeadNormalizer m{p.normalizer, e, alpha_case(e), e > 1.0, nullptr, nullptr, false};
+  HeadNormalizer m{p.normalizer, e, alpha_case(e), e > 1.0, nullptr, nullptr, nullptr, false};
   tables.solver.clear();
   tables.slopes.end_batch();
-  if (!m.sums_to_one() || !kHasTables || !has_table(e)) return m;
+  if (!m.sums_to_one() || !kHasTables || !(has_table(e) || has_steepest_table(e))) return m;
   m.weights = tables.solver.table_of(e);
+  if (!has_table(e)) return m;
+  m.rounded = m.weights;
   m.slopes = tables.slopes.of((float)e, 1.0 - (double)(float)e, false);
   m.uses_table_solver = most_keys(p) + (p.sinks ? VL : 0) <= kTableMaxRow;
   return m;
@@ -80,17 +83,12 @@ inline auto with_weight(const HeadNormalizer& m, const RowState& state, const Us
     });
 #if defined(__AVX2__)
   if (m.weights) {
-    const PowerTable table = *m.weights;
-    const float e = (float)m.e;
-    auto base_of = [e, c](vf u) { return vmax(fused(splat(e), u, splat(c)), splat(kLeast)); };
-    if (table.steep)
+    const TableWeight weight(*m.weights, m.e, c, 1.0 - m.e * state.threshold);
+    return with_terms(weight.table, [&](auto terms) {
       return use([&](vf u) {
-        vf q = base_of(u);
-        return power_near<true>(table, Split(q)) * q;
+        const vf q = weight.base(u);
+        return weight.slopes<terms.value>(u, q) * q;
       });
-    return use([&](vf u) {
-      vf q = base_of(u);
-      return power_near<false>(table, Split(q)) * q;
     });
   }
 #endif
@@ -140,7 +138,7 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
     const int64_t r = (s - scores) / w.ld;
     w.threshold[r] = marked(found, false);
     if (is_sensitive(m.e, found, slopes))  // the solver is done with its scratch
-      w.threshold[r] = marked(fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, m.weights, w.solver).lam, true);
+      w.threshold[r] = marked(fine_row(m.alpha_case, s, keys, row_max[r], m.e, found, m.rounded, w.solver).lam, true);
   };
   auto flush = [&]() {
     if (m.uses_table_solver) {
@@ -202,8 +200,9 @@ inline int64_t estimated_support(const AttentionProblem& p, const HeadNormalizer
   return support;
 }
 
-// Thresholds of all rows of a block, and their weights in place of the scores (solver_dense.h).
-inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
+// Thresholds of all rows of a block, their weights in place of the scores (solver_dense.h) and the sizes of their supports.
+inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
+                           int64_t* counts) {
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
@@ -217,12 +216,13 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
       const bool is_fine = is_sensitive(m.e, lam, roots.W[r]);
       w.threshold[row_of[r]] = marked(lam, false);
       if (!is_fine) {
-        rows.write(r, roots.at[r], roots.last_step[r], w.threshold[row_of[r]]);
+        counts[row_of[r]] = rows.write(r, roots.at[r], roots.last_step[r], w.threshold[row_of[r]], block.keys);
         continue;
       }
-      const FineRow fine = fine_row(m.alpha_case, row.s, columns, row.row_max, m.e, lam, m.weights, row.kept);
+      const FineRow fine = fine_row(m.alpha_case, row.s, columns, row.row_max, m.e, lam, m.rounded, row.kept);
       w.threshold[row_of[r]] = marked(fine.lam, true);
       fine.write(row.s, columns, row.s);
+      counts[row_of[r]] = count_above(row.s, block.keys, 0.0f);
     }
     rows.size = 0;
   };
@@ -231,8 +231,10 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
     w.threshold[r] = 0.0;
     if (!(w.row_max[r] - w.row_max[r] == 0.0f)) {
       for (int64_t j = 0; j < columns; ++j) s[j] = 0.0f;
+      counts[r] = 0;
     } else if (m.alpha_case == AlphaCase::Softmax) {
       w.threshold[r] = softmax_in_place(s, columns, w.row_max[r], w.solver);
+      counts[r] = count_above(s, block.keys, 0.0f);
     } else {
       row_of[rows.size] = r;
       rows.rows[rows.size] = {s, w.solver + rows.size * 3 * (w.ld + 2 * VL), w.row_max[r]};
@@ -250,7 +252,7 @@ inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState
   if (m.in_double)
     solve_row_double(s, out, keys, m.e, scratch);
   else if (state.is_fine())
-    FineRow{m.alpha_case, m.e, state.row_max, state.threshold, m.weights}.write(s, keys, out);
+    FineRow{m.alpha_case, m.e, state.row_max, state.threshold, m.rounded}.write(s, keys, out);
   else
     return false;
   return true;

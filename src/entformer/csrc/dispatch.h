@@ -11,10 +11,11 @@ enum class AlphaCase { Softmax, Entmax15, Sparsemax, General };
 
 namespace {
 
-constexpr double kSoftmaxBelow = 1e-30;  // |alpha - 1| below this rounds to softmax
-constexpr double kTableMinE = 1.0 / 12;  // below, 1/e - 1 is too high a power for the tables and for a rounded base
-constexpr int64_t kTableMaxRow = 4096;   // the table solver sums in float32
-constexpr double kInPlaceShare = 0.25;   // of nonzero weights; below, packing them for the solver is worth it
+constexpr double kSoftmaxBelow = 1e-30;     // |alpha - 1| below this rounds to softmax
+constexpr double kTableMinE = 1.0 / 12;     // below, 1/e - 1 is too high a power for a rounded base
+constexpr double kSteepestMinE = 1.0 / 25;  // below, for the tables
+constexpr int64_t kTableMaxRow = 4096;      // the table solver sums in float32
+constexpr double kInPlaceShare = 0.25;      // of nonzero weights; below, packing them for the solver is worth it
 constexpr int64_t kDecodeQueries = 3;
 constexpr int64_t kColumnSkip = 255;  // see attention_saved.h
 
@@ -26,6 +27,7 @@ inline AlphaCase alpha_case(double e) {
 }
 // Whether powers for this e come from tables, given an instruction set that has them.
 inline bool has_table(double e) { return e >= kTableMinE && e < 1.0 && e != 0.5; }
+inline bool has_steepest_table(double e) { return e >= kSteepestMinE && e < kTableMinE; }
 
 }  // namespace
 

@@ -18,11 +18,6 @@ constexpr int COLS = VL == 16 ? 4 : 2;
 constexpr int TILE = VL >= 8 ? 6 : 4;
 constexpr int64_t PANEL = COLS * VL;
 
-template <int N>
-struct Constant {
-  static constexpr int value = N;
-};
-
 template <int R, int C>
 struct Tile {
   static constexpr int rows = R, vectors = C;

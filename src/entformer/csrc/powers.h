@@ -1,4 +1,4 @@
-// Powers x^a of one fixed exponent 0 <= a <= 11 for 0 < x <= 1, from tables that live in registers (AVX-512 and AVX2).
+// Powers x^a of one fixed exponent 0 <= a <= 24 for 0 < x <= 1, from tables that live in registers (AVX-512 and AVX2).
 //
 // x^a to about one unit in the last place in some dozen instructions, where a logarithm and an exponential take forty. x = 2^k m with m
 // near one of the centers c = 1, 1 + 1/kCenters, ...; rounding x to its first bits gives both, and
@@ -17,8 +17,9 @@ constexpr bool kHasTables = true;
 constexpr int kCenterBits = VL == 16 ? 5 : 3, kCenters = 1 << kCenterBits;
 constexpr int kLaneBits = VL == 16 ? 4 : 3;  // of the index of a lane
 constexpr int kBias = VL - 1;                // is added to k, so that the scales of k = 0 are one: 1^a is exact
-// Terms of (1 + r)^a that are left: for a <= 3, for a <= 11, and of ln(1 + r).
-constexpr int kTerms = VL == 16 ? 4 : 5, kSteepTerms = VL == 16 ? 6 : 7, kLogTerms = VL == 16 ? 4 : 6;
+// Terms of (1 + r)^a that are left: for a <= 3, a <= 11 and a <= 24, and of ln(1 + r).
+constexpr int kTerms = VL == 16 ? 4 : 5, kSteepTerms = VL == 16 ? 6 : 7, kSteepestTerms = VL == 16 ? 8 : 12;
+constexpr int kLogTerms = VL == 16 ? 4 : 6;
 constexpr float kLeast = VL == 16 ? 4.65661287e-10f : 8.67361738e-19f;  // 2^-31, 2^-60: the base whose near power is zero
 
 // 1/c of the centers, times 2^kBias, and log2 c: c is the reciprocal of the rounded 1/c, so r = m (1/c) - 1 has no error but its rounding.
@@ -50,8 +51,9 @@ inline vf pick(vf from, vi at) { return (vf)_mm256_permutevar8x32_ps((__m256)fro
 inline vf pick_center(const float* from, vi at) { return pick(load(from), at); }
 #endif
 
-// 2^t for |t| < 900 in double: what is looked up should be rounded once.
-inline vf exp2_rounded(const vd& t) {
+// 2^t for t < 900 in double, zero in float below -900: what is looked up should be rounded once.
+inline vf exp2_rounded(const vd& exponent) {
+  const vd t = exponent > -900.0 ? exponent : vd{} - 900.0;
   const double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   vd shifted_t = t + magic, f = t - (shifted_t - magic);
   const double taylor[] = {1.01780860e-7,    1.32154868e-6,    1.52527338e-5,     1.54035304e-4,     1.33335581e-3,
@@ -71,8 +73,8 @@ struct PowerTable {
   alignas(64) float center[kCenters];  // c^a
   vf scale_low, scale_high;            // 2^(a k), see below
   float scale_far;                     // 2^(-64 a)
-  float binomial[kSteepTerms];         // (1 + r)^a = sum over j of binomial[j] r^j
-  bool steep;                          // a > 3: all terms are needed, else kTerms
+  float binomial[kSteepestTerms];      // (1 + r)^a = sum over j of binomial[j] r^j
+  int terms;                           // of these
   float e = -1.0f;                     // the deformation this was built for; none yet
 
   // With h = k + kBias, 2^(a k) is the product of two digits of h: 2^(a ((h mod VL) - kBias)) and 2^(a VL (h div VL)), and for wide
@@ -92,14 +94,13 @@ struct PowerTable {
     scale_high = exp2_rounded(a * (one_digit ? j - (double)(kBias + VL) : groups));
     if (near) scale_high[one_digit ? 0 : 1] = 0.0f;
     scale_far = exp2_rounded(vd{} - 64.0 * a)[0];
-    steep = a > 3.0;
-    const int terms = steep ? kSteepTerms : kTerms;
-    double term[kSteepTerms + 1] = {1.0};
+    terms = a <= 3.0 ? kTerms : a <= 11.001 ? kSteepTerms : kSteepestTerms;
+    double term[kSteepestTerms + 1] = {1.0};
     for (int i = 0; i < terms; ++i) term[i + 1] = term[i] * (a - i) / (i + 1);
     // The last term that is left out is replaced by the best combination of lower ones, from Chebyshev's polynomials 5 and 7.
-    if (VL == 8) {
+    if (VL == 8 && terms != kSteepestTerms) {
       const double w2 = 1.0 / (4 * kCenters * kCenters), last = term[terms];
-      if (steep)
+      if (terms == kSteepTerms)
         term[5] += last * w2 * 112 / 64, term[3] -= last * w2 * w2 * 56 / 64, term[1] += last * w2 * w2 * w2 * 7 / 64;
       else
         term[3] += last * w2 * 20 / 16, term[1] -= last * w2 * w2 * 5 / 16;
@@ -122,20 +123,53 @@ struct Split {
 template <int terms>
 inline vf power_of(const PowerTable& of, const Split& x, vf scale) {
   vf poly = splat(of.binomial[terms - 1]);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int i = terms - 2; i >= 0; --i) poly = fused(x.r, poly, splat(of.binomial[i]));
   return (pick_center(of.center, x.center()) * scale) * poly;
 }
 // For kLeast <= x <= 1: zero near kLeast.
-template <bool steep>
+template <int terms>
 inline vf power_near(const PowerTable& of, const Split& x) {
 #if defined(__AVX512F__)
   const vf scale = (vf)_mm512_permutex2var_ps((__m512)of.scale_low, (__m512i)(x.biased >> 23), (__m512)of.scale_high);
 #else
   const vf scale = pick(of.scale_low, x.biased >> 23) * pick(of.scale_high, x.biased >> (23 + kLaneBits));
 #endif
-  return power_of<steep ? kSteepTerms : kTerms>(of, x, scale);
+  return power_of<terms>(of, x, scale);
 }
+// use(terms): as a constant, the terms that the table needs.
+template <class Use>
+inline auto with_terms(const PowerTable& of, const Use& use) {
+  return of.terms == kTerms        ? use(Constant<kTerms>())
+         : of.terms == kSteepTerms ? use(Constant<kSteepTerms>())
+                                   : use(Constant<kSteepestTerms>());
+}
+inline vf power_near(const PowerTable& of, const Split& x) {
+  return with_terms(of, [&](auto terms) { return power_near<terms.value>(of, x); });
+}
+
+// The base q = e u + c of weights with c = 1 - e lam, and the slopes q^(1/e - 1). A high power also feels how q was rounded.
+struct TableWeight {
+  PowerTable table;
+  vf e, c, c_low;  // c_low: what c lacks
+  TableWeight(const PowerTable& of, double e_of_row, float rounded_c, double exact_c)
+      : table(of), e(splat((float)e_of_row)), c(splat(rounded_c)), c_low(splat((float)(exact_c - (double)rounded_c))) {}
+
+  ENTFORMER_INLINE vf base(vf u) const { return vmax(fused(e, u, c), splat(kLeast)); }
+  template <int terms>
+  ENTFORMER_INLINE Split split(vf u, vf q) const {
+    Split x(q);
+    if (terms == kSteepestTerms) {
+      const vf low = fused(e, u, (c - q) + c_low);
+      x.r = q > kLeast ? fused(low, reciprocal(q), x.r) : x.r;
+    }
+    return x;
+  }
+  template <int terms>
+  ENTFORMER_INLINE vf slopes(vf u, vf q) const {
+    return power_near<terms>(table, split<terms>(u, q));
+  }
+};
 // For every normal x <= 1 and a <= 3.
 inline vf power_wide(const PowerTable& of, const Split& x) {
   vf scale = pick(of.scale_low, x.biased >> 23) * pick(of.scale_high, x.biased >> (23 + kLaneBits));

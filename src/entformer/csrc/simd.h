@@ -290,6 +290,12 @@ inline uint32_t bits_nan(vf a) { return lane_bits(a != a); }
 #endif
 #endif
 
+// An integer that is known when the code is compiled.
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
 inline vf reciprocal_exact(vf a) {  // up to rounding
   vf r = reciprocal(a);
   return r * (2.0f - a * r);

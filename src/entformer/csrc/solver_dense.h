@@ -62,7 +62,10 @@ struct DenseRows {
     float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
   } solved;
 
-  DenseRows(double e_, const PowerTable* table_, int64_t columns_) : e(e_), table(table_), columns(columns_) {}
+  float smallest;  // base whose weight is neither below any rounding nor below kTiny
+
+  DenseRows(double e_, const PowerTable* table_, int64_t columns_)
+      : e(e_), table(table_), columns(columns_), smallest(fmaxf(kBarelyInside, powf(kTiny, (float)e))) {}
 
   bool by_log() const { return table == nullptr; }
   // lam as the evaluation at `at` had it.
@@ -90,21 +93,16 @@ struct DenseRows {
       return;
     }
 #if defined(__AVX2__)
-    const PowerTable powers = *table;
-    const vf slope = splat((float)e), c = splat(rounded_c(e, lam));
-    auto with = [&](vf u, int64_t i, const auto& power) {
-      vf q = vmax(fused(slope, u, c), splat(kLeast)), w = power(Split(q));
+    const float c = rounded_c(e, lam);
+    const TableWeight weight(*table, e, c, c);
+    auto with = [&](vf u, int64_t i, auto terms) {
+      const vf q = weight.base(u), w = weight.slopes<terms.value>(u, q);
       const vf inverse = dense_reciprocal(q), w_over_q = w * inverse;
       store(kept + i, w);
       sums.p = fused(w, q, sums.p), sums.w += w, sums.w_over_q += w_over_q;
       sums.w_over_q2 = fused(w_over_q, inverse, sums.w_over_q2);
     };
-    if (powers.steep)
-      each_vector(row, begin, end,
-                  [&](vf u, int64_t i) { with(u, i, [&](const Split& x) { return power_near<true>(powers, x); }); });
-    else
-      each_vector(row, begin, end,
-                  [&](vf u, int64_t i) { with(u, i, [&](const Split& x) { return power_near<false>(powers, x); }); });
+    with_terms(*table, [&](auto terms) { each_vector(row, begin, end, [&](vf u, int64_t i) { with(u, i, terms); }); });
     total = sums;
 #endif
   }
@@ -215,43 +213,51 @@ struct DenseRows {
     add(solved.slope, slope), add(solved.slope_d, slope * d), add(solved.log_n, natural_log(of.n)), add(solved.W, roots.W);
   }
 
-  // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`. What may not have
-  // weight is computed from scores and root, so that whoever does so again finds the same support.
-  void write(int r, float at, float step, double lam) const {
+  // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`; returns the number
+  // of those that are not zero among the first `keys`. What may not have weight is computed from scores and root, so that whoever does so again finds the same support.
+  int64_t write(int r, float at, float step, double lam, int64_t keys) const {
+    int64_t count = 0;
+    auto keep = [&](int64_t i, vf p) {
+      store(rows[r].s + i, p);
+      if (i < keys) count += __builtin_popcount(bits_greater(p, vf{}));
+    };
     const One& row = rows[r];
     if (by_log()) {
       const LogWeight exact(e, lam);
       const float first = step * (float)(1.0 / (1.0 - e * at)), e_first = (float)e * first;
-      return each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
+      each_vector(row, 0, columns, [&](vf u, int64_t i) {  // p (1 - e step/q)^(1/e)
         vf ratio = load(row.kept + columns + i), z = ratio * first, ez = ratio * e_first, p = load(row.kept + i);
         z += z * ez * (0.5f + ez * (1.0f / 3));
         p = p > 0.0f ? p * (1.0f - z * (1.0f - z * (0.5f - z * (1.0f / 6 - z * (1.0f / 24)))))
                      : vf{};  // where q is zero, z is not finite
         if ((bits_greater(splat(kTiny), p) | bits_greater(vmax(z, -z), splat(kLongStep))) & bits_greater(u, splat(-kInf)))
           p = exact.at(u);
-        store(row.s + i, p);
+        keep(i, p);
       });
+      return count;
     }
 #if defined(__AVX2__)
-    const PowerTable powers = *table;
-    const vf slope = splat((float)e), c = splat(rounded_c(e, at)), root_c = splat(rounded_c(e, lam));
+    const TableWeight weight(*table, e, rounded_c(e, lam), 1.0 - e * lam);
+    const vf c = splat(rounded_c(e, at));
     // q (1 - e step/q)^(1/e) = q - step + second/q - third/q^2 + fourth/q^3
     const float second = 0.5f * (1.0f - (float)e) * step * step, third = (1.0f - 2.0f * (float)e) / 3.0f * second * step;
     const float fourth = (1.0f - 3.0f * (float)e) / 4.0f * third * step;
-    const vf barely = splat(fmaxf(kBarelyInside, fabsf(step) / kLongStep));
+    const vf barely = splat(fmaxf(smallest, fabsf(step) / kLongStep));
     each_vector(row, 0, columns, [&](vf u, int64_t i) {
-      vf q = vmax(fused(slope, u, c), splat(kLeast)), root_q = fused(slope, u, root_c), inverse = dense_reciprocal(q);
+      const vf q = vmax(fused(weight.e, u, c), splat(kLeast)), root_q = fused(weight.e, u, weight.c),
+               inverse = dense_reciprocal(q);
       vf p = load(row.kept + i) *
              fused(fused(fused(inverse, splat(fourth), splat(-third)), inverse, splat(second)), inverse, q - step);
       const uint32_t inside = bits_greater(root_q, vf{});
       p = root_q > 0.0f ? p : vf{};
       if (bits_greater(barely, root_q) & inside) {
-        const vf base = vmax(root_q, splat(kLeast));
-        p = (powers.steep ? power_near<true>(powers, Split(base)) : power_near<false>(powers, Split(base))) * base;
+        const vf base = weight.base(u);
+        p = with_terms(*table, [&](auto terms) { return weight.slopes<terms.value>(u, base); }) * base;
       }
-      store(row.s + i, p);
+      keep(i, p);
     });
 #endif
+    return count;
   }
 };
 

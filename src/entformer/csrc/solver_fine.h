@@ -47,7 +47,7 @@ struct FineRow {
 #if defined(__AVX2__)
     if (table) {
       const Split x(vmax(q, splat(kLeast)));
-      slopes = table->steep ? power_near<true>(*table, x) : power_near<false>(*table, x);
+      slopes = power_near(*table, x);
       return slopes * q;
     }
 #endif

@@ -110,7 +110,7 @@ struct TableSolver {
   static vf base_of(float e, vf u, float lam) { return vmax(fused(splat(e), u, splat(rounded_c(e, lam))), splat(kLeast)); }
 
   // Sums p, w and w/q of row r at lam; stores w. All three fade out where q is kLeast.
-  template <bool steep>
+  template <int terms>
   void evaluate_row(int r, float lam, vf* p, vf* w_sum, vf* w_over_q) const {
     const float *u = rows[r].u, e = rows[r].e;
     const int64_t padded = rows[r].padded;
@@ -120,7 +120,7 @@ struct TableSolver {
     for (int64_t part = 0; part < padded; part += kPartOfSum) {
       vf sum{};
       for (int64_t i = part; i < padded && i < part + kPartOfSum; i += VL) {
-        vf q = base_of(e, load(u + i), lam), w = power_near<steep>(table, Split(q));
+        vf q = base_of(e, load(u + i), lam), w = power_near<terms>(table, Split(q));
         store(slopes + i, w);
         sum = fused(w, q, sum);
         W += w;
@@ -136,10 +136,10 @@ struct TableSolver {
     store(lam_of, lam);
     for (; open; open &= open - 1) {
       const int r = __builtin_ctz(open);
-      if (rows[r].table->steep)
-        evaluate_row<true>(r, lam_of[r], p, w, w_over_q);
+      if (rows[r].table->terms == kTerms)
+        evaluate_row<kTerms>(r, lam_of[r], p, w, w_over_q);
       else
-        evaluate_row<false>(r, lam_of[r], p, w, w_over_q);
+        evaluate_row<kSteepTerms>(r, lam_of[r], p, w, w_over_q);
     }
     return {sum_each(p) - 1.0f, sum_each(w), sum_each(w_over_q), vf{}};
   }
