@@ -3,7 +3,7 @@
 // With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, sigmoid: w = p (1 - p), delta = 0 for both):
 //   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
 // A sink is one more entry of the support with g = 0. dS is the gradient of a bias; dQ and dK have the slope of a soft-cap in it.
-// One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed.
+// One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed; it begins with zeros there.
 #pragma once
 
 #include "attention_gradient.h"
@@ -284,6 +284,8 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
       const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
                                   a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
                                   a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
+      memset(gradient.grad_k, 0, (size_t)(p.Lk * padded_d(p)) * sizeof(float));
+      memset(gradient.grad_v, 0, (size_t)(p.Lk * padded_e(p)) * sizeof(float));
       panels.has_k = panels.has_v = false;
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         HeadSums sums{};

@@ -260,7 +260,8 @@ struct Gradients {
   Gradients(const char* op, const Setup& setup_, const Features& features, const Needs& needs_)
       : setup(setup_),
         needs(needs_),
-        q(make_zeros(setup.q.tensor, {setup.p.B, setup.p.H, setup.p.Lq, setup.p.D})),
+        q((setup.is_packed() ? make_zeros : make_empty)(setup.q.tensor, {setup.p.B, setup.p.H, setup.p.Lq, setup.p.D},
+                                                        setup.q.tensor.scalar_type())),
         alpha(per_head(needs.alpha, ScalarType::Double)),
         bias(needs.bias && features.bias ? zeros_like(*features.bias) : make_zeros(q, {0}, ScalarType::Float)),
         sinks(per_head(needs.sinks, ScalarType::Float)),
@@ -324,8 +325,8 @@ struct Gradients {
       // Few tasks are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with
       // threads.
       a.chunks = groups < 8 ? std::min<int64_t>((8 + groups - 1) / groups, blocks) : 1;
-      of_k.push_back(make_zeros(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.D, vector)}, ScalarType::Float));
-      of_v.push_back(make_zeros(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.E, vector)}, ScalarType::Float));
+      of_k.push_back(make_empty(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.D, vector)}, ScalarType::Float));
+      of_v.push_back(make_empty(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.E, vector)}, ScalarType::Float));
       sums[n].resize((size_t)(a.chunks * part.B * part.H));
       a.grad_q = q.mutable_data_ptr();
       a.grad_k = data<float>(of_k[n]), a.grad_v = data<float>(of_v[n]), a.head_sums = sums[n].data();
