@@ -91,6 +91,32 @@ def test_dense_rows_have_the_support_of_their_threshold(alpha: float, isa: str) 
             assert (weights_of(answer, 100) >= 0.0).all()
 
 
+@pytest.mark.parametrize("keys", [16, 70, 600])
+@pytest.mark.parametrize("logits", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [1.039, 1.04, 1.06, 1.083, 1.12, 1.3, 1.49, 1.7, 1.95])
+def test_weights_of_dense_rows_are_exact(alpha: float, logits: float, keys: int, isa: str) -> None:
+    """Powers up to the 24th of a rounded base, last steps from far and guesses from other rows; a row unlike those before too."""
+    q, k, _ = problem(1, 2, 50, keys, 8, logits)
+    q[:, :, 30:33] *= 6.0
+    q, k = (t.requires_grad_() for t in (q, k))
+    learned = torch.full((2,), alpha, requires_grad=True)
+    identity = torch.eye(keys).expand(1, 2, keys, keys)
+    grad = torch.randn(1, 2, 50, keys, generator=torch.Generator().manual_seed(3))
+
+    def run(dtype: torch.dtype, impl: Impl) -> list[Tensor]:
+        leaves = [t.detach().to(dtype).requires_grad_() for t in (q, k, learned)]
+        out = output(leaves[0], leaves[1], identity.to(dtype), alpha=leaves[2], impl=impl)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))]
+
+    weights, *gradients = run(torch.float32, "cpu")
+    right, *right_gradients = run(torch.float64, "reference")
+    size = max(logits, 1.0)
+    assert (weights - right).abs().max() < 1e-6 * size  # scores are exact to about that
+    assert (weights.double().sum(-1) - 1.0).abs().max() < 5e-7
+    for ours, there in zip(gradients, right_gradients, strict=True):
+        torch.testing.assert_close(ours, there.float(), rtol=1e-4, atol=5e-5 * size)
+
+
 @pytest.mark.parametrize("sizes", [(0, 8), (8, 0), (0, 0)])
 def test_heads_without_elements(sizes: tuple[int, int], isa: str) -> None:
     """Without elements in query and key all scores are zero; such tensors have no memory that could be read."""
