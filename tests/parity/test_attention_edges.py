@@ -95,7 +95,7 @@ def test_dense_rows_have_the_support_of_their_threshold(alpha: float, isa: str) 
 @pytest.mark.parametrize("logits", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("alpha", [1.039, 1.04, 1.06, 1.083, 1.12, 1.3, 1.49, 1.7, 1.95])
 def test_weights_of_dense_rows_are_exact(alpha: float, logits: float, keys: int, isa: str) -> None:
-    """Powers up to the 24th of a rounded base, last steps from far and guesses from other rows; a row unlike those before too."""
+    """Powers up to the 24th of a rounded base, last steps from far, guesses from other rows; some rows are unlike the rest."""
     q, k, _ = problem(1, 2, 50, keys, 8, logits)
     q[:, :, 30:33] *= 6.0
     q, k = (t.requires_grad_() for t in (q, k))
