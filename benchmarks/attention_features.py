@@ -10,11 +10,13 @@ over that at the length, each in a new process (Linux): 2 is linear, 4 quadratic
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 from attention_memory import PROC, status
@@ -48,7 +50,8 @@ class Inputs:
         self.bounds = torch.linspace(0, length, SEQUENCES + 1).to(torch.int32)
 
     def scores(self) -> Tensor:
-        return self.q @ self.k.mT / self.q.shape[-1] ** 0.5
+        size: int = self.q.shape[-1]
+        return self.q @ self.k.mT / math.sqrt(size)
 
     def packed(self) -> Tensor:
         edges = self.bounds.tolist()
@@ -59,7 +62,7 @@ class Inputs:
 def features(x: Inputs) -> dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor], list[Tensor]]]:
     """By name: ours, the peer, and what has a gradient beside query, key and value in both."""
 
-    def ours(**how: object) -> Callable[[], Tensor]:
+    def ours(**how: Any) -> Callable[[], Any]:
         return lambda: ef.attention(x.q, x.k, x.v, alpha=x.alpha, **how)
 
     def capped() -> Tensor:
