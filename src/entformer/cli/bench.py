@@ -195,6 +195,8 @@ def _print_report(console: Console, report: "Report") -> None:
         table = make_table("", *(heading.replace(" ", "\n") for heading in headings), title=title)
         for row in rows:
             table.add_row(*row)
+        wide = table.__rich_measure__(console, console.options.update(max_width=1000)).maximum
+        console.width = max(wide, console.width)  # in a file or a narrow window no number is cut
         console.print(table)
     console.print(str(report.signature), style="dim", highlight=False)
 
