@@ -20,6 +20,7 @@ constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger 
 constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
 constexpr float kLongStep = 0.25f;         // over q: above, the terms of a last step do not end soon enough
 constexpr float kAlike = 0.3f;             // of a standard deviation: rows that differ by less have their root where it tells
+constexpr float kExactMoments = 0.03f;     // of e: below, they guess well enough for one evaluation of any row
 constexpr float kMomentsOfSoftmax = 0.3f;  // of e: below, they guess better than the root at e = 1/2
 
 // Softmax of n scores in whole vectors, in their place; returns ln sum exp(s - row_max). `kept` holds n floats of scratch. For doubtful
@@ -61,6 +62,7 @@ struct DenseRows {
   struct {
     float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
   } solved;
+  bool misleads = false;  // they lead to a second evaluation more often than not, which the moments of softmax would save
 
   float smallest;  // base whose weight is neither below any rounding nor below kTiny
 
@@ -137,7 +139,7 @@ struct DenseRows {
     const vf q = vexp(-e_all * log_n), aim_short = kAimShort * q;
     uint32_t open = (1u << size) - 1;
     vf lam{};
-    if (solved.rows > 0.0f) {
+    if (solved.rows > 0.0f && !misleads) {
       const float per_row = 1.0f / solved.rows, d = solved.d * per_row, slope = solved.slope * per_row;
       const float variance = fmaxf(solved.d2 * per_row - d * d, 0.0f);
       const float curvature =
@@ -199,6 +201,8 @@ struct DenseRows {
     const Roots roots = solve_lanes<AlphaCase::General>(
         open, e_all, first, most, is_smooth, kTolerance, last,
         [&](uint32_t now, vf lam) { return e <= kFourthOrder ? add(now, lam, Constant<4>{}) : add(now, lam, Constant<3>{}); });
+    const uint32_t again = open & (bits_greater(roots.at, first) | bits_greater(first, roots.at));
+    misleads |= e <= kExactMoments && solved.rows > 0.0f && 2 * __builtin_popcount(again) > size;
     remember(spread, roots);
     return roots;
   }
