@@ -63,8 +63,7 @@ struct DenseRows {
     float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
   } solved;
   bool misleads = false;  // they lead to a second evaluation more often than not, which the moments of softmax would save
-
-  float smallest;  // base whose weight is neither below any rounding nor below kTiny
+  float smallest;         // base whose weight is neither below any rounding nor below kTiny
 
   DenseRows(double e_, const PowerTable* table_, int64_t columns_)
       : e(e_), table(table_), columns(columns_), smallest(fmaxf(kBarelyInside, powf(kTiny, (float)e))) {}
@@ -218,7 +217,8 @@ struct DenseRows {
   }
 
   // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`; returns the number
-  // of those that are not zero among the first `keys`. What may not have weight is computed from scores and root, so that whoever does so again finds the same support.
+  // of those that are not zero among the first `keys`. What may not have weight is computed from scores and root, so that whoever does so
+  // again finds the same support.
   int64_t write(int r, float at, float step, double lam, int64_t keys) const {
     int64_t count = 0;
     auto keep = [&](int64_t i, vf p) {
