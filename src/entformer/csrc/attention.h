@@ -10,6 +10,16 @@ struct AttentionView {
   const void* data;
   int64_t batch, head, row;  // strides
 };
+// The same for a tensor that a kernel writes.
+struct AttentionRows {
+  void* data;
+  int64_t batch, head, row;
+};
+// Gradients of k or v in float32, (chunks, B, G, Lk, padded size).
+struct GradientRows {
+  float* data;
+  int64_t chunk, batch, head, row;
+};
 
 // Normalizers whose weight depends on one score alone, less the threshold of its row, and not on alpha: X(name, name in the operators,
 // weight of the vector x, slope dp/dx from the weights p). kernels/attention/elementwise.py has the same list.
@@ -71,10 +81,10 @@ struct RowStates {
 
 struct AttentionForward {
   AttentionProblem problem;
-  void* out;         // (B, H, Lq, E)
-  RowStates rows;    // written
-  float* entropy;    // (B, H, Lq) or null
-  uint8_t* reserve;  // (B, H, Lq, reserve_stride): saved supports, see attention_saved.h
+  AttentionRows out;  // (B, H, Lq, E)
+  RowStates rows;     // written
+  float* entropy;     // (B, H, Lq) or null
+  uint8_t* reserve;   // (B, H, Lq, reserve_stride): saved supports, see attention_saved.h
 };
 
 // What a head sums over its rows.
@@ -94,9 +104,8 @@ struct AttentionBackward {
   int64_t chunks;  // the queries of a key head are cut in this many parts, whatever the number of threads
   bool joins_batches, joins_heads;
   bool needs_alpha_grad, needs_slopes_grad;
-  void* grad_q;         // (B, H, Lq, D)
-  float* grad_k;        // (chunks, B, G, Lk, D padded), zeroed by the caller
-  float* grad_v;        // (chunks, B, G, Lk, E padded), zeroed by the caller
+  AttentionRows grad_q;  // (B, H, Lq, D)
+  GradientRows grad_k, grad_v;
   HeadSums* head_sums;  // (chunks, B, H)
   float* grad_bias;     // or null; zeroed by the caller; strides below, 0 where a task adds up
   int64_t grad_bias_chunk, grad_bias_batch, grad_bias_head, grad_bias_row, grad_bias_key;

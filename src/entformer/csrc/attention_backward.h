@@ -10,11 +10,20 @@
 
 namespace {
 
-// k and v of a key head as float rows, and the gradients of both, rows of padded D and E.
+// k and v of a key head as float rows, and the gradients of both, whose rows of padded D and E are `k_stride` and `v_stride` apart.
 struct HeadGradient {
   FloatRows k, v;
   float *grad_k, *grad_v;
+  int64_t k_stride, v_stride;
 };
+
+// The gradients of one key head, zeroed.
+inline float* zeroed(const GradientRows& rows, int64_t chunk, int64_t b, int64_t g, int64_t keys, int64_t width) {
+  float* first = rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
+  const int64_t joined = rows.row == width ? keys : 1;  // rows without gaps
+  for (int64_t j = 0; j < keys; j += joined) memset(first + j * rows.row, 0, (size_t)(joined * width) * sizeof(float));
+  return first;
+}
 
 // Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...) of the block.
 inline void apply_dropout(const AttentionProblem& p, const Block& block, int64_t row, const int32_t* columns, int64_t count,
@@ -51,8 +60,8 @@ inline void spread_nan_rows(const AttentionBackward& a, int64_t b, int64_t h, in
     sums.sink = sums.slope = __builtin_nan("");
     for (int64_t j = 0; j < p.Lk; ++j) {
       if (!may_attend(p, b, h, i, j)) continue;
-      for (int64_t d = 0; d < Dp; ++d) head.grad_k[j * Dp + d] = __builtin_nanf("");
-      for (int64_t d = 0; d < Ep; ++d) head.grad_v[j * Ep + d] = __builtin_nanf("");
+      for (int64_t d = 0; d < Dp; ++d) head.grad_k[j * head.k_stride + d] = __builtin_nanf("");
+      for (int64_t d = 0; d < Ep; ++d) head.grad_v[j * head.v_stride + d] = __builtin_nanf("");
       if (grad_bias) grad_bias[i * a.grad_bias_row + j * a.grad_bias_key] = __builtin_nanf("");
     }
   }
@@ -152,8 +161,10 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
   for (int64_t j = 0; j < seen; j += kPart) {  // part by part, so that what one product has read is in the cache for the next
     const int64_t here = seen - j < kPart ? seen - j : kPart;
     dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q, j > 0);
-    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * Dp, Dp);
-    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * Ep, Ep);
+    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride,
+                         head.k_stride);
+    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * head.v_stride,
+                         head.v_stride);
   }
   each_not_finite(x.grad_q, block.rows, Dp, p.D, [&](int64_t r) {  // zeros may have met keys that are not finite
     int64_t count = 0;
@@ -204,8 +215,8 @@ inline void backward_sparse(const AttentionBackward& a, const Block& block, bool
     row_gradient(a, m, block, r, w.columns, count, w.weights, g, sink, cap_slopes, x.grad_bias, sums, x.scratch);
     apply_dropout(p, block, row, w.columns, count, w.weights);
     gather_rows(g, w.columns, count, head.k.data, head.k.stride, Dp, x.grad_q + r * Dp);
-    scatter_rows(g, w.columns, count, x.queries + r * Dp, Dp, head.grad_k, Dp);
-    scatter_rows(w.weights, w.columns, count, x.grad_out + r * Ep, Ep, head.grad_v, Ep);
+    scatter_rows(g, w.columns, count, x.queries + r * Dp, Dp, head.grad_k, head.k_stride);
+    scatter_rows(w.weights, w.columns, count, x.grad_out + r * Ep, Ep, head.grad_v, head.v_stride);
   }
 }
 
@@ -219,8 +230,8 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   const FloatRows k = head.k;  // from key 0 on; the others from the first key of the block
   head.k.data += block.start * head.k.stride;
   head.v.data += block.start * head.v.stride;
-  head.grad_k += block.start * Dp;
-  head.grad_v += block.start * Ep;
+  head.grad_k += block.start * head.k_stride;
+  head.grad_v += block.start * head.v_stride;
   float* queries = w.q + w.tall * Dp;
   const BlockBuffers x{queries, queries + w.tall * Dp, queries + w.tall * (Dp + Ep), w.weights + (w.ld + 2 * VL), grad_bias};
 
@@ -257,14 +268,14 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   for (int64_t r = 0; r < block.rows; ++r) {
     if (is_nan(a.rows.row_max[first_row + r]))
       for (int64_t d = 0; d < Dp; ++d) x.grad_q[r * Dp + d] = __builtin_nanf("");
-    from_float32(x.grad_q + r * Dp, p.dtype, (first_row + r) * p.D, p.D, a.grad_q);
+    from_float32(x.grad_q + r * Dp, p.dtype, row_in(a.grad_q, p, block, r), p.D, a.grad_q.data);
   }
   return true;
 }
 
 bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) {
   const AttentionProblem& p = a.problem;
-  const int64_t blocks = num_blocks(p), heads = p.B * p.G, group = p.H / p.G, tall = block_rows(p);
+  const int64_t blocks = num_blocks(p), group = p.H / p.G, tall = block_rows(p);
   const size_t floats = workspace_floats(p) + (size_t)(tall + TILE) * (size_t)(padded_d(p) + padded_e(p)) * 2;
   const size_t cap_floats = p.softcap != 0.0f ? (size_t)(round_up(tall, TILE) * row_floats(p)) : 0;
   Scratch scratch((floats + cap_floats) * sizeof(float));
@@ -280,12 +291,13 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
                   first_g = task % groups % (p.G / key_heads) * key_heads;
     const int64_t first = chunk * blocks / a.chunks, last = (chunk + 1) * blocks / a.chunks;
     for (int64_t n = 0; n < batches * key_heads; ++n) {
-      const int64_t b = first_b + n / key_heads, g = first_g + n % key_heads, head = b * p.G + g;
-      const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g), rows_of(p, p.v, p.v_rows, p.E, b, g),
-                                  a.grad_k + (chunk * heads + head) * p.Lk * padded_d(p),
-                                  a.grad_v + (chunk * heads + head) * p.Lk * padded_e(p)};
-      memset(gradient.grad_k, 0, (size_t)(p.Lk * padded_d(p)) * sizeof(float));
-      memset(gradient.grad_v, 0, (size_t)(p.Lk * padded_e(p)) * sizeof(float));
+      const int64_t b = first_b + n / key_heads, g = first_g + n % key_heads;
+      const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g),
+                                  rows_of(p, p.v, p.v_rows, p.E, b, g),
+                                  zeroed(a.grad_k, chunk, b, g, p.Lk, padded_d(p)),
+                                  zeroed(a.grad_v, chunk, b, g, p.Lk, padded_e(p)),
+                                  a.grad_k.row,
+                                  a.grad_v.row};
       panels.has_k = panels.has_v = false;
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         HeadSums sums{};

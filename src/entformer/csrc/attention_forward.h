@@ -129,7 +129,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   for (int64_t r = 0; r < block.rows; ++r) {
     if (w.row_max[r] != w.row_max[r])
       for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
-    from_float32(out + r * wide, p.dtype, (first_row + r) * p.E, p.E, a.out);
+    from_float32(out + r * wide, p.dtype, row_in(a.out, p, block, r), p.E, a.out.data);
   }
 }
 

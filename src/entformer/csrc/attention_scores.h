@@ -151,6 +151,11 @@ inline int64_t row_at(const AttentionProblem& p, const Block& block, int64_t r) 
   return (block.b * p.H + block.h) * p.all_queries + p.first_query + block.first + r;
 }
 
+// Where that row begins in a tensor (B, H, all_queries, any).
+inline int64_t row_in(const AttentionRows& rows, const AttentionProblem& p, const Block& block, int64_t r) {
+  return block.b * rows.batch + block.h * rows.head + (p.first_query + block.first + r) * rows.row;
+}
+
 typedef uint8_t Bytes __attribute__((vector_size(VL)));
 
 // Scores of row r, one or one a lane, at some columns of the block with what ALiBi adds.
@@ -193,8 +198,7 @@ struct RowTerms {
       if (cap_slopes) store(cap_slopes + row * ld + column, 1.0f - bounded * bounded);
       s = p.softcap * bounded;
     }
-    vi lane;
-    for (int l = 0; l < VL; ++l) lane[l] = l;
+    const vi lane = lane_numbers();
     const bool inside = i < p.Lq && j < p.Lk;  // of the tensors
     if (p.bias && inside) {
       const float* from = bias_at(p, block, i, column);

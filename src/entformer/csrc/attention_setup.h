@@ -18,12 +18,14 @@ constexpr int64_t kMaxOffset = 1 << 30;     // and so are differences of positio
 
 // (B, H, L, D) with a last stride of 1; other strides may be anything, overlapping ones included.
 struct StridedView {
-  Tensor tensor;
+  Tensor given, tensor;
   AttentionView view;
-  explicit StridedView(const Tensor& t) : tensor(t.size(3) <= 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
+  explicit StridedView(const Tensor& t) : given(t), tensor(t.size(3) <= 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
     view = {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
   }
 };
+
+inline AttentionRows rows_to_write(const Tensor& t) { return {t.mutable_data_ptr(), t.stride(0), t.stride(1), t.stride(2)}; }
 
 // The view from row `first` on.
 inline AttentionView from_row(AttentionView view, Dtype dtype, int64_t first) {
@@ -237,6 +239,11 @@ struct Setup {
     }
     run_each(kernel_table().attention_pack, parts, [](const AttentionProblem& part) { return part.B * part.G; }, kNoMemory);
   }
+  // Rows of a sequence without keys, and keys of one without queries, are in no part: they stay zero.
+  bool covers_all() const { return !is_packed() && !parts.empty(); }
+  Tensor make_output(const Tensor& like, int64_t size) const {
+    return covers_all() ? make_rows(like, size) : fill_zeros(make_rows(like, size));
+  }
   std::vector<int64_t> row_sizes() const { return {p.B, p.H, p.Lq}; }
   int64_t num_rows() const { return p.B * p.H * p.Lq; }
 };
@@ -260,8 +267,9 @@ struct Gradients {
   Gradients(const char* op, const Setup& setup_, const Features& features, const Needs& needs_)
       : setup(setup_),
         needs(needs_),
-        q((setup.is_packed() ? make_zeros : make_empty)(setup.q.tensor, {setup.p.B, setup.p.H, setup.p.Lq, setup.p.D},
-                                                        setup.q.tensor.scalar_type())),
+        q(setup.make_output(setup.q.given, setup.p.D)),
+        k(setup.make_output(setup.k.given, setup.p.D)),
+        v(setup.make_output(setup.v.given, setup.p.E)),
         alpha(per_head(needs.alpha, ScalarType::Double)),
         bias(needs.bias && features.bias ? zeros_like(*features.bias) : make_zeros(q, {0}, ScalarType::Float)),
         sinks(per_head(needs.sinks, ScalarType::Float)),
@@ -306,7 +314,6 @@ struct Gradients {
   void run(const Tensor& grad_output, const RowStates& rows, const uint8_t* reserve, const int64_t* support_offset,
            const float* grad_support) {
     const StridedView grad(grad_output);
-    const int64_t vector = kernel_table().vector_length;
     const size_t count = setup.parts.size();
     std::vector<AttentionBackward> calls;
     std::vector<Tensor> of_k, of_v;
@@ -325,11 +332,11 @@ struct Gradients {
       // Few tasks are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with
       // threads.
       a.chunks = groups < 8 ? std::min<int64_t>((8 + groups - 1) / groups, blocks) : 1;
-      of_k.push_back(make_empty(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.D, vector)}, ScalarType::Float));
-      of_v.push_back(make_empty(q, {a.chunks * part.B, part.G, part.Lk, round_up(part.E, vector)}, ScalarType::Float));
+      a.grad_k = place_rows(a, k, of_k);
+      a.grad_v = place_rows(a, v, of_v);
       sums[n].resize((size_t)(a.chunks * part.B * part.H));
-      a.grad_q = q.mutable_data_ptr();
-      a.grad_k = data<float>(of_k[n]), a.grad_v = data<float>(of_v[n]), a.head_sums = sums[n].data();
+      a.grad_q = rows_to_write(q);
+      a.head_sums = sums[n].data();
       place_bias(a, own[n]);
       calls.push_back(a);
     }
@@ -346,38 +353,46 @@ struct Gradients {
         if (needs.slopes) data<float>(slopes)[i % heads] += (float)s.slope;
       }
     }
-    k = add_chunks(calls, of_k, setup.k.tensor);
-    v = add_chunks(calls, of_v, setup.v.tensor);
+    add_chunks(calls, of_k, k);
+    add_chunks(calls, of_v, v);
+  }
+
+  // Where a part writes the gradient of k or v: in place, or to a tensor of its own where there are chunks to add or rows to convert.
+  GradientRows place_rows(const AttentionBackward& a, const Tensor& result, std::vector<Tensor>& own) const {
+    const AttentionProblem& part = a.problem;
+    const int64_t width = result.size(3), padded = round_up(width, kernel_table().vector_length);
+    if (width == 0) return {data<float>(result), 0, 0, 0, 0};
+    if (setup.covers_all() && a.chunks == 1 && padded == width && part.dtype == kFloat32)
+      return {data<float>(result), 0, result.stride(0), result.stride(1), result.stride(2)};
+    own.push_back(make_empty(result, {a.chunks, part.B, part.G, part.Lk, padded}, ScalarType::Float));
+    const Tensor& to = own.back();
+    return {data<float>(to), to.stride(0), to.stride(1), to.stride(2), to.stride(3)};
   }
 
   static int64_t task_groups(const AttentionBackward& a) {
     return (a.joins_batches ? 1 : a.problem.B) * (a.joins_heads ? 1 : a.problem.G);
   }
 
-  // Gradients (chunks * B, G, L, padded) of each part -> (B, G, all keys, width) in the dtype of `like`, summed over chunks in order.
-  static Tensor add_chunks(const std::vector<AttentionBackward>& calls, const std::vector<Tensor>& parts, const Tensor& like) {
-    const int64_t G = like.size(1), all = like.size(2), width = like.size(3);
-    const Dtype dtype = dtype_of(like);
-    const bool whole = calls.size() == 1 && calls[0].problem.Lk == all;
-    if (whole && calls[0].chunks == 1 && parts[0].size(3) == width && dtype == kFloat32) return parts[0];
-    Tensor sum = whole ? make_empty(like, sizes_of(like, 4)) : make_zeros(like, sizes_of(like, 4));
-    if (width == 0) return sum;
-    void* to = sum.mutable_data_ptr();
+  // Adds gradients (chunks, B, G, Lk, padded) of each part that wrote to a tensor of its own to `result`, in the order of chunks.
+  static void add_chunks(const std::vector<AttentionBackward>& calls, const std::vector<Tensor>& parts, const Tensor& result) {
+    const int64_t width = result.size(3);
+    if (width == 0 || parts.empty()) return;
+    const AttentionRows to = rows_to_write(result);
     for (size_t n = 0; n < calls.size(); ++n) {
       const AttentionProblem& p = calls[n].problem;
       const float* from = data<float>(parts[n]);
-      const int64_t padded = parts[n].size(3), chunks = calls[n].chunks, rows = p.B * G * p.Lk;
+      const int64_t padded = parts[n].size(4), chunks = calls[n].chunks, rows = p.B * p.G * p.Lk;
       torch::stable::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
-        std::vector<float> row((size_t)width);
+        std::vector<float> sum((size_t)width);
         for (int64_t r = begin; r < end; ++r) {
-          std::copy_n(from + r * padded, width, row.data());
+          std::copy_n(from + r * padded, width, sum.data());
           for (int64_t c = 1; c < chunks; ++c)
-            for (int64_t i = 0; i < width; ++i) row[(size_t)i] += from[(c * rows + r) * padded + i];
-          from_float32(row.data(), dtype, (r / p.Lk * all + p.first_key + r % p.Lk) * width, width, to);
+            for (int64_t i = 0; i < width; ++i) sum[(size_t)i] += from[(c * rows + r) * padded + i];
+          const int64_t b = r / p.Lk / p.G, g = r / p.Lk % p.G, j = p.first_key + r % p.Lk;
+          from_float32(sum.data(), p.dtype, b * to.batch + g * to.head + j * to.row, width, to.data);
         }
       });
     }
-    return sum;
   }
 };
 

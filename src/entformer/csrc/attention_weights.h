@@ -261,8 +261,7 @@ inline bool double_weights(const HeadNormalizer& m, int64_t keys, const RowState
 // What of a row, less `base`, lies above `edge`, and its columns, packed; returns how much.
 inline int64_t compact_support(const float* s, int64_t keys, float base, float edge, int32_t* columns, float* out) {
   int64_t count = 0;
-  vi column;
-  for (int l = 0; l < VL; ++l) column[l] = l;
+  vi column = lane_numbers();
   for (int64_t j = 0; j < keys; j += VL, column += VL) {
     vf x = load(s + j) - base;
     const uint32_t bits = bits_greater(x, splat(edge));

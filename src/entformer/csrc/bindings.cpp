@@ -102,16 +102,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
   setup.set_dropout(op, dropout_p, dropout_seed);
   const AttentionProblem& p = setup.p;
   const int64_t row_bytes = reserve_bytes(p.Lk);
-  // Rows of a packed sequence without keys are in no part, and not every part fills its reserve.
+  // Not every part of packed sequences fills its reserve.
   auto make = [&](const std::vector<int64_t>& sizes, ScalarType dtype) {
-    return setup.is_packed() ? make_zeros(query, sizes, dtype) : make_empty(query, sizes, dtype);
+    return setup.covers_all() ? make_empty(query, sizes, dtype) : make_zeros(query, sizes, dtype);
   };
-  Tensor out = make({p.B, p.H, p.Lq, p.E}, query.scalar_type());
+  Tensor out = setup.make_output(query, p.E);
   Tensor row_max = make(setup.row_sizes(), ScalarType::Float), threshold = make(setup.row_sizes(), ScalarType::Double);
   Tensor support_size = make(setup.row_sizes(), ScalarType::Int);
   Tensor entropy = make(return_entropy ? setup.row_sizes() : std::vector<int64_t>{0}, ScalarType::Float);
   Tensor reserve = make({p.B, p.H, p.Lq, row_bytes}, ScalarType::Byte);
-  if (setup.is_packed()) std::fill_n(data<float>(row_max), row_max.numel(), -INFINITY);
+  if (!setup.covers_all()) std::fill_n(data<float>(row_max), row_max.numel(), -INFINITY);
   setup.prepare(
       true, false, true,
       [](AttentionProblem& part, int64_t bytes) {
@@ -122,7 +122,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
   std::vector<AttentionForward> calls;
   for (const AttentionProblem& part : setup.parts)
     calls.push_back({part,
-                     out.mutable_data_ptr(),
+                     rows_to_write(out),
                      {data<float>(row_max), data<double>(threshold), data<int32_t>(support_size)},
                      return_entropy ? data<float>(entropy) : nullptr,
                      data<uint8_t>(reserve)});

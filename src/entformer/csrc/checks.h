@@ -51,23 +51,37 @@ Listed<Sizes> shape_text(const Sizes& sizes) {
 
 using MaybeType = std::optional<ScalarType>;  // else that of `like`
 // By the C function, since torch::stable::new_empty looks the operator up by its name at every call.
-inline Tensor make_empty(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d > 1; --d) strides[d - 2] = strides[d - 1] * std::max<int64_t>(sizes[d - 1], 1);
+inline Tensor make_strided(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, ScalarType dtype) {
   AtenTensorHandle made = nullptr;
-  const AOTITorchError error =
-      aoti_torch_empty_strided((int64_t)sizes.size(), sizes.data(), strides.data(), (int32_t)dtype.value_or(like.scalar_type()),
-                               aoti_torch_device_type_cpu(), 0, &made);
+  const AOTITorchError error = aoti_torch_empty_strided((int64_t)sizes.size(), sizes.data(), strides.data(), (int32_t)dtype,
+                                                        aoti_torch_device_type_cpu(), 0, &made);
   require(error == AOTI_TORCH_SUCCESS, "there is not enough memory for a tensor of shape ",
           shape_text(torch::headeronly::IntHeaderOnlyArrayRef(sizes)), "; free some, or use smaller or fewer sequences.");
   return Tensor(made);
 }
-inline Tensor make_zeros(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
-  Tensor made = make_empty(like, sizes, dtype);
+inline Tensor make_empty(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d > 1; --d) strides[d - 2] = strides[d - 1] * std::max<int64_t>(sizes[d - 1], 1);
+  return make_strided(sizes, strides, dtype.value_or(like.scalar_type()));
+}
+// (B, H, L, size) without gaps in the memory order of `like`, (B, H, L, any): (B, L, H, size) where its heads lie side by side.
+// kernels/attention/arguments.py::new_rows is the same.
+inline Tensor make_rows(const Tensor& like, int64_t size) {
+  const int64_t B = like.size(0), H = like.size(1), L = like.size(2), wide = std::max<int64_t>(size, 1);
+  const bool side_by_side = like.stride(1) < like.stride(2);
+  const int64_t head = wide * (side_by_side ? 1 : std::max<int64_t>(L, 1)),
+                row = wide * (side_by_side ? std::max<int64_t>(H, 1) : 1);
+  return make_strided({B, H, L, size}, {wide * std::max<int64_t>(H, 1) * std::max<int64_t>(L, 1), head, row, 1},
+                      like.scalar_type());
+}
+inline Tensor fill_zeros(Tensor made) {  // which has no gaps
   char* bytes = static_cast<char*>(made.mutable_data_ptr());
   torch::stable::parallel_for(0, made.numel() * (int64_t)made.element_size(), 1 << 17,
                               [=](int64_t begin, int64_t end) { std::memset(bytes + begin, 0, (size_t)(end - begin)); });
   return made;
+}
+inline Tensor make_zeros(const Tensor& like, const std::vector<int64_t>& sizes, MaybeType dtype = std::nullopt) {
+  return fill_zeros(make_empty(like, sizes, dtype));
 }
 inline Tensor make_contiguous(const Tensor& t) {
   if (t.is_contiguous()) return t;

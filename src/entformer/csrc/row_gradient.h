@@ -157,8 +157,7 @@ struct SupportGradients {
     vf parts[kinds][VL];
     for (int r = size; size > 1 && r < VL; ++r)
       for (int k = 0; k < kinds; ++k) parts[k][r] = vf{};
-    vi lanes;
-    for (int l = 0; l < VL; ++l) lanes[l] = l;
+    const vi lanes = lane_numbers();
     for (int r = 0; r < size; ++r) {
       double totals[kinds] = {};
       for (int k = 0; k < kinds; ++k) parts[k][r] = vf{};

@@ -48,6 +48,20 @@ inline vf load(const float* p) {
 }
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
 
+// 0, 1, 2, ... and 1, 2, 4, ... by lane, from memory: a loop over lanes would set them one by one.
+struct LaneTable {
+  alignas(64) int32_t number[VL], bit[VL];
+  constexpr LaneTable() : number{}, bit{} {
+    for (int i = 0; i < VL; ++i) number[i] = i, bit[i] = 1 << i;
+  }
+};
+constexpr LaneTable kLaneTable;
+inline vi lane_numbers() {
+  vi v;
+  memcpy(&v, kLaneTable.number, sizeof v);
+  return v;
+}
+
 inline vi as_int(vf v) { return (vi)v; }  // the bits
 inline vf as_float(vi v) { return (vf)v; }
 
@@ -113,7 +127,7 @@ inline vf max_each(const vf* v) {
 
 inline vf blend(uint32_t bits, vf a, vf b) {
   vi lanes;
-  for (int i = 0; i < VL; ++i) lanes[i] = 1 << i;
+  memcpy(&lanes, kLaneTable.bit, sizeof lanes);
   return (((int32_t)bits - vi{}) & lanes) != 0 ? a : b;
 }
 

@@ -162,6 +162,18 @@ def per_head(values: Tensor, q: Tensor, name: str, dtype: torch.dtype) -> Tensor
     return values.to(q.device, dtype).expand(batch, heads)
 
 
+def new_rows(like: Tensor, size: int) -> Tensor:
+    """An uninitialized tensor (B, H, L, size) in the memory order of `like`, (B, H, L, any).
+
+    That is (B, L, H, size) where heads lie side by side, as models have them, so that merging heads copies nothing.
+    csrc/checks.h::make_rows is the same.
+    """
+    batch, heads, length = like.shape[:3]
+    if like.stride(1) < like.stride(2):
+        return like.new_empty((batch, length, heads, size)).transpose(1, 2)
+    return like.new_empty((batch, heads, length, size))
+
+
 def alpha_of(normalizer: str, alpha: float | Tensor, device: torch.device) -> float | Tensor:
     """The alpha in use: a number, or the tensor given; ArgumentError where it cannot be one."""
     if normalizer not in FUSED_NORMALIZERS:

@@ -8,6 +8,7 @@
     entformer::attention_support(...) -> col_indices, values of the exact support in CSR order
     entformer::attention_support_backward(grad_values, ...) -> as attention_backward, without grad_value
 
+output and the gradients of query, key and value have the memory order of these (`arguments.new_rows`).
 The weights of a row are exp_e(score - row_max - threshold). `reserve` is memory that only the backward pass of the same
 implementation reads. attn_mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key;
 alibi_slopes (B,H) float32; normalizer "entmax" ("softmax", "entmax15", "sparsemax" where the caller knows alpha), "relu" or
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import cpu, reference_ops, triton
-from entformer.kernels.attention.arguments import Call, Features, alpha_per_head
+from entformer.kernels.attention.arguments import Call, Features, alpha_per_head, new_rows
 from entformer.kernels.attention.batching import batched
 from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
 from entformer.kernels.checks import runs_once
@@ -65,7 +66,7 @@ def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tu
     return_entropy = rest[10]
     rows = query.shape[:3]
     return (
-        query.new_empty((*rows, value.shape[3])),
+        new_rows(query, value.shape[3]),
         query.new_empty(rows, dtype=torch.float32),
         query.new_empty(rows, dtype=torch.float64),
         query.new_empty(rows, dtype=torch.int32),
@@ -94,7 +95,7 @@ def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...
 
 def _backward_shapes(grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     bias, needs = rest[15] if len(rest) > 15 else None, (rest[14], *_padded(rest[23:], 3, False))
-    gradients = query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+    gradients = (new_rows(t, t.shape[3]) for t in (query, key, value))
     return *gradients, *_parameter_shapes(query, bias, needs)
 
 
@@ -105,7 +106,7 @@ def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 def _support_backward_shapes(grad_values: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     gradients = _parameter_shapes(query, rest[11] if len(rest) > 11 else None, _padded(rest[19:], 4, False))
-    return query.new_empty(query.shape), key.new_empty(key.shape), *gradients
+    return new_rows(query, query.shape[3]), new_rows(key, key.shape[3]), *gradients
 
 
 def _padded(values: tuple[Any, ...], length: int, default: Any = None) -> tuple[Any, ...]:

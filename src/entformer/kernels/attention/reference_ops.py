@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from entformer.kernels.attention import reference
-from entformer.kernels.attention.arguments import Call, Features
+from entformer.kernels.attention.arguments import Call, Features, new_rows
 from entformer.kernels.attention.elementwise import BY_OPERATOR
 from entformer.kernels.attention.reference import Dense
 from entformer.kernels.entmax import reference as entmax_reference
@@ -22,7 +22,7 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call._make((*arguments[:13], Features(*arguments[14:])))
     dense = _dense(call)
     row_max, threshold, support_size, entropy = reference.row_state(call, dense)
-    return dense.output, row_max, threshold.double(), support_size, entropy if return_entropy else entropy.new_empty(0)
+    return _in_order(call.query, dense.output), row_max, threshold.double(), support_size, entropy if return_entropy else entropy.new_empty(0)
 
 
 def backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -42,7 +42,7 @@ def backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     if group > 1:
         grad_value = grad_value.unflatten(1, (-1, group)).sum(2)
     grad_query, grad_key, *others = _gradients(call, dense, grad_weights, needs)
-    return grad_query, grad_key, grad_value.to(call.value.dtype), *others
+    return grad_query, grad_key, _in_order(call.value, grad_value), *others
 
 
 def support(query: Tensor, key: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -63,6 +63,10 @@ def support_backward(grad_values: Tensor, query: Tensor, key: Tensor, *arguments
 def _support_call(query: Tensor, key: Tensor, arguments: tuple[Any, ...]) -> Call:
     alpha, *masks, row_max, _threshold, _crow = arguments[:7]
     return Call._make((query, key, key, alpha, *masks, *arguments[7:11], 0.0, row_max, Features(*arguments[11:])))
+
+
+def _in_order(like: Tensor, rows: Tensor) -> Tensor:
+    return new_rows(like, rows.shape[3]).copy_(rows)
 
 
 def _padded(needs: tuple[bool, ...], length: int) -> tuple[bool, ...]:
@@ -109,4 +113,4 @@ def _gradients(call: Call, dense: Dense, grad_weights: Tensor, needs: tuple[bool
     grad_key = call.scale * (grad_scores.transpose(-1, -2) @ q)
     if group > 1:
         grad_key = grad_key.unflatten(1, (-1, group)).sum(2)
-    return grad_query.to(query.dtype), grad_key.to(key.dtype), grad_alpha, grad_bias, grad_sinks, grad_slopes
+    return _in_order(query, grad_query), _in_order(key, grad_key), grad_alpha, grad_bias, grad_sinks, grad_slopes

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from entformer.kernels.attention.arguments import Call
+from entformer.kernels.attention.arguments import Call, new_rows
 from entformer.kernels.attention.triton import configs
 from entformer.kernels.attention.triton.back_kv import back_kv
 from entformer.kernels.attention.triton.back_q import back_q
@@ -169,7 +169,7 @@ class Plan:
 
 def forward(plan: Plan, return_entropy: bool) -> tuple[Tensor, ...]:
     """Output, row_max, threshold, support_size, entropy and reserve."""
-    out = plan.empty(plan.queries, plan.value_size, dtype=plan.problem.query.ptr.dtype)
+    out = new_rows(plan.call.query, plan.value_size)
     row_max, lower = plan.empty(plan.queries), plan.empty(plan.queries)
     threshold = plan.empty(plan.queries, dtype=torch.float64)
     size = plan.empty(plan.queries, dtype=torch.int32)
@@ -204,11 +204,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key and value; of alpha (B, H), bias, sinks (B, H) and slopes (B, H), or (0,)."""
     dtype = plan.call.query.dtype
-    grad_query = plan.empty(plan.queries, plan.size, dtype=dtype)
-    grad_key, grad_value = (
-        torch.empty((plan.batch, plan.key_heads, plan.keys, size), dtype=dtype, device=plan.device)
-        for size in (plan.size, plan.value_size)
-    )
+    grad_query, grad_key, grad_value = (new_rows(t, t.shape[3]) for t in plan.call[:3])
     delta = plan.empty(plan.queries)
     of_none = needs_alpha_grad and plan.mode >= MODES["relu"]  # which have no alpha
     needed = (needs_alpha_grad and not of_none, needs_sinks_grad, needs_slopes_grad)
