@@ -20,8 +20,7 @@ struct HeadGradient {
 // The gradients of one key head, zeroed.
 inline float* zeroed(const GradientRows& rows, int64_t chunk, int64_t b, int64_t g, int64_t keys, int64_t width) {
   float* first = rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
-  const int64_t joined = rows.row == width ? keys : 1;  // rows without gaps
-  for (int64_t j = 0; j < keys; j += joined) memset(first + j * rows.row, 0, (size_t)(joined * width) * sizeof(float));
+  for (int64_t j = 0; j < keys; ++j) zero_vectors(first + j * rows.row, width);
   return first;
 }
 
@@ -121,19 +120,17 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     }
     const int64_t row = row_at(p, block, r), count = support_size(a, block, row);
     const RowState state = load_state(a.rows, row);
-    if (is_plain && !saved && has_slopes_of(m, state)) {
+    if (saved) load_row(p, m, block, state, a.reserve + row * p.reserve_stride, count, w.columns, w.weights, s);
+    if (is_plain && (saved ? has_slopes_of_weights(m) : has_slopes_of(m, state))) {
       if (a.needs_alpha_grad)
-        sums.alpha += dense_row_gradient<true>(m, s, g, block.keys, state, p.scale, x.scratch);
+        sums.alpha += dense_row_gradient<true>(m, s, g, block.keys, state, saved, p.scale, x.scratch);
       else
-        dense_row_gradient<false>(m, s, g, block.keys, state, p.scale, x.scratch);
+        dense_row_gradient<false>(m, s, g, block.keys, state, saved, p.scale, x.scratch);
       continue;
     }
     float sink = 0.0f;
     bool has_slopes = false;
     if (saved) {
-      load_columns(p, block, SavedFormat::Weights, a.reserve + row * p.reserve_stride, count, w.columns, w.weights);
-      memset(s, 0, (size_t)block.keys * sizeof(float));
-      for (int64_t i = 0; i < count; ++i) s[w.columns[i]] = w.weights[i];
       if (p.sinks) sink = sink_weight(p, m, block, state);
     } else {
       has_slopes = !p.sinks && has_slopes_of(m, state);
@@ -242,7 +239,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   c.grad_floats = block.rows * Ep;
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = first_row + r, count = support_size(a, block, row);
-    c.add(p, m.in_double, a.rows.row_max[row], count);
+    c.add(p, block, m.in_double, a.rows.row_max[row], count);
     if (count > 0) continue;  // a row without support gives nothing, whatever it holds; for NaN see spread_nan_rows
     memset(x.queries + r * Dp, 0, (size_t)Dp * sizeof(float));
     memset(x.grad_out + r * Ep, 0, (size_t)Ep * sizeof(float));
@@ -268,7 +265,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   for (int64_t r = 0; r < block.rows; ++r) {
     if (is_nan(a.rows.row_max[first_row + r]))
       for (int64_t d = 0; d < Dp; ++d) x.grad_q[r * Dp + d] = __builtin_nanf("");
-    from_float32(x.grad_q + r * Dp, p.dtype, row_in(a.grad_q, p, block, r), p.D, a.grad_q.data);
+    write_row(p, block, r, x.grad_q + r * Dp, p.D, a.grad_q);
   }
   return true;
 }

@@ -60,11 +60,10 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     if (w.row_max[r] != -kInf) w.row_max[r] = __builtin_nanf("");
   auto state_of = [&](int64_t r) { return RowState{w.row_max[r], w.threshold[r]}; };
 
-  // Two rows tell how dense the block is. Where weights need no powers they are solved for it.
-  const int64_t samples[] = {0, block.rows / 2};
-  const int sample_size = samples[1] > 0 ? 2 : 1;
+  // Two rows tell how dense the block is, also where a causal mask leaves later rows more keys.
+  const int64_t samples[] = {block.rows / 4, 3 * block.rows / 4};
+  const int sample_size = block.rows > 1 ? 2 : 1;
   const bool has_power = m.has_power();
-  auto sampled = [&](int64_t r) { return !has_power && (r == 0 || r == samples[1]); };
   struct Sample : Density {
     bool has_power;
   } sample{Density(block), has_power};
@@ -72,7 +71,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   if (has_power) {
     sample.nonzero = (double)estimated_support(p, m, block, w, samples, sample_size);
   } else {
-    solve_block(p, m, block, w, sampled);
+    solve_block(p, m, block, w);
     for (int i = 0; i < sample_size; ++i) {
       const int64_t r = samples[i];
       sample.nonzero +=
@@ -84,14 +83,14 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   int64_t counts[kMostRows + TILE];
   if (in_place)
     solve_in_place(p, m, block, w, counts);
-  else
-    solve_block(p, m, block, w, [&](int64_t r) { return !sampled(r); });
+  else if (has_power)
+    solve_block(p, m, block, w);
 
   BlockSupports supports(block);
   for (int64_t r = 0; dense && r < block.rows; ++r) {
     float* s = w.scores + r * w.ld;
     if (!in_place) counts[r] = dense_weights(m, s, block.keys, solved, state_of(r), scratch);
-    supports.add(p, m.in_double, w.row_max[r], counts[r]);
+    supports.add(p, block, m.in_double, w.row_max[r], counts[r]);
   }
   const bool saves = !dense || supports.are_saved();
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -99,10 +98,15 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     float* s = w.scores + r * w.ld;
     const int64_t count =
         dense ? counts[r] : sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
-    const SavedFormat format = saves ? saved_format(p, m.in_double, w.row_max[r], count) : SavedFormat::Nothing;
-    if (dense && format != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
+    const SavedFormat format = saves ? saved_format(p, block, m.in_double, w.row_max[r], count) : SavedFormat::Nothing;
+    uint8_t* saved = a.reserve + row * p.reserve_stride;
     if (a.entropy) a.entropy[row] = dense ? entropy_of(s, block.keys) : entropy_of(w.weights, count);
-    save_support(p, format, w.columns, w.weights, count, a.reserve + row * p.reserve_stride);
+    if (format == SavedFormat::Row) {
+      save_row(p, dense ? s : nullptr, block.keys, w.columns, w.weights, count, saved);
+    } else {
+      if (dense && format != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
+      save_support(p, format, w.columns, w.weights, count, saved);
+    }
     if (m.in_double && count > 0) {  // before dropout
       const float sink = p.sinks ? (dense ? s : scratch)[block.keys] : 0.0f;
       w.threshold[r] = threshold_from_largest(dense ? s : w.weights, dense ? block.keys : count, sink, m.e);
@@ -129,7 +133,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   for (int64_t r = 0; r < block.rows; ++r) {
     if (w.row_max[r] != w.row_max[r])
       for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
-    from_float32(out + r * wide, p.dtype, row_in(a.out, p, block, r), p.E, a.out.data);
+    write_row(p, block, r, out + r * wide, p.E, a.out);
   }
 }
 

@@ -67,19 +67,53 @@ inline void row_gradient(const AttentionBackward& a, const HeadNormalizer& m, co
   for (int64_t i = 0; i < count; ++i) g[i] = g[i] == 0.0f ? 0.0f : g[i] * cap_slopes[i];  // a masked key may hold NaN
 }
 
-// use(weight), weight(u, w, a) being the weights of one vector u = score - row_max, their slopes w and, if needed, the effects of alpha a
-// (see row_gradient.h): what a weight is computed from gives both for little. See `has_slopes_of`.
+// The effect of alpha on weights p with slopes w, see row_gradient.h, from ln p and t = -e ln p: (p (1 + t) - w) / e^2, since
+// w = p exp(t).
+ENTFORMER_INLINE vf effect_of_alpha(vf p, vf w, vf log_p, vf t, float per_e2) {
+  const vf direct = fused(p, t + 1.0f, -w) * per_e2;
+  // kPsiRange would be more exact, but most vectors of a dense row would take both ways. At 0.18 the difference still has six digits of
+  // those that p has: 1e-5 of a term.
+  const vf near = splat(0.18f);
+  return bits_greater(near, t) ? (t < near ? -p * (log_p * log_p) * psi_near_zero(t) : direct) : direct;
+}
+
+// use(slopes), slopes(p, w, a) being the slopes w of one vector of weights and, if needed, the effects of alpha a; it returns p. See
+// `has_slopes_of_weights`.
+template <bool needs_alpha_grad, class Use>
+inline void with_slopes_of_weights(const HeadNormalizer& m, const Use& use) {
+  const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
+  if (m.alpha_case != AlphaCase::General && !needs_alpha_grad)
+    return use([&](vf p, vf& w, vf&) {
+      w = slope_of(m.alpha_case, p);
+      return p;
+    });
+#if defined(__AVX2__)
+  if (m.alpha_case != AlphaCase::Softmax && m.slopes) {
+    const PowerTable table = *m.slopes;
+    return use([&](vf p, vf& w, vf& a) {
+      const Split at(vmax(p, splat(kSmallestNormal)));
+      w = p > 0.0f ? power_wide(table, at) : vf{};
+      if (needs_alpha_grad) {
+        const vf log_p = log_of(at);
+        a = p > 0.0f ? effect_of_alpha(p, w, log_p, -e * log_p, per_e2) : vf{};
+      }
+      return p;
+    });
+  }
+#endif
+  use([&](vf p, vf& w, vf& a) {
+    w = slopes_and_alpha(p, e, needs_alpha_grad, a);
+    return p;
+  });
+}
+inline bool has_slopes_of_weights(const HeadNormalizer& m) { return m.sums_to_one() && !m.in_double; }
+
+// use(weight), weight(u, w, a) being the weights of one vector u = score - row_max, their slopes w and, if needed, the effects of alpha a:
+// what a weight is computed from gives both for little. See `has_slopes_of`.
 template <bool needs_alpha_grad, class Use>
 inline void with_slopes(const HeadNormalizer& m, const RowState& state, const Use& use) {
   const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
-  // a from p, w, ln p and t = -e ln p: (p (1 + t) - w) / e^2, since w = p exp(t)
-  auto effect_of = [&](vf p, vf w, vf log_p, vf t) {
-    const vf direct = fused(p, t + 1.0f, -w) * per_e2;
-    // kPsiRange would be more exact, but most vectors of a dense row would take both ways. At 0.18 the difference still has six digits of
-    // those that p has: 1e-5 of a term.
-    const vf near = splat(0.18f);
-    return bits_greater(near, t) ? (t < near ? -p * (log_p * log_p) * psi_near_zero(t) : direct) : direct;
-  };
+  auto effect_of = [&](vf p, vf w, vf log_p, vf t) { return effect_of_alpha(p, w, log_p, t, per_e2); };
   if (m.alpha_case == AlphaCase::Softmax) {
     const float lam = (float)state.threshold;
     return use([lam](vf u, vf& w, vf& a) {
@@ -150,20 +184,20 @@ inline void dense_weights_and_slopes(const HeadNormalizer& m, float* s, int64_t 
   });
 }
 
-// The weights of one row in place of its scores, and dS times scale in place of g = dL/dp; returns dL/dalpha. g counts only where there is
-// weight, and is measured from that of some key, see SupportGradients::run. `slope` holds a row.
+// The weights of one row in place of its scores, unless `has_weights`, and dS times scale in place of g = dL/dp; returns dL/dalpha. g counts
+// only where there is weight, and is measured from that of some key, see SupportGradients::run. `slope` holds a row.
 template <bool needs_alpha_grad>
-inline double dense_row_gradient(const HeadNormalizer& m, float* s, float* g, int64_t keys, const RowState& state, float scale,
-                                 float* slope) {
+inline double dense_row_gradient(const HeadNormalizer& m, float* s, float* g, int64_t keys, const RowState& state,
+                                 bool has_weights, float scale, float* slope) {
   int64_t some = 0;
-  while (some + 1 < keys && s[some] == -kInf) ++some;
-  const float origin = g[some] - g[some] == 0.0f ? g[some] : 0.0f;
+  while (some + 1 < keys && s[some] == (has_weights ? 0.0f : -kInf)) ++some;
+  const float origin = g[some] - g[some] == 0.0f ? g[some] : 0.0f, base = has_weights ? 0.0f : state.row_max;
   double W = 0.0, WG = 0.0, A = 0.0, AG = 0.0;
-  with_slopes<needs_alpha_grad>(m, state, [&](const auto& weight) {
+  auto sum_up = [&](const auto& weight) {
     for (int64_t block = 0; block < keys; block += kSumBlock) {
       vf w_sum{}, wg_sum{}, a_sum{}, ag_sum{};
       for (int64_t j = block; j < keys && j < block + kSumBlock; j += VL) {
-        vf w, a, p = weight(load(s + j) - state.row_max, w, a), from_origin = p > 0.0f ? load(g + j) - origin : vf{};
+        vf w, a, p = weight(load(s + j) - base, w, a), from_origin = p > 0.0f ? load(g + j) - origin : vf{};
         store(s + j, p);
         store(slope + j, w);
         store(g + j, from_origin);
@@ -173,7 +207,11 @@ inline double dense_row_gradient(const HeadNormalizer& m, float* s, float* g, in
       W += hsum(w_sum), WG += hsum(wg_sum);
       if (needs_alpha_grad) A += hsum(a_sum), AG += hsum(ag_sum);
     }
-  });
+  };
+  if (has_weights)
+    with_slopes_of_weights<needs_alpha_grad>(m, sum_up);
+  else
+    with_slopes<needs_alpha_grad>(m, state, sum_up);
   const float delta = W > 0.0 ? (float)(WG / W) : 0.0f;
   if (delta - delta == 0.0f)
     for (int64_t j = 0; j < keys; j += VL) store(g + j, load(slope + j) * ((load(g + j) - delta) * scale));

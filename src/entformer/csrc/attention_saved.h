@@ -1,7 +1,8 @@
 // The support of a row as forward saves it in the reserve for backward.
 //
-// SavedFormat (dispatch.h): columns and weights; columns alone, as gaps of one byte, whose scores are computed again; or nothing, and
-// backward computes the scores of the whole block again. So memory grows with Lq, and time only for rows of large supports.
+// SavedFormat (dispatch.h): the weights of all keys of the block; columns and weights of the support; columns alone, as gaps of one byte,
+// whose scores are computed again; or nothing, and backward computes the scores of the whole block again. So memory grows with Lq, and
+// time only for rows of large supports.
 #pragma once
 
 #include "attention_weights.h"
@@ -11,13 +12,14 @@ namespace {
 
 inline int64_t column_bytes(const AttentionProblem& p) { return most_keys(p) <= 65536 ? 2 : 4; }
 
-inline SavedFormat saved_format(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
+inline SavedFormat saved_format(const AttentionProblem& p, const Block& block, bool in_double, float row_max,
+                                int64_t support_size) {
   struct {
-    int64_t support_size, keys, column_bytes, reserve_bytes;
+    int64_t support_size, block_keys, keys, column_bytes, reserve_bytes;
     bool in_double;  // the float64 solver's weights do not follow from scores and threshold
     bool has_sink;
     float row_max;
-  } c{support_size, most_keys(p), column_bytes(p), p.reserve_bytes, in_double, p.sinks != nullptr, row_max};
+  } c{support_size, block.keys, most_keys(p), column_bytes(p), p.reserve_bytes, in_double, p.sinks != nullptr, row_max};
   return choose_saved_format(c);
 }
 
@@ -27,11 +29,11 @@ struct BlockSupports : Density {
   bool all_saved = true, all_weights_saved = true;
   explicit BlockSupports(const Block& block) : Density(block) { weights = (double)(block.rows * block.keys); }
 
-  void add(const AttentionProblem& p, bool in_double, float row_max, int64_t support_size) {
-    const SavedFormat format = saved_format(p, in_double, row_max, support_size);
+  void add(const AttentionProblem& p, const Block& block, bool in_double, float row_max, int64_t support_size) {
+    const SavedFormat format = saved_format(p, block, in_double, row_max, support_size);
     nonzero += (double)support_size;
     all_saved &= format != SavedFormat::Nothing;
-    all_weights_saved &= format == SavedFormat::Weights;
+    all_weights_saved &= format == SavedFormat::Row || format == SavedFormat::Weights;
   }
   bool are_saved() const { return all_weights_saved || choose_output(*this) == OutputPath::Sparse; }
 };
@@ -64,12 +66,29 @@ inline void save_support(const AttentionProblem& p, SavedFormat format, const in
   memset(to, 0, (size_t)(end - to));
 }
 
+// The same where the weights of all `keys` are saved: `row` holds them, or is null, and they are those of the support.
+inline void save_row(const AttentionProblem& p, const float* row, int64_t keys, const int32_t* columns, const float* weights,
+                     int64_t count, uint8_t* to) {
+  float* all = (float*)to;
+  const int64_t rest = p.reserve_bytes - keys * (int64_t)sizeof(float);
+  if (rest > 0) memset(all + keys, 0, (size_t)rest);
+  if (row) return copy_vectors(all, row, keys);
+  zero_vectors(all, keys);
+  for (int64_t i = 0; i < count; ++i) all[columns[i]] = weights[i];
+}
+
 // The columns of a saved support, and its weights in the format that has them. Arbitrary bytes give columns within the block.
 inline void load_columns(const AttentionProblem& p, const Block& block, SavedFormat format, const uint8_t* from, int64_t count,
                          int32_t* columns, float* weights) {
   if (count == 0) return;
   const int32_t last = (int32_t)block.real_keys - 1;
   auto within = [last](int32_t column) { return column < 0 || column > last ? last : column; };
+  if (format == SavedFormat::Row) {
+    int64_t there = compact_weights((const float*)from, block.keys, columns, weights);
+    for (; there < count; ++there) columns[there] = last, weights[there] = 0.0f;
+    for (int64_t i = 0; i < count; ++i) columns[i] = within(columns[i]);
+    return;
+  }
   if (format == SavedFormat::Weights) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
@@ -91,6 +110,19 @@ inline void load_columns(const AttentionProblem& p, const Block& block, SavedFor
     columns[i] = within(from < end ? (int32_t)(next + *from++) : last);
     next = columns[i] + 1;
   }
+}
+
+// The saved weights of all keys of a block, zeros included, of a row that saved them in one form or the other.
+inline void load_row(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const RowState& state,
+                     const uint8_t* from, int64_t count, int32_t* columns, float* weights, float* row) {
+  const SavedFormat format = saved_format(p, block, m.in_double, state.row_max, count);
+  if (format == SavedFormat::Row) {
+    copy_vectors(row, (const float*)from, block.keys);
+    return;
+  }
+  load_columns(p, block, format, from, count, columns, weights);
+  memset(row, 0, (size_t)block.keys * sizeof(float));
+  for (int64_t i = 0; i < count; ++i) row[columns[i]] = weights[i];
 }
 
 // The weights of `count` scores of a support. Reads and writes whole vectors; `out` may be the scores.
@@ -137,9 +169,9 @@ inline void support_scores(const AttentionProblem& p, const Block& block, int64_
 inline void load_support(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, int64_t r, RowState& state,
                          const uint8_t* from, int64_t count, const float* query, const FloatRows& k, int32_t* columns,
                          float* weights, float* scratch) {
-  const SavedFormat format = saved_format(p, m.in_double, state.row_max, count);
+  const SavedFormat format = saved_format(p, block, m.in_double, state.row_max, count);
   load_columns(p, block, format, from, count, columns, weights);
-  if (format == SavedFormat::Weights) return;
+  if (format == SavedFormat::Row || format == SavedFormat::Weights) return;
   support_scores(p, block, r, query, k, columns, count, weights, nullptr);
   if (m.sums_to_one()) {
     support_weights(m, state, count, weights, scratch);

@@ -151,9 +151,14 @@ inline int64_t row_at(const AttentionProblem& p, const Block& block, int64_t r) 
   return (block.b * p.H + block.h) * p.all_queries + p.first_query + block.first + r;
 }
 
-// Where that row begins in a tensor (B, H, all_queries, any).
-inline int64_t row_in(const AttentionRows& rows, const AttentionProblem& p, const Block& block, int64_t r) {
-  return block.b * rows.batch + block.h * rows.head + (p.first_query + block.first + r) * rows.row;
+// Writes that row of a tensor (B, H, all_queries, width).
+inline void write_row(const AttentionProblem& p, const Block& block, int64_t r, const float* from, int64_t width,
+                      const AttentionRows& to) {
+  const int64_t at = block.b * to.batch + block.h * to.head + (p.first_query + block.first + r) * to.row;
+  if (p.dtype == kFloat32 && width % VL == 0)
+    copy_vectors((float*)to.data + at, from, width);
+  else
+    from_float32(from, p.dtype, at, width, to.data);
 }
 
 typedef uint8_t Bytes __attribute__((vector_size(VL)));
@@ -206,9 +211,9 @@ struct RowTerms {
       s = added <= kExcluded ? splat(-kInf) : s + added;
     }
     if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, lane + (int32_t)column, s);
-    const int64_t last = i + p.causal_offset + p.right - j, first = i + p.causal_offset - p.left - j;  // that the row may see
-    if (last < VL - 1) s = lane <= (int32_t)(last < -1 ? -1 : last) ? s : splat(-kInf);
-    if (first > 0) s = lane >= (int32_t)(first > VL ? VL : first) ? s : splat(-kInf);
+    const int64_t end = i + p.causal_offset + p.right + 1 - j,
+                  first = i + p.causal_offset - p.left - j;  // that the row may see
+    if (end < VL || first > 0) s = within(s, first, end);
     if (p.mask && inside) {
       const uint8_t* may = p.mask + block.b * p.mask_batch + block.h * p.mask_head + i * p.mask_row + j;
       Bytes bytes{};
@@ -221,15 +226,31 @@ struct RowTerms {
   // The rows of a tile, from row r0 and `column` on, as they were stored; then use(row, scores).
   template <class T, class Use>
   void apply_to(const T& tile, float* to, int64_t stride, int64_t r0, int64_t column, const Use& use) const {
-    for (int64_t r = 0; r < tile.rows; ++r)
+    const bool depends_on_position_alone = !has_terms();
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const int64_t at = block.first + r0 + r + p.causal_offset - block.start, limit = p.Lk - block.start;
+      const int64_t first = at - p.left,
+                    end = at + p.right + 1 < limit ? at + p.right + 1 : limit;  // columns that the row may see
       for (int64_t c = 0; c < tile.vectors * VL; c += VL) {
-        const vf s = apply(load(to + r * stride + c), r0 + r, column + c);
-        store(to + r * stride + c, s);
+        vf s = load(to + r * stride + c);
+        const bool is_inside = column + c >= first && column + c + VL <= end;
+        if (!(depends_on_position_alone && is_inside)) {
+          s = depends_on_position_alone ? within(s, first - column - c, end - column - c) : apply(s, r0 + r, column + c);
+          store(to + r * stride + c, s);
+        }
         use(r0 + r, s);
       }
+    }
   }
+  // -inf but for the lanes from `first` on that are before `end`.
+  static vf within(vf s, int64_t first, int64_t end) {
+    const vi lane = lane_numbers();
+    const int32_t low = (int32_t)(first < 0 ? 0 : first > VL ? VL : first), high = (int32_t)(end < 0 ? 0 : end > VL ? VL : end);
+    return (lane >= low) & (lane < high) ? s : splat(-kInf);
+  }
+  bool has_terms() const { return keys_differ || p.slopes || p.mask || p.bias || p.softcap != 0.0f; }
   bool needed(int64_t column) const {  // for a tile that begins at this column
-    if (keys_differ || p.slopes || p.mask || p.bias || p.softcap != 0.0f) return true;
+    if (has_terms()) return true;
     const int64_t j = block.start + column, at = block.first + p.causal_offset;
     return j + PANEL > p.Lk || j + PANEL > at + p.right || j < at + block.rows - p.left;
   }
@@ -240,12 +261,15 @@ inline void load_rows(const AttentionProblem& p, const AttentionView& view, cons
                       int64_t tall, float* out) {
   const int64_t padded = round_up(width, VL);
   const int64_t first = block.b * view.batch + block.h * view.head + block.first * view.row;
-  for (int64_t r = 0; r < tall; ++r) {
-    if (r < block.rows)
-      to_float32(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
+  const bool is_whole = p.dtype == kFloat32 && width == padded;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* from = (const float*)view.data + first + r * view.row;
+    if (is_whole)
+      for (int64_t d = 0; d < width; d += VL) store(out + r * padded + d, load(from + d) * scale);
     else
-      memset(out + r * padded, 0, (size_t)padded * sizeof(float));
+      to_float32(view.data, p.dtype, first + r * view.row, width, padded, scale, out + r * padded);
   }
+  for (int64_t r = block.rows; r < tall; ++r) zero_vectors(out + r * padded, padded);
 }
 
 // Rows of q times scale, for scores: a row that is not finite becomes NaN throughout.

@@ -57,7 +57,7 @@ inline int64_t block_tasks(const AttentionProblem& p) {
 // Everything the operators have in common: the checked arguments, the problem, its parts and the prepared copies of k and v.
 struct Setup {
   StridedView q, k, v;
-  Tensor alpha;
+  std::vector<double> alpha;  // (B, H)
   std::optional<Tensor> mask, key_mask, slopes, bias, sinks, begins_q, begins_k, seeds;
   std::vector<Tensor> buffers;
   AttentionProblem p{};                 // all queries and keys
@@ -73,8 +73,7 @@ struct Setup {
         const MaskArguments& masks, const ScoreArguments& how, const Features& features)
       : q(checked(op, "query", query, "(B, H, Lq, D)")),
         k(checked(op, "key", key, "(B, G, Lk, D)")),
-        v(checked(op, "value", value, "(B, G, Lk, E)")),
-        alpha(alphas) {
+        v(checked(op, "value", value, "(B, G, Lk, E)")) {
     p.dtype = dtype_of(query);
     p.B = query.size(0), p.H = query.size(1), p.Lq = p.all_queries = query.size(2), p.D = query.size(3);
     p.G = key.size(1), p.Lk = p.all_keys = key.size(2), p.E = value.size(3);
@@ -88,8 +87,9 @@ struct Setup {
     require(how.causal_offset >= -kMaxOffset && how.causal_offset <= kMaxOffset, op, ": causal_offset must lie between ",
             -kMaxOffset, " and ", kMaxOffset, ", not ", how.causal_offset, ".");
     p.q = q.view, p.k = k.view, p.v = v.view;
-    alpha = make_contiguous(alphas);
-    p.alpha = const_data<double>(alpha);
+    for (int64_t n = 0; n < p.B * p.H; ++n)
+      alpha.push_back(const_data<double>(alphas)[n / p.H * alphas.stride(0) + n % p.H * alphas.stride(1)]);
+    p.alpha = alpha.data();
     set_normalizer(op, how.normalizer, features.sigmoid_bias);
     set_masks(op, masks);
     set_features(op, features);

@@ -36,11 +36,12 @@ inline HeadNormalizer head_normalizer(const AttentionProblem& p, int64_t b, int6
   HeadNormalizer m{p.normalizer, e, alpha_case(e), e > 1.0, nullptr, nullptr, nullptr, false};
   tables.solver.clear();
   tables.slopes.end_batch();
-  if (!m.sums_to_one() || !kHasTables || !(has_table(e) || has_steepest_table(e))) return m;
+  if (!m.sums_to_one() || !kHasTables || m.alpha_case != AlphaCase::General || !(e < 1.0)) return m;
+  m.slopes = tables.slopes.of((float)e, 1.0 - (double)(float)e, false);
+  if (!has_table(e) && !has_steepest_table(e)) return m;
   m.weights = tables.solver.table_of(e);
   if (!has_table(e)) return m;
   m.rounded = m.weights;
-  m.slopes = tables.slopes.of((float)e, 1.0 - (double)(float)e, false);
   m.uses_table_solver = most_keys(p) + (p.sinks ? VL : 0) <= kTableMaxRow;
   return m;
 }
@@ -124,10 +125,8 @@ inline float sigmoid_threshold(const AttentionProblem& p, const float* s, int64_
   return count > 0 ? (float)log((double)count) : 0.0f;
 }
 
-// The threshold of those rows of a block for which wanted(r) holds and whose maximum is finite.
-template <class Wanted>
-inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
-                        const Wanted& wanted) {
+// The threshold of the rows of a block whose maximum is finite.
+inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w) {
   const int64_t keys = solved_keys(p, block);
   const float* scores = w.scores;
   const float* row_max = w.row_max;
@@ -159,7 +158,6 @@ inline void solve_block(const AttentionProblem& p, const HeadNormalizer& m, cons
     count = 0;
   };
   for (int64_t r = 0; r < block.rows; ++r) {
-    if (!wanted(r)) continue;
     w.threshold[r] = 0.0;
     const float* s = scores + r * w.ld;
     if (m.kind == Normalizer::Sigmoid) w.threshold[r] = sigmoid_threshold(p, s, keys);
@@ -206,7 +204,12 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
-  const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL, first = most < kFirstRows ? most : kFirstRows;
+  const int most = fit < 1    ? 1
+                   : fit < VL ? (int)fit
+                              : VL,
+            first = columns <= 128      ? most
+                    : most < kFirstRows ? most
+                                        : kFirstRows;
   int64_t row_of[VL];
   auto flush = [&]() {
     const Roots roots = rows.solve();

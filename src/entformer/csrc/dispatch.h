@@ -60,11 +60,13 @@ inline bool has_steepest_table(double e) { return e >= kSteepestMinE && e < kTab
     c.has_power&& choose_output(c) == OutputPath::Dense && c.nonzero > kInPlaceShare * c.weights)       \
   X(Packed, "otherwise", true)
 
-#define ATTENTION_SAVED_PATHS(X)                                                                               \
-  X(Weights, "columns and weights fit into the reserve of the row, and there is no sink at alpha > 2",         \
-    c.support_size*(c.column_bytes + 4) <= c.reserve_bytes && !(c.in_double && c.has_sink))                    \
-  X(Columns, "columns fit as gaps of one byte, alpha <= 2, the row maximum is finite",                         \
-    c.support_size + c.keys / kColumnSkip <= c.reserve_bytes && !c.in_double && c.row_max - c.row_max == 0.0f) \
+#define ATTENTION_SAVED_PATHS(X)                                                                                    \
+  X(Row, "the weights of all keys of the block fit into the reserve of the row, and there is no sink at alpha > 2", \
+    c.block_keys * 4 <= c.reserve_bytes && !(c.in_double && c.has_sink))                                            \
+  X(Weights, "columns and weights of the support fit, and there is no sink at alpha > 2",                           \
+    c.support_size*(c.column_bytes + 4) <= c.reserve_bytes && !(c.in_double && c.has_sink))                         \
+  X(Columns, "columns fit as gaps of one byte, alpha <= 2, the row maximum is finite",                              \
+    c.support_size + c.keys / kColumnSkip <= c.reserve_bytes && !c.in_double && c.row_max - c.row_max == 0.0f)      \
   X(Nothing, "otherwise", true)
 
 #define ATTENTION_BACKWARD_PATHS(X)                                                                                            \

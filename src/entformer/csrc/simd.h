@@ -48,6 +48,14 @@ inline vf load(const float* p) {
 }
 inline void store(float* p, vf v) { memcpy(p, &v, sizeof v); }
 
+// Short rows of n floats in whole vectors: a call of memcpy or memset takes longer.
+inline void copy_vectors(float* to, const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += VL) store(to + i, load(from + i));
+}
+inline void zero_vectors(float* to, int64_t n) {
+  for (int64_t i = 0; i < n; i += VL) store(to + i, vf{});
+}
+
 // 0, 1, 2, ... and 1, 2, 4, ... by lane, from memory: a loop over lanes would set them one by one.
 struct LaneTable {
   alignas(64) int32_t number[VL], bit[VL];
