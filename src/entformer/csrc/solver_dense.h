@@ -16,12 +16,32 @@ constexpr int kMemory = 16;    // rows solved before from which others are guess
 constexpr int kFirstRows = 2;  // are solved before the others, which are guessed from them
 constexpr float kNearlyEqual = 0.3f;       // of the deviation of q over its mean: below, two moments tell where the root is,
 constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
-constexpr float kBarelyInside = 2e-3f;     // of q: above, the weight is larger than any rounding and the last step
+constexpr float kBarelyInside = 1e-4f;     // of q: above, the weight is larger than any rounding and the last step
 constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
 constexpr float kLongStep = 0.25f;         // over q: above, the terms of a last step do not end soon enough
 constexpr float kAlike = 0.3f;             // of a standard deviation: rows that differ by less have their root where it tells
 constexpr float kExactMoments = 0.03f;     // of e: below, they guess well enough for one evaluation of any row
 constexpr float kMomentsOfSoftmax = 0.3f;  // of e: below, they guess better than the root at e = 1/2
+constexpr float kLeastPolynomial = 0.15f;  // of e: from here on up to kMostPower whole powers stand in for the weights,
+constexpr int kMostPower = 6;
+constexpr float kUnlike =
+    1.3f;  // of the deviation of the scores over that of a weight's base: below, guesses are good without them
+
+// use(power): as a constant.
+template <int most, class Use>
+inline auto with_power(int power, const Use& use) {
+  if constexpr (most == 1)
+    return use(Constant<1>());
+  else
+    return power == most ? use(Constant<most>()) : with_power<most - 1>(power, use);
+}
+template <int power>
+ENTFORMER_INLINE vf whole_power(vf x) {
+  if constexpr (power == 0) return splat(1.0f);
+  if constexpr (power == 1) return x;
+  const vf half = whole_power<power / 2>(x);
+  return power % 2 ? half * half * x : half * half;
+}
 
 // Softmax of n scores in whole vectors, in their place; returns ln sum exp(s - row_max). `kept` holds n floats of scratch. For doubtful
 // weights see `DenseRows::write`.
@@ -62,6 +82,10 @@ struct DenseRows {
   struct {
     float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
   } solved;
+  // The same of ln of the sum of the polynomials over that of the weights they stand in for.
+  struct {
+    float rows = 0.0f, log_ratio = 0.0f;
+  } stood_in;
   bool misleads = false;  // they lead to a second evaluation more often than not, which the moments of softmax would save
   float smallest;         // base whose weight is neither below any rounding nor below kTiny
 
@@ -178,6 +202,48 @@ struct DenseRows {
                  lam);
   }
 
+  // Polynomials stand in for weights: with Q = 1 - e lam, x = q/Q and 1/e = k + f the weight is Q^(1/e) x^(k + f), and x^(f + 1) is about
+  // the parabola through three of its points; at k = 1 x^f is about 1 - f + f x. ln of their sums, its slope, and the curvature of ln_e
+  // (see `step_of`), zero at k = 1.
+  struct StandIn {
+    vf log_S, slope, curvature;
+  };
+  StandIn stand_in(vf lam) const {
+    const vf Q = vmax(1.0f - (float)e * lam, splat(kSmallestNormal)), per_Q = (float)e / Q;
+    const int k = (int)(1.0 / e);
+    const float f = (float)(1.0 / e - k);
+    vf lowest[VL] = {}, below[VL] = {}, at[VL] = {}, above[VL] = {};
+    with_power<kMostPower>(k, [&](auto power) {
+      for (int r = 0; r < size; ++r) {
+        vf sum_lowest{}, sum_below{}, sum_at{}, sum_above{};
+        const vf per = splat(per_Q[r]);
+        each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
+          const vf x = vmax(fused(per, u, splat(1.0f)), vf{});
+          constexpr int k_here = decltype(power)::value;
+          const vf inside = x > 0.0f ? splat(1.0f) : vf{};
+          const vf least = k_here <= 2 ? inside : whole_power<k_here <= 2 ? 0 : k_here - 2>(x);
+          const vf low = k_here == 1 ? inside : least * x, middle = low * x;
+          if (k_here > 1) sum_lowest += least;
+          sum_below += low, sum_at += middle, sum_above = fused(middle, x, sum_above);
+        });
+        lowest[r] = sum_lowest, below[r] = sum_below, at[r] = sum_at, above[r] = sum_above;
+      }
+    });
+    float of_below = 0.0f, of_at = 1.0f - f, of_above = f;
+    if (k > 1) {
+      const float x1 = 0.55f, x2 = 0.2f, y1 = powf(x1, f + 1.0f), y2 = powf(x2, f + 1.0f);
+      const float rise = (1.0f - y1) / (1.0f - x1);
+      of_above = (rise - (y1 - y2) / (x1 - x2)) / (1.0f - x2);
+      of_at = rise - of_above * (1.0f + x1);
+      of_below = 1.0f - rise + of_above * x1;
+    }
+    const vf low = sum_each(below), middle = sum_each(at);
+    const vf S = vmax(of_below * low + of_at * middle + of_above * sum_each(above), splat(kSmallestNormal));
+    const vf W = vmax((1.0f - f) * low + f * middle, splat(kSmallestNormal)), C = (1.0f - f) * sum_each(lowest) + f * low;
+    const vf curvature = k > 1 ? (1.0f - (float)e) * (W / S - C / W) / Q : vf{};
+    return {natural_log(S) + natural_log(Q) * (float)(1.0 / e), W / (S * Q), curvature};
+  }
+
   // How far the sum may be from one for a step to be the last: what it then leaves is below 2e-7, by experiment with rows of 64 to 8,192
   // normal scores. The closer e is to 1/2 the less smooth is the sum.
   float last_step_from() const {
@@ -189,7 +255,16 @@ struct DenseRows {
     const vf e_all = splat((float)e);
     const Spread spread = spread_of_rows();
     const vf most = largest_root(e_all, spread.n);
-    const vf first = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
+    const vf guessed = vmin(vmax(guess(spread), vf{}), most);  // where the largest weight is at least 1/n
+    vf first = guessed;
+    const bool stands_in = e >= kLeastPolynomial && are_unlike(spread), corrects = stands_in && stood_in.rows > 0.0f;
+    StandIn standing;
+    if (corrects) {  // Halley's step to where the sum is what it was at the roots of the rows before
+      standing = stand_in(guessed);
+      const vf log_S = standing.log_S - stood_in.log_ratio / stood_in.rows;
+      const vf change = (deformed_log(e_all, log_S) - kAimShort) / standing.slope;
+      first = vmin(vmax(guessed + change / vmax(1.0f + 0.5f * change * standing.curvature, splat(0.5f)), vf{}), most);
+    }
     const uint32_t open = (1u << size) - 1, is_smooth = e <= 0.5 ? open : 0;
     const LastStep last{splat(last_step_from()), splat(last_step_from()), is_smooth, open};
     auto add = [&](uint32_t now, vf lam, auto kinds) {
@@ -203,15 +278,27 @@ struct DenseRows {
     const uint32_t again = open & (bits_greater(roots.at, first) | bits_greater(first, roots.at));
     misleads |= e <= kExactMoments && solved.rows > 0.0f && 2 * __builtin_popcount(again) > size;
     remember(spread, roots);
+    if (stands_in) {
+      const vf by = roots.at - guessed, moved = (float)e * standing.slope * (by + 0.5f * standing.curvature * by * by);
+      const vf log_S = corrects ? standing.log_S + natural_log(1.0f - moved) * (float)(1.0 / e) : stand_in(roots.at).log_S;
+      remember_in(stood_in.rows, splat(1.0f)), remember_in(stood_in.log_ratio, log_S - natural_log(roots.S));
+    }
     return roots;
+  }
+  // Whether guesses from two moments are rough for most rows.
+  bool are_unlike(const Spread& of) const {
+    const vf ratio = of.deviation * vexp((float)e * natural_log(of.n));
+    return 2 * __builtin_popcount(bits_greater(ratio, splat(kUnlike)) & ((1u << size) - 1)) > size;
+  }
+  void remember_in(float& sum, vf x) const {
+    sum = (1.0f - (float)size / (float)kMemory) * sum + hsum(blend((1u << size) - 1, x, vf{}));
   }
 
   // Adds the rows to those solved before. Scores u = mean + d z have d lam/dd = sum(w z)/W, and sum(w q) = S gives sum(w u).
   void remember(const Spread& of, const Roots& roots) {
     const vf weighted = (roots.S / roots.W - (1.0f - (float)e * roots.at)) / (float)e, d = of.deviation;
     const vf slope = (weighted - of.mean) / vmax(d, splat(kSmallestNormal));
-    const float kept = 1.0f - (float)size / (float)kMemory;
-    auto add = [&](float& sum, vf x) { sum = kept * sum + hsum(blend((1u << size) - 1, x, vf{})); };
+    auto add = [&](float& sum, vf x) { remember_in(sum, x); };
     add(solved.rows, splat(1.0f)), add(solved.d, d), add(solved.d2, d * d), add(solved.y, roots.at + roots.last_step - of.mean);
     add(solved.slope, slope), add(solved.slope_d, slope * d), add(solved.log_n, natural_log(of.n)), add(solved.W, roots.W);
   }
