@@ -105,7 +105,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
       save_row(p, dense ? s : nullptr, block.keys, w.columns, w.weights, count, saved);
     } else {
       if (dense && format != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
-      save_support(p, format, w.columns, w.weights, count, saved);
+      save_support(p, block, format, w.columns, w.weights, count, saved);
     }
     if (m.in_double && count > 0) {  // before dropout
       const float sink = p.sinks ? (dense ? s : scratch)[block.keys] : 0.0f;

@@ -10,7 +10,7 @@
 
 namespace {
 
-inline int64_t column_bytes(const AttentionProblem& p) { return most_keys(p) <= 65536 ? 2 : 4; }
+inline int64_t column_bytes(const Block& block) { return block.most_keys <= 65536 ? 2 : 4; }
 
 inline SavedFormat saved_format(const AttentionProblem& p, const Block& block, bool in_double, float row_max,
                                 int64_t support_size) {
@@ -19,7 +19,7 @@ inline SavedFormat saved_format(const AttentionProblem& p, const Block& block, b
     bool in_double;  // the float64 solver's weights do not follow from scores and threshold
     bool has_sink;
     float row_max;
-  } c{support_size, block.keys, most_keys(p), column_bytes(p), p.reserve_bytes, in_double, p.sinks != nullptr, row_max};
+  } c{support_size, block.keys, block.most_keys, column_bytes(block), p.reserve_bytes, in_double, p.sinks != nullptr, row_max};
   return choose_saved_format(c);
 }
 
@@ -40,21 +40,21 @@ struct BlockSupports : Density {
 
 // A gap byte below kColumnSkip is the number of zero weights before the next column; kColumnSkip stands for that many, and no column yet.
 // What the support does not fill is zero: outputs of an operator do not depend on uninitialized memory.
-inline void save_support(const AttentionProblem& p, SavedFormat format, const int32_t* columns, const float* weights,
-                         int64_t count, uint8_t* to) {
+inline void save_support(const AttentionProblem& p, const Block& block, SavedFormat format, const int32_t* columns,
+                         const float* weights, int64_t count, uint8_t* to) {
   if (p.reserve_bytes == 0) return;
   const uint8_t* end = to + p.reserve_bytes;
   if (format == SavedFormat::Weights) {
     memcpy(to, weights, (size_t)count * sizeof(float));
     to += count * sizeof(float);
-    if (column_bytes(p) == 4)
+    if (column_bytes(block) == 4)
       memcpy(to, columns, (size_t)count * sizeof(int32_t));
     else
       for (int64_t i = 0; i < count; ++i) {
         const uint16_t column = (uint16_t)columns[i];
         memcpy(to + 2 * i, &column, sizeof column);  // maybe unaligned
       }
-    to += count * column_bytes(p);
+    to += count * column_bytes(block);
   } else if (format == SavedFormat::Columns) {
     int64_t next = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -92,7 +92,7 @@ inline void load_columns(const AttentionProblem& p, const Block& block, SavedFor
   if (format == SavedFormat::Weights) {
     memcpy(weights, from, (size_t)count * sizeof(float));
     from += count * sizeof(float);
-    if (column_bytes(p) == 4)
+    if (column_bytes(block) == 4)
       memcpy(columns, from, (size_t)count * sizeof(int32_t));
     else
       for (int64_t i = 0; i < count; ++i) {

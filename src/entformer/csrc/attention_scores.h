@@ -130,11 +130,12 @@ struct Block {
   int64_t start;                     // the first key that any of them may see, rounded down to a panel
   int64_t keys;                      // keys from there on, in whole vectors
   int64_t real_keys;                 // of these
+  int64_t most_keys;                 // of any block
   const float *k_panels, *v_panels;  // of its key head
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
   const int64_t tall = block_rows(p), all = padded_keys(p);
-  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, nullptr, nullptr};
+  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr};
   if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * p.D;
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;

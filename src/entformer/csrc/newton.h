@@ -28,6 +28,12 @@ struct Sums {
   vf p, w, w_over_q, w_over_q2;
 };
 
+// Zeros for the rows beyond a batch of `size`. An initializer would fill all lanes, which takes as long as a short row.
+template <class... Arrays>
+inline void zero_beyond(int size, Arrays*... sums) {
+  for (int r = size; r < VL; ++r) ((sums[r] = vf{}), ...);
+}
+
 // The sums of one evaluation, one row a lane: S - 1, W, C = sum w/q, and D = sum w/q^2, zero where no step uses it.
 struct Evaluation {
   vf residual, W, C, D;

@@ -137,7 +137,8 @@ struct DenseRows {
     vf n, mean, deviation;
   };
   Spread spread_of_rows() const {
-    vf n[VL] = {}, first[VL] = {}, second[VL] = {};
+    vf n[VL], first[VL], second[VL];
+    zero_beyond(size, n, first, second);
     for (int r = 0; r < size; ++r) {
       Sums sums{};
       each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
@@ -212,7 +213,8 @@ struct DenseRows {
     const vf Q = vmax(1.0f - (float)e * lam, splat(kSmallestNormal)), per_Q = (float)e / Q;
     const int k = (int)(1.0 / e);
     const float f = (float)(1.0 / e - k);
-    vf lowest[VL] = {}, below[VL] = {}, at[VL] = {}, above[VL] = {};
+    vf lowest[VL], below[VL], at[VL], above[VL];
+    zero_beyond(size, lowest, below, at, above);
     with_power<kMostPower>(k, [&](auto power) {
       for (int r = 0; r < size; ++r) {
         vf sum_lowest{}, sum_below{}, sum_at{}, sum_above{};

@@ -131,8 +131,12 @@ struct TableSolver {
     p[r] = S, w_sum[r] = W, w_over_q[r] = C;
   }
   ENTFORMER_NOINLINE Evaluation evaluate(uint32_t open, vf lam) const {
-    vf p[VL] = {}, w[VL] = {}, w_over_q[VL] = {};
+    vf p[VL], w[VL], w_over_q[VL];
     float lam_of[VL];
+    for (uint32_t closed = ~open & ((1u << VL) - 1); closed; closed &= closed - 1) {
+      const int r = __builtin_ctz(closed);
+      p[r] = w[r] = w_over_q[r] = vf{};
+    }
     store(lam_of, lam);
     for (; open; open &= open - 1) {
       const int r = __builtin_ctz(open);
