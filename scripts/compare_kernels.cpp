@@ -119,12 +119,13 @@ void compare_attention(const KernelTable& kernels, int64_t L, int64_t D, double 
   kernels.attention_pack(p, 0, 1);
   const int64_t rows = kernels.attention_block_rows(p), blocks = (L + rows - 1) / rows;
   const RowStates states{row_max.data(), threshold.data(), support_size.data()};
-  kernels.attention_forward({p, out.data(), states, nullptr, reserve.data()}, 0, blocks);
+  kernels.attention_forward({p, {out.data(), 0, 0, D}, states, nullptr, reserve.data()}, 0, blocks);
   HeadSums sums{};
   AttentionBackward a{};
   a.problem = p, a.grad_out = {g.data(), 0, 0, D}, a.rows = states, a.reserve = reserve.data(), a.chunks = 1;
   a.needs_alpha_grad = true;
-  a.grad_q = to_q.data(), a.grad_k = to_k.data(), a.grad_v = to_v.data(), a.head_sums = &sums;
+  a.grad_q = {to_q.data(), 0, 0, D}, a.grad_k = {to_k.data(), 0, 0, 0, D}, a.grad_v = {to_v.data(), 0, 0, 0, D};
+  a.head_sums = &sums;
   kernels.attention_backward(a, 0, 1);
 
   std::vector<double> right_out((size_t)(L * D)), right_q(right_out), right_k(right_out), right_v(right_out);

@@ -264,6 +264,21 @@ def test_the_output_lies_in_memory_as_the_query_does(impl: Any) -> None:
     assert entmax(q.contiguous(), k, v, impl=impl).is_contiguous()
 
 
+@pytest.mark.parametrize("lengths", [(5, 5), (40, 200)])
+@pytest.mark.parametrize("size", [8, 32])
+def test_gradients_lie_in_memory_as_their_tensors_do(lengths: tuple[int, int], size: int) -> None:
+    """So that splitting heads, a view in forward, copies nothing in backward; whatever the kernels allocate, pad or add up."""
+    queries, keys = lengths
+    whole = [normal(2, length, 4, size) for length in (queries, keys, keys)]
+    views = [t.transpose(1, 2).requires_grad_() for t in whole]
+    side_by_side = torch.autograd.grad(entmax(*views).square().sum(), views)
+    copies = [t.detach().contiguous().requires_grad_() for t in views]
+    apart = torch.autograd.grad(entmax(*copies).square().sum(), copies)
+    for one, other in zip(side_by_side, apart, strict=True):
+        assert one.transpose(1, 2).is_contiguous() and other.is_contiguous()
+        assert torch.equal(one, other)
+
+
 # ---- softmax: torch's kernel where it computes the same, ours elsewhere ------------------------------------------------------
 
 

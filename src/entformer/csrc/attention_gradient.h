@@ -81,7 +81,7 @@ ENTFORMER_INLINE vf effect_of_alpha(vf p, vf w, vf log_p, vf t, float per_e2) {
 // `has_slopes_of_weights`.
 template <bool needs_alpha_grad, class Use>
 inline void with_slopes_of_weights(const HeadNormalizer& m, const Use& use) {
-  const float e = (float)m.e, per_e2 = (float)(1.0 / (m.e * m.e));
+  const float e = (float)m.e;
   if (m.alpha_case != AlphaCase::General && !needs_alpha_grad)
     return use([&](vf p, vf& w, vf&) {
       w = slope_of(m.alpha_case, p);
@@ -90,6 +90,7 @@ inline void with_slopes_of_weights(const HeadNormalizer& m, const Use& use) {
 #if defined(__AVX2__)
   if (m.alpha_case != AlphaCase::Softmax && m.slopes) {
     const PowerTable table = *m.slopes;
+    const float per_e2 = (float)(1.0 / (m.e * m.e));
     return use([&](vf p, vf& w, vf& a) {
       const Split at(vmax(p, splat(kSmallestNormal)));
       w = p > 0.0f ? power_wide(table, at) : vf{};

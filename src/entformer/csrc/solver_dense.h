@@ -14,15 +14,16 @@ constexpr float kLastDenseStep = 0.07f;  // residual from which a last step may 
 constexpr float kFourthOrder = 1.0f / 3;  // of e: up to here w/q^2 is bounded, so that steps use its sum
 constexpr int kMemory = 16;    // rows solved before from which others are guessed: they count the less the older they are
 constexpr int kFirstRows = 2;  // are solved before the others, which are guessed from them
-constexpr float kNearlyEqual = 0.3f;       // of the deviation of q over its mean: below, two moments tell where the root is,
-constexpr float kThirdMoment = 0.01f;      // if what the third one may add to the sum is below this
-constexpr float kBarelyInside = 1e-4f;     // of q: above, the weight is larger than any rounding and the last step
-constexpr float kTiny = 1e-30f;            // of a weight: above, it is not zero, however it is rounded
-constexpr float kLongStep = 0.25f;         // over q: above, the terms of a last step do not end soon enough
-constexpr float kAlike = 0.3f;             // of a standard deviation: rows that differ by less have their root where it tells
-constexpr float kExactMoments = 0.03f;     // of e: below, they guess well enough for one evaluation of any row
-constexpr float kMomentsOfSoftmax = 0.3f;  // of e: below, they guess better than the root at e = 1/2
-constexpr float kLeastPolynomial = 0.15f;  // of e: from here on up to kMostPower whole powers stand in for the weights,
+constexpr float kNearlyEqual = 0.3f;         // of the deviation of q over its mean: below, two moments tell where the root is,
+constexpr float kThirdMoment = 0.01f;        // if what the third one may add to the sum is below this
+constexpr float kBarelyInside = 1e-4f;       // of q: above, the weight is larger than any rounding and the last step,
+constexpr float kBarelyInsideSteep = 2e-3f;  // and with e > 1/2 its slope, which falls to zero at once, is exact
+constexpr float kTiny = 1e-30f;              // of a weight: above, it is not zero, however it is rounded
+constexpr float kLongStep = 0.25f;           // over q: above, the terms of a last step do not end soon enough
+constexpr float kAlike = 0.3f;               // of a standard deviation: rows that differ by less have their root where it tells
+constexpr float kExactMoments = 0.03f;       // of e: below, they guess well enough for one evaluation of any row
+constexpr float kMomentsOfSoftmax = 0.3f;    // of e: below, they guess better than the root at e = 1/2
+constexpr float kLeastPolynomial = 0.15f;    // of e: from here on up to kMostPower whole powers stand in for the weights,
 constexpr int kMostPower = 6;
 constexpr float kUnlike =
     1.3f;  // of the deviation of the scores over that of a weight's base: below, guesses are good without them
@@ -90,7 +91,10 @@ struct DenseRows {
   float smallest;         // base whose weight is neither below any rounding nor below kTiny
 
   DenseRows(double e_, const PowerTable* table_, int64_t columns_)
-      : e(e_), table(table_), columns(columns_), smallest(fmaxf(kBarelyInside, powf(kTiny, (float)e))) {}
+      : e(e_),
+        table(table_),
+        columns(columns_),
+        smallest(fmaxf(e > 0.5 ? kBarelyInsideSteep : kBarelyInside, powf(kTiny, (float)e))) {}
 
   bool by_log() const { return table == nullptr; }
   // lam as the evaluation at `at` had it.
