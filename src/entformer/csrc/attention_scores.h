@@ -221,27 +221,34 @@ struct RowTerms {
       memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
       s = __builtin_convertvector(bytes, vi) != 0 ? s : splat(-kInf);
     }
-    vf seen = load(key_bias + j);  // chosen, not added: a masked key may hold anything, NaN included
-    return seen == 0.0f ? s : seen;
+    return seen_by_all(s, j);
   }
   // The rows of a tile, from row r0 and `column` on, as they were stored; then use(row, scores).
   template <class T, class Use>
   void apply_to(const T& tile, float* to, int64_t stride, int64_t r0, int64_t column, const Use& use) const {
-    const bool depends_on_position_alone = !has_terms();
+    const bool adds = adds_terms();
     for (int64_t r = 0; r < tile.rows; ++r) {
       const int64_t at = block.first + r0 + r + p.causal_offset - block.start, limit = p.Lk - block.start;
       const int64_t first = at - p.left,
                     end = at + p.right + 1 < limit ? at + p.right + 1 : limit;  // columns that the row may see
       for (int64_t c = 0; c < tile.vectors * VL; c += VL) {
-        vf s = load(to + r * stride + c);
-        const bool is_inside = column + c >= first && column + c + VL <= end;
-        if (!(depends_on_position_alone && is_inside)) {
-          s = depends_on_position_alone ? within(s, first - column - c, end - column - c) : apply(s, r0 + r, column + c);
-          store(to + r * stride + c, s);
+        float* place = to + r * stride + c;
+        vf s = load(place);
+        if (adds) {
+          s = apply(s, r0 + r, column + c);
+        } else {
+          if (column + c < first || column + c + VL > end) s = within(s, first - column - c, end - column - c);
+          if (keys_differ) s = seen_by_all(s, block.start + column + c);
         }
+        store(place, s);
         use(r0 + r, s);
       }
     }
+  }
+  // -inf at masked keys. Chosen, not added: a masked key may hold anything, NaN included.
+  vf seen_by_all(vf s, int64_t j) const {
+    const vf seen = load(key_bias + j);
+    return seen == 0.0f ? s : seen;
   }
   // -inf but for the lanes from `first` on that are before `end`.
   static vf within(vf s, int64_t first, int64_t end) {
@@ -249,9 +256,9 @@ struct RowTerms {
     const int32_t low = (int32_t)(first < 0 ? 0 : first > VL ? VL : first), high = (int32_t)(end < 0 ? 0 : end > VL ? VL : end);
     return (lane >= low) & (lane < high) ? s : splat(-kInf);
   }
-  bool has_terms() const { return keys_differ || p.slopes || p.mask || p.bias || p.softcap != 0.0f; }
+  bool adds_terms() const { return p.slopes || p.mask || p.bias || p.softcap != 0.0f; }
   bool needed(int64_t column) const {  // for a tile that begins at this column
-    if (has_terms()) return true;
+    if (keys_differ || adds_terms()) return true;
     const int64_t j = block.start + column, at = block.first + p.causal_offset;
     return j + PANEL > p.Lk || j + PANEL > at + p.right || j < at + block.rows - p.left;
   }
