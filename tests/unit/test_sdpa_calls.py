@@ -275,7 +275,8 @@ def test_gradients_lie_in_memory_as_their_tensors_do(lengths: tuple[int, int], s
     copies = [t.detach().contiguous().requires_grad_() for t in views]
     apart = torch.autograd.grad(entmax(*copies).square().sum(), copies)
     for one, other in zip(side_by_side, apart, strict=True):
-        assert one.transpose(1, 2).is_contiguous() and other.is_contiguous()
+        assert one.transpose(1, 2).is_contiguous()
+        assert other.is_contiguous()
         assert torch.equal(one, other)
 
 

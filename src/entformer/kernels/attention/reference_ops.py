@@ -22,7 +22,8 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call._make((*arguments[:13], Features(*arguments[14:])))
     dense = _dense(call)
     row_max, threshold, support_size, entropy = reference.row_state(call, dense)
-    return _in_order(call.query, dense.output), row_max, threshold.double(), support_size, entropy if return_entropy else entropy.new_empty(0)
+    output, entropy = _in_order(call.query, dense.output), entropy if return_entropy else entropy.new_empty(0)
+    return output, row_max, threshold.double(), support_size, entropy
 
 
 def backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
