@@ -26,7 +26,7 @@ def specialized(call: Call, alpha: float | Tensor) -> Call:
 def reserve_bytes(keys: int) -> int:
     """Bytes per row in which forward saves weights for backward, as in `csrc/bindings.cpp`: of half of the keys, 85 at most.
 
-    Up to 128 keys there is room for the weights of all, without their columns.
+    Up to 128 keys the weights of all fit, without their columns.
     """
     support = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4
     return max(support, 4 * (-(-keys // 16) * 16)) if keys <= 128 else support
