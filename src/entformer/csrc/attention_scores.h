@@ -171,18 +171,6 @@ inline vf alibi(const AttentionProblem& p, const Block& block, vi r, vi column, 
   return s - p.slopes[block.b * p.H + block.h] * vmax(distance, -distance);
 }
 
-// tanh(x), NaN for NaN; relative error 2e-8 of the polynomial plus rounding.
-inline vf vtanh(vf x) {
-  vf size = vmax(x, -x), z = x * x;
-  vf poly = -0.00606219906f * z + 0.0209741264f;
-  poly = poly * z - 0.0538462592f;
-  poly = poly * z + 0.133327412f;
-  poly = poly * z - 0.333333287f;
-  vf far = 1.0f - 2.0f / (vexp(vmin(2.0f * size, splat(80.0f))) + 1.0f);
-  vf found = size < 0.625f ? x + x * (z * poly) : (x < 0.0f ? -far : far);
-  return x == x ? found : x;
-}
-
 // Where the bias of query i at column j of the block lies.
 inline const float* bias_at(const AttentionProblem& p, const Block& block, int64_t i, int64_t column) {
   return p.bias + block.b * p.bias_batch + block.h * p.bias_head + i * p.bias_row + (block.start + column) * p.bias_key;

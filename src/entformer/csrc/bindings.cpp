@@ -85,12 +85,9 @@ constexpr const char* kUnlikeSupport =
     "of support_size.";
 constexpr int64_t kMaxReserveBytes = 1 << 20;  // per row
 
-// Half of the keys or 85, whichever is less, with weights and 16-bit columns; up to 128 keys at least the weights of all.
-// kernels/attention/cpu.py has the same formula.
-int64_t reserve_bytes(int64_t keys) {
-  const int64_t support = 6 * std::min<int64_t>(85, std::max<int64_t>(16, (keys + 1) / 2)) / 4 * 4 + 4;
-  return keys <= 128 ? std::max(support, 4 * round_up(keys, 16)) : support;
-}
+// The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85. kernels/attention/cpu.py has the same
+// formula.
+int64_t reserve_bytes(int64_t keys) { return 4 * round_up(std::min<int64_t>(keys, 128), 16); }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask,

@@ -24,9 +24,8 @@ def specialized(call: Call, alpha: float | Tensor) -> Call:
 
 
 def reserve_bytes(keys: int) -> int:
-    """Bytes per row in which forward saves weights for backward, as in `csrc/bindings.cpp`: of half of the keys, 85 at most.
+    """Bytes per row in which forward saves weights for backward, as in `csrc/bindings.cpp`.
 
-    Up to 128 keys the weights of all fit, without their columns.
+    The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85.
     """
-    support = 6 * min(85, max(16, (keys + 1) // 2)) // 4 * 4 + 4
-    return max(support, 4 * (-(-keys // 16) * 16)) if keys <= 128 else support
+    return 64 * (1 + min(7, (keys - 1) // 16))  # in this form torch.export knows that it is positive

@@ -120,13 +120,13 @@ def _reference_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) ->
 
 
 # The C++ kernels register for the CPU, which takes precedence once they are loaded.
-for _operator, _dense, _shapes in (
-    (attention, _reference_forward, _forward_shapes),
-    (attention_backward, reference_ops.backward, _backward_shapes),
-    (attention_support, reference_ops.support, _support_shapes),
-    (attention_support_backward, reference_ops.support_backward, _support_backward_shapes),
+for _operator, _dense, _shapes, _ordered in (
+    (attention, _reference_forward, _forward_shapes, 1),
+    (attention_backward, reference_ops.backward, _backward_shapes, 3),
+    (attention_support, reference_ops.support, _support_shapes, 0),
+    (attention_support_backward, reference_ops.support_backward, _support_backward_shapes, 2),
 ):
-    _library.impl(_operator, until_kernels_load(_operator, _dense), "CompositeExplicitAutograd")
+    _library.impl(_operator, until_kernels_load(_operator, _dense, _ordered), "CompositeExplicitAutograd")
     torch.library.register_fake(_operator._schema.name, _shapes, lib=_library)
 triton.register()
 

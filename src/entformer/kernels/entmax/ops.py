@@ -37,14 +37,19 @@ def _backward_shape(grad_output: Tensor, output: Tensor, alpha: Tensor, needs_al
     return output.new_empty(output.shape), output.new_empty(rows, dtype=torch.float64)
 
 
-def until_kernels_load(operator: Any, implementation: Any) -> Any:
-    """The operator before C++ kernels are loaded, as when a saved program runs: loads them, or runs `implementation`."""
+def until_kernels_load(operator: Any, implementation: Any, ordered: int = 0) -> Any:
+    """The operator before C++ kernels are loaded, as when a saved program runs: loads them, or runs `implementation`.
+
+    Results are contiguous, as the fake kernels say, but for the first `ordered`, whose memory order is the implementation's.
+    """
 
     def run(first: Tensor, *rest: Any) -> Any:
         if resolve("auto", first.device.type) == "cpu":
             return operator(first, *rest)
         found = implementation(first, *rest)
-        return found.contiguous() if isinstance(found, Tensor) else tuple(t.contiguous() for t in found)  # as the fake kernels
+        if isinstance(found, Tensor):
+            return found.contiguous()
+        return *found[:ordered], *(t.contiguous() for t in found[ordered:])
 
     return run
 
