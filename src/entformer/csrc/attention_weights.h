@@ -204,6 +204,7 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
+  // Short rows fill a batch at once: two of them by themselves would take as long as all.
   const int most = fit < 1    ? 1
                    : fit < VL ? (int)fit
                               : VL,
