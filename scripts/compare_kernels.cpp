@@ -83,7 +83,7 @@ void compare_rows(const KernelTable& kernels, int64_t n, double alpha, float sca
   const std::vector<float> s = normal(rows * n, scale), g = normal(rows * n, 1.0f);
   std::vector<float> p(s.size()), grad(s.size());
   std::vector<double> grad_alpha((size_t)rows);
-  kernels.entmax_forward({kFloat32, n, s.data(), &alpha, 0, p.data()}, 0, rows);
+  kernels.entmax_forward({kFloat32, n, s.data(), &alpha, 0, p.data(), rows}, 0, rows);
   kernels.entmax_backward({kFloat32, n, p.data(), g.data(), &alpha, 0, grad.data(), grad_alpha.data()}, 0, rows);
   for (int64_t r = 0; r < rows; ++r) {
     auto row = [&](const std::vector<float>& x) { return std::vector<double>(x.begin() + r * n, x.begin() + (r + 1) * n); };

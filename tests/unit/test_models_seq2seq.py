@@ -113,7 +113,10 @@ def test_sparse_output() -> None:
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_steps_equal_the_teacher_forced_pass(name: str, positions: str) -> None:
     model, close = model_of(**kinds_of(name), positions=positions), CLOSE
-    if name == "leaky_relu":  # no kernel of its own; in float32 its rounding reaches 1e-5, which hides nothing in float64
+    if name in (
+        "gelu",
+        "leaky_relu",
+    ):  # no kernels of their own; in float32 rounding reaches 1e-5, which hides nothing in float64
         model, close = model.double(), {"rtol": 0.0, "atol": 1e-12}
     expected = model(BATCH.source, BATCH.target[:, :-1]).detach()
     state = model.start(BATCH.source)

@@ -64,11 +64,11 @@ struct AttentionProblem {
   int64_t reserve_stride;  // from row to row
   bool is_decode;          // too few queries per key head to transpose k into panels: k is read as it lies
 
-  // Prepared once per (batch, key head) by `pack`; row counts and row lengths are padded to whole vectors.
-  float* k_panels;  // (B, G, panels, D, panel), the last panel narrower; null if is_decode, and in backward
-  float* k_rows;    // (B, G, Lk, D padded), or null
+  // Prepared once per (batch, key head) by `pack`, or null; row counts and row lengths are padded to whole vectors.
+  float* k_panels;  // (B, G, panels, D, panel), the last panel narrower; null where each thread makes those it needs
+  float* k_rows;    // (B, G, Lk, D padded)
   float* v_rows;    // (B, G, Lk, E padded)
-  float* key_bias;  // (B, Lk padded): 0, or -inf where masked or beyond Lk
+  float* key_bias;  // (B, Lk padded): 0, or -inf where masked or beyond Lk; null without a key mask
 };
 
 // The state of the rows that forward hands to backward and support: p = exp_e((score - row_max) - threshold). row_max is NaN for a row

@@ -66,25 +66,6 @@ inline void spread_nan_rows(const AttentionBackward& a, int64_t b, int64_t h, in
   }
 }
 
-// Panels of the key head in work, made when a block first needs them: most heads never do.
-struct Panels {
-  const AttentionProblem& p;
-  Scratch memory{};
-  bool has_k = false, has_v = false;
-
-  bool get(bool value, Block& block) {
-    const int64_t keys = padded_keys(p);
-    if (!memory.data) memory.allocate((staging_floats(p) + (size_t)(keys * (p.D + p.E))) * sizeof(float));
-    if (!memory.data) return false;
-    float *staging = (float*)memory.data, *k = staging + staging_floats(p), *v = k + keys * p.D;
-    if (value && !has_v) pack_head(p, p.v, p.E, block.b, block.g, staging, v, nullptr, false);
-    if (!value && !has_k) pack_head(p, p.k, p.D, block.b, block.g, staging, k, nullptr, true);
-    (value ? has_v : has_k) = true;
-    (value ? block.v_panels : block.k_panels) = value ? v : k;
-    return true;
-  }
-};
-
 // What decides the path of a block.
 struct BackwardCase : BlockSupports {
   using BlockSupports::BlockSupports;
@@ -157,11 +138,12 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
   }
   for (int64_t j = 0; j < seen; j += kPart) {  // part by part, so that what one product has read is in the cache for the next
     const int64_t here = seen - j < kPart ? seen - j : kPart;
-    dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q, j > 0);
-    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride,
-                         head.k_stride);
+    dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q,
+                  *block.ahead, j > 0);
+    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride, head.k_stride,
+                         *block.ahead);
     dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * head.v_stride,
-                         head.v_stride);
+                         head.v_stride, *block.ahead);
   }
   each_not_finite(x.grad_q, block.rows, Dp, p.D, [&](int64_t r) {  // zeros may have met keys that are not finite
     int64_t count = 0;
@@ -219,7 +201,7 @@ inline void backward_sparse(const AttentionBackward& a, const Block& block, bool
 
 // Adds to `sums`; false when there is no memory for the panels.
 inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient head, float* grad_bias, const Workspace& w,
-                           Panels& panels, HeadSums& sums) {
+                           Panels& k_panels, Panels& v_panels, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
@@ -250,14 +232,14 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   const bool saved = path == BackwardPath::Dense ? c.all_weights_saved && p.softcap == 0.0f : c.all_saved;
   if (!c.all_weights_saved || p.softcap != 0.0f) load_queries(p, block, tall, w.q);
   if (!saved) {
-    if (!p.is_decode && !panels.get(false, block)) return false;
+    if (!p.is_decode && !(block.k_panels = k_panels.of(block.b, block.g))) return false;
     if (p.is_decode || p.sinks)
       score_block(p, block, w.q, w.scores, w.ld, w.row_max, w.cap_slopes);
     else
       score_again(p, block, w.q, w.scores, w.ld, w.cap_slopes);
   }
   if (path == BackwardPath::Dense) {
-    if (!panels.get(true, block)) return false;
+    if (!(block.v_panels = v_panels.of(block.b, block.g))) return false;
     backward_dense(a, block, saved, m, head, w, x, sums);
   } else {
     backward_sparse(a, block, saved, m, head, k, w, x, sums);
@@ -270,6 +252,17 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   return true;
 }
 
+// Has the products of a block fetch what the next one reads.
+inline void fetch_next(const AttentionBackward& a, const Block& block, const Block& next, Ahead& ahead) {
+  const AttentionProblem& p = a.problem;
+  fetch_rows(p, p.q, next.b, next.h, next.first, next.rows, p.D, ahead);
+  fetch_rows(p, a.grad_out, next.b, next.h, next.first, next.rows, p.E, ahead);
+  ahead.add(a.reserve + row_at(p, next, 0) * p.reserve_stride, p.reserve_stride, p.reserve_bytes, next.rows);
+  if (next.b == block.b && next.g == block.g) return;
+  fetch_rows(p, p.k, next.b, next.g, 0, p.Lk, p.D, ahead);
+  fetch_rows(p, p.v, next.b, next.g, 0, p.Lk, p.E, ahead);
+}
+
 bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) {
   const AttentionProblem& p = a.problem;
   const int64_t blocks = num_blocks(p), group = p.H / p.G, tall = block_rows(p);
@@ -280,9 +273,10 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
   HeadTables tables;
   Workspace w = set_up(p, (float*)scratch.data, tables);
   if (cap_floats) w.cap_slopes = (float*)scratch.data + floats;
-  Panels panels{p};
+  Panels k_panels{p, true}, v_panels{p, false};
   const int64_t batches = a.joins_batches ? p.B : 1, key_heads = a.joins_heads ? p.G : 1;  // of a task
   const int64_t groups = p.B / batches * (p.G / key_heads);
+  Ahead ahead;
   for (int64_t task = begin; task < end; ++task) {
     const int64_t chunk = task / groups, first_b = task % groups / (p.G / key_heads) * batches,
                   first_g = task % groups % (p.G / key_heads) * key_heads;
@@ -295,12 +289,21 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
                                   zeroed(a.grad_v, chunk, b, g, p.Lk, padded_e(p)),
                                   a.grad_k.row,
                                   a.grad_v.row};
-      panels.has_k = panels.has_v = false;
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         HeadSums sums{};
         float* grad_bias = bias_gradient(a, chunk, b, h);
-        for (int64_t block = first; block < last; ++block)
-          if (!backward_block(a, block_at(p, b, h, block), gradient, grad_bias, w, panels, sums)) return false;
+        for (int64_t number = first; number < last; ++number) {
+          Block block = block_at(p, b, h, number);
+          ahead.clear();
+          block.ahead = &ahead;
+          if (number + 1 < last)
+            fetch_next(a, block, block_at(p, b, h, number + 1), ahead);
+          else if (h + 1 < (g + 1) * group)
+            fetch_next(a, block, block_at(p, b, h + 1, first), ahead);
+          else if (task + 1 < end && a.chunks == 1 && batches * key_heads == 1)
+            fetch_next(a, block, block_at(p, (task + 1) / p.G, (task + 1) % p.G * group, 0), ahead);
+          if (!backward_block(a, block, gradient, grad_bias, w, k_panels, v_panels, sums)) return false;
+        }
         spread_nan_rows(a, b, h, first * tall, last * tall < p.Lq ? last * tall : p.Lq, gradient, grad_bias, sums);
         a.head_sums[(chunk * p.B + b) * p.H + h] = sums;
       }

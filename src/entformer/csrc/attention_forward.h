@@ -65,10 +65,15 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   const int sample_size = block.rows > 1 ? 2 : 1;
   const bool has_power = m.has_power();
   struct Sample : Density {
-    bool has_power;
-  } sample{Density(block), has_power};
+    bool has_power, is_short;
+  } sample{Density(block), has_power, solved <= kShortRow && m.is_vectorized()};
   sample.weights = (double)(sample_size * block.keys);
-  if (has_power) {
+  int64_t counts[kMostRows + TILE];
+  if (sample.is_short) {
+    solve_short(p, m, block, w, counts);
+    sample.weights = (double)(block.rows * block.keys);
+    for (int64_t r = 0; r < block.rows; ++r) sample.nonzero += (double)counts[r];
+  } else if (has_power) {
     sample.nonzero = (double)estimated_support(p, m, block, w, samples, sample_size);
   } else {
     solve_block(p, m, block, w);
@@ -79,12 +84,12 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     }
   }
   const bool dense = choose_output(sample) == OutputPath::Dense;
-  const bool in_place = choose_solver(sample) == SolverPath::InPlace;
-  int64_t counts[kMostRows + TILE];
-  if (in_place)
+  const SolverPath solver = choose_solver(sample);
+  if (solver == SolverPath::InPlace)
     solve_in_place(p, m, block, w, counts);
-  else if (has_power)
+  else if (solver == SolverPath::Packed && has_power)
     solve_block(p, m, block, w);
+  const bool in_place = solver != SolverPath::Packed;  // w.scores holds weights
 
   BlockSupports supports(block);
   for (int64_t r = 0; dense && r < block.rows; ++r) {
@@ -96,13 +101,14 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   for (int64_t r = 0; r < block.rows; ++r) {
     const int64_t row = first_row + r;
     float* s = w.scores + r * w.ld;
-    const int64_t count =
-        dense ? counts[r] : sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
+    const int64_t count = dense      ? counts[r]
+                          : in_place ? compact_weights(s, block.keys, w.columns, w.weights)
+                                     : sparse_weights(m, s, block.keys, solved, state_of(r), scratch, w.columns, w.weights);
     const SavedFormat format = saves ? saved_format(p, block, m.in_double, w.row_max[r], count) : SavedFormat::Nothing;
     uint8_t* saved = a.reserve + row * p.reserve_stride;
     if (a.entropy) a.entropy[row] = dense ? entropy_of(s, block.keys) : entropy_of(w.weights, count);
     if (format == SavedFormat::Row) {
-      save_row(p, dense ? s : nullptr, block.keys, w.columns, w.weights, count, saved);
+      save_row(p, dense || in_place ? s : nullptr, block.keys, w.columns, w.weights, count, saved);
     } else {
       if (dense && format != SavedFormat::Nothing) compact_weights(s, block.keys, w.columns, w.weights);
       save_support(p, block, format, w.columns, w.weights, count, saved);
@@ -122,7 +128,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     a.rows.row_max[row] = w.row_max[r];
     a.rows.threshold[row] = w.threshold[r];
   }
-  if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out);
+  if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out, *block.ahead);
   each_not_finite(out, block.rows, wide, p.E, [&](int64_t r) {
     if (dense) {  // the product has multiplied values by zero; some are not finite
       const int64_t count = compact_weights(w.scores + r * w.ld, block.keys, w.columns, w.weights);
@@ -146,9 +152,23 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
   if (!scratch.data) return false;
   HeadTables tables;
   const Workspace w = set_up(p, (float*)scratch.data, tables);
+  Panels panels{p, true};
+  Ahead ahead;
   const int64_t blocks = num_blocks(p);
-  for (int64_t task = begin; task < end; ++task)
-    if (!use(block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks), w)) return false;
+  auto block_of = [&](int64_t task) { return block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks); };
+  for (int64_t task = begin; task < end; ++task) {
+    Block block = block_of(task);
+    if (!p.is_decode && !block.k_panels && !(block.k_panels = panels.of(block.b, block.g))) return false;
+    ahead.clear();
+    block.ahead = &ahead;
+    if (block.first == 0) fetch_rows(p, p.v, block.b, block.g, 0, p.Lk, p.E, ahead);
+    if (task + 1 < end) {
+      const Block next = block_of(task + 1);
+      fetch_rows(p, p.q, next.b, next.h, next.first, next.rows, p.D, ahead);
+      if (next.b != block.b || next.g != block.g) fetch_rows(p, p.k, next.b, next.g, 0, p.Lk, p.D, ahead);
+    }
+    if (!use(block, w)) return false;
+  }
   return true;
 }
 

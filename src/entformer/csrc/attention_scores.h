@@ -1,5 +1,5 @@
 // Scores of a block of queries: cap(scale q k^T) + bias + ALiBi, -inf where a key may not be attended, and the row maxima. A block holds
-// the keys that some of its queries may see, and its columns count from the first of them. Also the prepared copies of k and v.
+// the keys that some of its queries may see, and its columns count from the first of them.
 //
 // A query, or a key it may attend, that holds NaN or infinity makes its row NaN, and so does a score of +inf. What a masked key
 // holds does not matter: masks choose, they do not add.
@@ -7,108 +7,16 @@
 
 #include <math.h>
 
-#include "attention.h"
+#include "attention_heads.h"
 #include "dispatch.h"
-#include "gemm.h"
 #include "rng.h"
-#include "scratch.h"
 
 namespace {
-
-// Whether n numbers are neither NaN nor infinite.
-inline bool all_finite(const float* x, int64_t n) {
-  vf sum[4] = {};  // of x - x, which is NaN for both; four, so that none waits for the one before
-  int64_t i = 0;
-  for (; i + 4 * VL <= n; i += 4 * VL)
-    for (int c = 0; c < 4; ++c) sum[c] += load(x + i + c * VL) - load(x + i + c * VL);
-  for (; i + VL <= n; i += VL) sum[0] += load(x + i) - load(x + i);
-  if (i < n) {
-    vf v = load_tail(x + i, n - i, 0.0f);
-    sum[1] += v - v;
-  }
-  return !any_nan((sum[0] + sum[1]) + (sum[2] + sum[3]));
-}
-
-// Calls use(row) for each of `count` rows, `stride` apart, that is not finite. Rows without space between them are first read as one.
-template <class Use>
-inline void each_not_finite(const float* rows, int64_t count, int64_t stride, int64_t width, const Use& use) {
-  if (count == 0 || width == 0) return;  // there may be no memory
-  if (stride - width < VL && all_finite(rows, (count - 1) * stride + width)) return;
-  for (int64_t r = 0; r < count; ++r)
-    if (!all_finite(rows + r * stride, width)) use(r);
-}
-
-inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL); }
-// How many keys the panel that begins at key j holds: the last one may be narrower.
-inline int64_t panel_width(const AttentionProblem& p, int64_t j) {
-  return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL;
-}
-inline int64_t padded_d(const AttentionProblem& p) { return round_up(p.D, VL); }
-inline int64_t padded_e(const AttentionProblem& p) { return round_up(p.E, VL); }
-
-// Rows of k or v as floats: the tensor itself where it is float32 with whole vectors, else the prepared copy.
-struct FloatRows {
-  const float* data;
-  int64_t stride;
-};
-inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, const float* copy, int64_t width, int64_t b,
-                         int64_t g) {
-  if (!copy) return {(const float*)view.data + b * view.batch + g * view.head, view.row};
-  const int64_t padded = round_up(width, VL);
-  return {copy + (b * p.G + g) * p.Lk * padded, padded};
-}
-
-// Panels and float rows, each where a place for it is given, of one head of k or v. `staging` has capacity for PANEL padded rows. In panels
-// of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
-inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging,
-                      float* panels, float* copy, bool keys) {
-  const int64_t padded = round_up(width, VL);
-  for (int64_t first = 0; first < p.Lk; first += PANEL) {
-    const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
-    const int64_t at = b * view.batch + g * view.head + first * view.row;
-    const float* rows = (const float*)view.data + at;
-    int64_t stride = view.row;
-    if (copy || p.dtype != kFloat32) {
-      rows = copy ? copy + first * padded : staging;
-      stride = padded;
-      for (int64_t j = 0; j < count; ++j)
-        to_float32(view.data, p.dtype, at + j * view.row, width, padded, 1.0f, (float*)rows + j * padded);
-    }
-    if (!panels) continue;
-    const int64_t across = panel_width(p, first);
-    pack_panel(rows, stride, count, width, panels + first * width, across);
-    if (keys)
-      each_not_finite(rows, count, stride, width, [&](int64_t j) {
-        for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
-      });
-  }
-}
-
-inline size_t staging_floats(const AttentionProblem& p) { return (size_t)(PANEL * round_up(p.D > p.E ? p.D : p.E, VL)); }
-
-bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
-  const int64_t keys = padded_keys(p);
-  Scratch scratch(staging_floats(p) * sizeof(float));
-  if (!scratch.data) return false;
-  float* staging = (float*)scratch.data;
-  for (int64_t task = begin; task < end; ++task) {
-    const int64_t b = task / p.G, g = task % p.G;
-    if (g == 0) {
-      for (int64_t j = 0; j < keys; ++j)
-        p.key_bias[b * keys + j] = j < p.Lk && (!p.key_mask || p.key_mask[b * p.all_keys + j]) ? 0.0f : -kInf;
-    }
-    float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
-    if (panels || p.k_rows)
-      pack_head(p, p.k, p.D, b, g, staging, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
-    if (p.v_rows) pack_head(p, p.v, p.E, b, g, staging, nullptr, p.v_rows + task * p.Lk * padded_e(p), false);
-  }
-  return true;
-}
 
 constexpr int64_t kMostRows = 96;  // of a block, with few keys
 constexpr int64_t kManyRows = 48;  // with more
 constexpr int64_t kCausalRows =
-    24;  // with few keys, of which a mask excludes a large part: those after the queries of the block
+    VL == 16 ? 32 : 24;  // with few keys, of which a mask excludes a large part: those after the queries of the block
 constexpr int64_t kBlockScores = 393216;  // 1.5 MB
 constexpr int64_t kFewKeys = 341;
 
@@ -132,10 +40,11 @@ struct Block {
   int64_t real_keys;                 // of these
   int64_t most_keys;                 // of any block
   const float *k_panels, *v_panels;  // of its key head
+  Ahead* ahead;                      // what its products fetch for themselves and the next block
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
   const int64_t tall = block_rows(p), all = padded_keys(p);
-  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr};
+  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr, nullptr};
   if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * p.D;
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;
@@ -146,6 +55,14 @@ inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t n
   block.keys = end - low;
   block.real_keys = (end < p.Lk ? end : p.Lk) - low;
   return block;
+}
+
+// Has the products of a block fetch rows [first, first + count) of head h.
+inline void fetch_rows(const AttentionProblem& p, const AttentionView& view, int64_t b, int64_t h, int64_t first, int64_t count,
+                       int64_t width, Ahead& ahead) {
+  const int64_t element = p.dtype == kFloat32 ? 4 : 2;
+  const int64_t at = b * view.batch + h * view.head + first * view.row;
+  ahead.add((const char*)view.data + at * element, view.row * element, width * element, count);
 }
 // The row of a query of the block in tensors (B, H, all_queries).
 inline int64_t row_at(const AttentionProblem& p, const Block& block, int64_t r) {
@@ -176,13 +93,16 @@ inline const float* bias_at(const AttentionProblem& p, const Block& block, int64
   return p.bias + block.b * p.bias_batch + block.h * p.bias_head + i * p.bias_row + (block.start + column) * p.bias_key;
 }
 
+inline const float* key_bias_of(const AttentionProblem& p, const Block& block) {
+  return p.key_bias ? p.key_bias + block.b * padded_keys(p) : nullptr;
+}
+
 // What becomes of the products of a row: soft-cap, bias, ALiBi, masks.
 struct RowTerms {
   const AttentionProblem& p;
   const Block& block;
-  const float* key_bias;
-  bool keys_differ;   // some key of the batch is masked
-  float* cap_slopes;  // (rows, ld): the derivatives of the soft-cap, written, or null
+  const float* key_bias;  // of the batch, or null
+  float* cap_slopes;      // (rows, ld): the derivatives of the soft-cap, written, or null
   int64_t ld;
 
   vf apply(vf s, int64_t row, int64_t column) const {
@@ -200,7 +120,7 @@ struct RowTerms {
       s = added <= kExcluded ? splat(-kInf) : s + added;
     }
     if (p.slopes) s = alibi(p, block, (int32_t)row - vi{}, lane + (int32_t)column, s);
-    const int64_t end = i + p.causal_offset + p.right + 1 - j,
+    const int64_t last = i + p.causal_offset + p.right + 1, end = (last < p.Lk ? last : p.Lk) - j,
                   first = i + p.causal_offset - p.left - j;  // that the row may see
     if (end < VL || first > 0) s = within(s, first, end);
     if (p.mask && inside) {
@@ -209,7 +129,7 @@ struct RowTerms {
       memcpy(&bytes, may, (size_t)(p.Lk - j < VL ? p.Lk - j : VL));
       s = __builtin_convertvector(bytes, vi) != 0 ? s : splat(-kInf);
     }
-    return seen_by_all(s, j);
+    return key_bias ? seen_by_all(s, j) : s;
   }
   // The rows of a tile, from row r0 and `column` on, as they were stored; then use(row, scores).
   template <class T, class Use>
@@ -226,7 +146,7 @@ struct RowTerms {
           s = apply(s, r0 + r, column + c);
         } else {
           if (column + c < first || column + c + VL > end) s = within(s, first - column - c, end - column - c);
-          if (keys_differ) s = seen_by_all(s, block.start + column + c);
+          if (key_bias) s = seen_by_all(s, block.start + column + c);
         }
         store(place, s);
         use(r0 + r, s);
@@ -246,7 +166,7 @@ struct RowTerms {
   }
   bool adds_terms() const { return p.slopes || p.mask || p.bias || p.softcap != 0.0f; }
   bool needed(int64_t column) const {  // for a tile that begins at this column
-    if (keys_differ || adds_terms()) return true;
+    if (key_bias || adds_terms()) return true;
     const int64_t j = block.start + column, at = block.first + p.causal_offset;
     return j + PANEL > p.Lk || j + PANEL > at + p.right || j < at + block.rows - p.left;
   }
@@ -337,14 +257,14 @@ inline void multiply_panels(const AttentionProblem& p, const Block& block, const
   for (int64_t column = 0; column < block.keys; column += PANEL) {
     const int64_t j = block.start + column, across = panel_width(p, j), left = block.keys - column;
     multiply_all(round_up(block.rows, TILE), left < across ? left : across, depth, x, stride, 1, panels + j * depth, across,
-                 [&](const auto& tile, int64_t r, int64_t at) { use(tile, r, column + at); });
+                 *block.ahead, [&](const auto& tile, int64_t r, int64_t at) { use(tile, r, column + at); });
   }
 }
 
 // scores (tall, ld), tall = block rows in whole tiles; row_max[r] = the row's maximum, or NaN; `cap_slopes`: see RowTerms.
 inline void score_block(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
                         float* row_max, float* cap_slopes) {
-  const RowTerms terms{p, block, p.key_bias + block.b * padded_keys(p), p.key_mask != nullptr, cap_slopes, ld};
+  const RowTerms terms{p, block, key_bias_of(p, block), cap_slopes, ld};
   if (p.is_decode) {
     decode_scores(p, block, terms, q, scores, ld, row_max);
     if (p.sinks) add_sinks(p, block, scores, ld, row_max);
@@ -375,7 +295,7 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
 // The same scores where the maxima are known and there is no sink.
 inline void score_again(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
                         float* cap_slopes) {
-  const RowTerms terms{p, block, p.key_bias + block.b * padded_keys(p), p.key_mask != nullptr, cap_slopes, ld};
+  const RowTerms terms{p, block, key_bias_of(p, block), cap_slopes, ld};
   multiply_panels(p, block, q, padded_d(p), block.k_panels, p.D, [&](const auto& t, int64_t r0, int64_t column) {
     float* to = scores + r0 * ld + column;
     t.store_to(to, ld);

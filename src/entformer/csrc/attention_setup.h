@@ -16,23 +16,6 @@ constexpr const char* kNoMemory =
 constexpr int64_t kMaxPositions = 1 << 29;  // columns are 32-bit numbers
 constexpr int64_t kMaxOffset = 1 << 30;     // and so are differences of positions
 
-// (B, H, L, D) with a last stride of 1; other strides may be anything, overlapping ones included.
-struct StridedView {
-  Tensor given, tensor;
-  AttentionView view;
-  explicit StridedView(const Tensor& t) : given(t), tensor(t.size(3) <= 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
-    view = {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
-  }
-};
-
-inline AttentionRows rows_to_write(const Tensor& t) { return {t.mutable_data_ptr(), t.stride(0), t.stride(1), t.stride(2)}; }
-
-// The view from row `first` on.
-inline AttentionView from_row(AttentionView view, Dtype dtype, int64_t first) {
-  if (view.data) view.data = (const char*)view.data + first * view.row * (dtype == kFloat32 ? 4 : 2);
-  return view;
-}
-
 struct MaskArguments {
   std::optional<Tensor> attn_mask, key_mask, alibi_slopes;
 };
@@ -222,21 +205,26 @@ struct Setup {
     buffers.push_back(make_empty(q.tensor, sizes, ScalarType::Float));
     return data<float>(buffers.back());
   }
-  // Copies are made only of what the tensors themselves do not offer. For decoding k is read as it lies. `reserve(part, bytes)` sets
-  // the reserve of each part.
+  // Copies are made only of what the tensors themselves do not offer. For decoding k is read as it lies. Panels of k are shared by all
+  // threads where these are more than the key heads, else each thread makes them for the heads it works on: that takes less memory, and
+  // the panels are in its cache. `reserve(part, bytes)` sets the reserve of each part.
   template <class Reserve>
   void prepare(bool scores, bool k_rows, bool v_rows, const Reserve& reserve, int64_t bytes) {
     const int64_t vector = kernel_table().vector_length;
     const bool converts = p.dtype != kFloat32;
+    bool has_copies = false;
     for (AttentionProblem& part : parts) {
       const int64_t keys = round_up(part.Lk, vector);
-      part.key_bias = buffer({part.B, keys});
-      if (scores && !part.is_decode) part.k_panels = buffer({part.B, part.G, keys, part.D});
+      if (part.key_mask) part.key_bias = buffer({part.B, keys});
+      if (scores && !part.is_decode && part.B * part.G < torch::stable::get_num_threads())
+        part.k_panels = buffer({part.B, part.G, keys, part.D});
       if ((k_rows || (scores && part.is_decode)) && (converts || part.D % vector))
         part.k_rows = buffer({part.B, part.G, part.Lk, round_up(part.D, vector)});
       if (v_rows && (converts || part.E % vector)) part.v_rows = buffer({part.B, part.G, part.Lk, round_up(part.E, vector)});
+      has_copies |= part.key_bias || part.k_panels || part.k_rows || part.v_rows;
       reserve(part, bytes);
     }
+    if (!has_copies) return;
     run_each(kernel_table().attention_pack, parts, [](const AttentionProblem& part) { return part.B * part.G; }, kNoMemory);
   }
   // Rows of a sequence without keys, and keys of one without queries, are in no part: they stay zero.

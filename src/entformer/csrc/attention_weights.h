@@ -4,6 +4,7 @@
 #include "attention_scores.h"
 #include "solver_dense.h"
 #include "solver_double.h"
+#include "solver_short.h"
 
 namespace {
 
@@ -18,6 +19,8 @@ struct HeadNormalizer {
   bool uses_table_solver;
 
   bool sums_to_one() const { return kind == Normalizer::Entmax; }
+  // Whether rows are solved in float32 with the same steps for all.
+  bool is_vectorized() const { return sums_to_one() && e > 0.0 && !in_double && alpha_case != AlphaCase::Softmax; }
   // Whether a weight costs an exponential or a power, computed in float32.
   bool has_power() const {
     return sums_to_one() && !in_double && (alpha_case == AlphaCase::Softmax || alpha_case == AlphaCase::General);
@@ -204,13 +207,7 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
   const int64_t columns = solved_keys(p, block);
   DenseRows rows(m.e, m.weights, columns);
   const int64_t fit = kDenseFloats / columns;
-  // Short rows fill a batch at once: two of them by themselves would take as long as all.
-  const int most = fit < 1    ? 1
-                   : fit < VL ? (int)fit
-                              : VL,
-            first = columns <= 128      ? most
-                    : most < kFirstRows ? most
-                                        : kFirstRows;
+  const int most = fit < 1 ? 1 : fit < VL ? (int)fit : VL, first = most < kFirstRows ? most : kFirstRows;
   int64_t row_of[VL];
   auto flush = [&]() {
     const Roots roots = rows.solve();
@@ -246,6 +243,39 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
     }
   }
   if (rows.size) flush();
+}
+
+// The same for few keys (solver_short.h).
+inline void solve_short(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
+                        int64_t* counts) {
+  const int64_t columns = solved_keys(p, block);
+  ShortRows rows{m.e, m.alpha_case, m.weights, p.sinks ? block.keys + 1 : block.real_keys};
+  for (int64_t first = 0; first < block.rows; first += VL) {
+    rows.size = (int)(block.rows - first < VL ? block.rows - first : VL);
+    float* s = w.scores + first * w.ld;
+    rows.read(s, w.ld, w.row_max + first);
+    const Roots roots = rows.solve();
+    vd lam = rows.lam_at(roots);
+    for (int r = 0; r < VL; ++r) lam[r] = marked(lam[r], false);
+    const uint32_t sensitive = rows.sensitive(lam, roots);
+    const vf count = rows.weigh(lam, block.real_keys);
+    rows.write(s, w.ld, columns, rows.finite & ~sensitive);
+    for (int r = 0; r < rows.size; ++r) {
+      float* row = s + r * w.ld;
+      w.threshold[first + r] = lam[r];
+      counts[first + r] = (int64_t)count[r];
+      if (!(rows.finite >> r & 1)) {
+        zero_vectors(row, columns);
+        w.threshold[first + r] = 0.0;
+        counts[first + r] = 0;
+      } else if (sensitive >> r & 1) {
+        const FineRow fine = fine_row(m.alpha_case, row, columns, w.row_max[first + r], m.e, lam[r], m.rounded, w.solver);
+        w.threshold[first + r] = marked(fine.lam, true);
+        fine.write(row, columns, row);
+        counts[first + r] = count_above(row, block.keys, 0.0f);
+      }
+    }
+  }
 }
 
 // The weights of rows that need float64: alpha > 2, or a threshold that float32 does not hold. `out` may be the scores; whole vectors.

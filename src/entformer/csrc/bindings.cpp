@@ -50,7 +50,9 @@ Tensor entmax(const Tensor& scores, const Tensor& alpha) {
   Tensor s = make_contiguous(scores);
   Tensor weights = make_empty(s, sizes_of(s, s.dim()));
   RowAlpha a(alpha);
-  EntmaxForward args{dtype_of(s), s.size(s.dim() - 1), s.const_data_ptr(), a.data, a.stride, weights.mutable_data_ptr()};
+  const int64_t n = s.size(s.dim() - 1);
+  EntmaxForward args{
+      dtype_of(s), n, s.const_data_ptr(), a.data, a.stride, weights.mutable_data_ptr(), n > 0 ? s.numel() / n : 0};
   run_rows(kernel_table().entmax_forward, args, s.numel());
   return weights;
 }
@@ -85,9 +87,10 @@ constexpr const char* kUnlikeSupport =
     "of support_size.";
 constexpr int64_t kMaxReserveBytes = 1 << 20;  // per row
 
-// The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85. kernels/attention/cpu.py has the same
-// formula.
-int64_t reserve_bytes(int64_t keys) { return 4 * round_up(std::min<int64_t>(keys, 128), 16); }
+// The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85. From 1,024 keys on fewer, so that the
+// reserve does not exceed what SDPA allocates. kernels/attention/cpu.py has the same formulas.
+int64_t most_reserve_bytes(int64_t keys) { return 4 * round_up(std::min<int64_t>(keys, 128), 16); }
+int64_t reserve_bytes(int64_t keys) { return std::min(most_reserve_bytes(keys), 64 * std::max<int64_t>(4, 8200 / (keys + 1))); }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& alpha, std::optional<Tensor> attn_mask,
@@ -102,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention(
               features);
   setup.set_dropout(op, dropout_p, dropout_seed);
   const AttentionProblem& p = setup.p;
-  const int64_t row_bytes = reserve_bytes(p.Lk);
+  const int64_t row_bytes = setup.is_packed() ? most_reserve_bytes(p.Lk) : reserve_bytes(p.Lk);  // for parts of any length
   // Not every part of packed sequences fills its reserve.
   auto make = [&](const std::vector<int64_t>& sizes, ScalarType dtype) {
     return setup.covers_all() ? make_empty(query, sizes, dtype) : make_zeros(query, sizes, dtype);

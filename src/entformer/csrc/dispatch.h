@@ -14,8 +14,9 @@ namespace {
 constexpr double kSoftmaxBelow = 1e-30;     // |alpha - 1| below this rounds to softmax
 constexpr double kTableMinE = 1.0 / 12;     // below, 1/e - 1 is too high a power for a rounded base
 constexpr double kSteepestMinE = 1.0 / 25;  // below, for the tables
-constexpr int64_t kTableMaxRow = 4096;      // the table solver sums in float32
-constexpr double kInPlaceShare = 0.25;      // of nonzero weights; below, packing them for the solver is worth it
+constexpr int64_t kShortRow = 128;
+constexpr int64_t kTableMaxRow = 4096;  // the table solver sums in float32
+constexpr double kInPlaceShare = 0.25;  // of nonzero weights; below, packing them for the solver is worth it
 constexpr int64_t kDecodeQueries = 3;
 constexpr int64_t kColumnSkip = 255;  // see attention_saved.h
 
@@ -31,14 +32,16 @@ inline bool has_steepest_table(double e) { return e >= kSteepestMinE && e < kTab
 
 }  // namespace
 
-#define ENTMAX_FORWARD_PATHS(X)                                                                     \
-  X(Float64, "float64 input, alpha < 1 or alpha > 2", c.is_float64 || c.e < 0.0 || c.e > 1.0)       \
-  X(Table, "AVX-512 or AVX2, n <= 4096, 13/12 <= alpha < 2, alpha is not 1.5",                      \
-    c.has_tables&& c.n <= kTableMaxRow && has_table(c.e))                                           \
-  X(NonFinite, "the row maximum is not finite, or alpha is NaN", !c.has_finite_max() || c.e != c.e) \
-  X(Softmax, "alpha = 1", alpha_case(c.e) == AlphaCase::Softmax)                                    \
-  X(Entmax15, "alpha = 1.5", alpha_case(c.e) == AlphaCase::Entmax15)                                \
-  X(Sparsemax, "alpha = 2", alpha_case(c.e) == AlphaCase::Sparsemax)                                \
+#define ENTMAX_FORWARD_PATHS(X)                                                                      \
+  X(Float64, "float64 input, alpha < 1 or alpha > 2", c.is_float64 || c.e < 0.0 || c.e > 1.0)        \
+  X(Short, "n <= 128, 1 < alpha < 13/12, and the rows of the batch share alpha",                     \
+    c.n <= kShortRow && c.shares_alpha && c.e < kTableMinE && alpha_case(c.e) != AlphaCase::Softmax) \
+  X(Table, "AVX-512 or AVX2, n <= 4096, 13/12 <= alpha < 2, alpha is not 1.5",                       \
+    c.has_tables&& c.n <= kTableMaxRow && has_table(c.e))                                            \
+  X(NonFinite, "the row maximum is not finite, or alpha is NaN", !c.has_finite_max() || c.e != c.e)  \
+  X(Softmax, "alpha = 1", alpha_case(c.e) == AlphaCase::Softmax)                                     \
+  X(Entmax15, "alpha = 1.5", alpha_case(c.e) == AlphaCase::Entmax15)                                 \
+  X(Sparsemax, "alpha = 2", alpha_case(c.e) == AlphaCase::Sparsemax)                                 \
   X(General, "otherwise", true)
 
 #define ENTMAX_BACKWARD_PATHS(X)                                                              \
@@ -56,6 +59,7 @@ inline bool has_steepest_table(double e) { return e >= kSteepestMinE && e < kTab
   X(Sparse, "otherwise", true)
 
 #define ATTENTION_SOLVER_PATHS(X)                                                                       \
+  X(Short, "at most 128 keys, 1 < alpha <= 2", c.is_short)                                              \
   X(InPlace, "output is Dense, more than 25% of the sampled weights, 1 <= alpha < 2, alpha is not 1.5", \
     c.has_power&& choose_output(c) == OutputPath::Dense && c.nonzero > kInPlaceShare * c.weights)       \
   X(Packed, "otherwise", true)

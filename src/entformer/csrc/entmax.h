@@ -7,7 +7,7 @@
 #include "row_gradient.h"
 #include "scratch.h"
 #include "solver_double.h"
-#include "solver_table.h"
+#include "solver_short.h"
 
 namespace {
 
@@ -18,7 +18,7 @@ inline int64_t batch_rows(int64_t n) {
 
 // What decides the path of a row.
 struct EntmaxCase {
-  bool is_float64, has_tables, needs_alpha_grad;
+  bool is_float64, has_tables, needs_alpha_grad, shares_alpha;
   int64_t n;
   double e;
   const float* scores;
@@ -37,7 +37,7 @@ struct RowBatch {
 
   void add(const float* s, float* p, int64_t n, double e, float* scratch) {
     float row_max = 0.0f;
-    const EntmaxForwardPath path = choose_entmax_forward(EntmaxCase{false, kHasTables, false, n, e, s, &row_max});
+    const EntmaxForwardPath path = choose_entmax_forward(EntmaxCase{false, kHasTables, false, false, n, e, s, &row_max});
     if (path == EntmaxForwardPath::Float64) return solve_row_double(s, p, n, e, (double*)scratch);
     if (path == EntmaxForwardPath::Table) return table.add(s, p, n, e, scratch);
     if (path == EntmaxForwardPath::NonFinite) return write_non_finite_row(s, p, n, row_max != row_max || e != e, row_max);
@@ -61,6 +61,39 @@ struct RowBatch {
   }
 };
 
+// Whether all rows of the batch that `row` belongs to have the same alpha. Batches begin at multiples of VL, wherever a thread begins, so
+// that the path of a row does not depend on threads.
+inline bool shares_alpha(const EntmaxForward& a, int64_t row) {
+  const int64_t first = row - row % VL, end = first + VL < a.rows ? first + VL : a.rows;
+  for (int64_t r = first; a.alpha_stride != 0 && r < end; ++r)
+    if (a.alpha[r * a.alpha_stride] != a.alpha[row * a.alpha_stride]) return false;
+  return true;
+}
+
+// Up to VL short rows with one alpha, each `stride` floats after the one before.
+struct ShortBatch {
+  TableSolver tables;
+
+  void run(const float* s, float* p, int64_t stride, int64_t n, int count, double e, float* scratch) {
+    const PowerTable* table = kHasTables && has_steepest_table(e) ? tables.table_of(e) : nullptr;
+    ShortRows rows{e, alpha_case(e), table, n, count};
+    rows.read(s, stride, nullptr);
+    const Roots roots = rows.solve();
+    const vd lam = rows.lam_at(roots);
+    const uint32_t sensitive = rows.sensitive(lam, roots);
+    rows.weigh(lam, n);
+    rows.write(p, stride, n, rows.finite & ~sensitive);
+    for (int r = 0; r < count; ++r) {
+      const float *from = s + r * stride, row_max = rows.row_max[r];
+      if (!(rows.finite >> r & 1))
+        write_non_finite_row(from, p + r * stride, n, row_max != row_max, row_max);
+      else if (sensitive >> r & 1)
+        fine_row(rows.alpha_case, from, n, row_max, e, lam[r], nullptr, scratch).write(from, n, p + r * stride);
+    }
+    tables.clear();
+  }
+};
+
 bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
   const int64_t n = a.n;
   if (a.dtype == kFloat64) {
@@ -79,21 +112,24 @@ bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
   float* candidates = (float*)scratch.data;
   float* staging = candidates + most * stride;  // converted scores, then weights to convert
   RowBatch batch;
-  for (int64_t first = begin; first < end; first += most) {
-    const int64_t count = end - first < most ? end - first : most;
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t row = first + r;
-      const float* in = (const float*)a.scores + row * n;
-      float* out = (float*)a.weights + row * n;
-      if (converts) {
-        float* copy = staging + r * stride;
-        to_float32(a.scores, a.dtype, row * n, n, n, 1.0f, copy);
-        in = copy;
-        out = copy + n + 2 * VL;
-      }
-      batch.add(in, out, n, a.alpha[row * a.alpha_stride] - 1.0, candidates + r * stride);
+  ShortBatch short_batch;
+  for (int64_t first = begin, count; first < end; first += count) {
+    count = most - first % most < end - first ? most - first % most : end - first;
+    for (int64_t r = 0; converts && r < count; ++r)
+      to_float32(a.scores, a.dtype, (first + r) * n, n, n, 1.0f, staging + r * stride);
+    const float* in = converts ? staging : (const float*)a.scores + first * n;
+    float* out = converts ? staging + n + 2 * VL : (float*)a.weights + first * n;
+    const int64_t step = converts ? stride : n;
+    const double e = a.alpha[first * a.alpha_stride] - 1.0;
+    float row_max;
+    if (n <= kShortRow && choose_entmax_forward(EntmaxCase{false, kHasTables, false, shares_alpha(a, first), n, e, in,
+                                                           &row_max}) == EntmaxForwardPath::Short) {
+      short_batch.run(in, out, step, n, (int)count, e, candidates);
+    } else {
+      for (int64_t r = 0; r < count; ++r)
+        batch.add(in + r * step, out + r * step, n, a.alpha[(first + r) * a.alpha_stride] - 1.0, candidates + r * stride);
+      batch.run(n);
     }
-    batch.run(n);
     for (int64_t r = 0; converts && r < count; ++r)
       from_float32(staging + r * stride + n + 2 * VL, a.dtype, (first + r) * n, n, a.weights);
   }
@@ -203,7 +239,7 @@ bool entmax_backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         p = slopes + run, g = slopes + 2 * run, out = slopes + 3 * run;
       }
       const EntmaxBackwardPath path =
-          choose_entmax_backward(EntmaxCase{false, kHasTables, needs_alpha_grad, n, e, nullptr, nullptr});
+          choose_entmax_backward(EntmaxCase{false, kHasTables, needs_alpha_grad, false, n, e, nullptr, nullptr});
       if (path == EntmaxBackwardPath::Float64) {
         const double value = backward_row_double(p, g, out, n, e, needs_alpha_grad);
         if (needs_alpha_grad) *grad_alpha = value;

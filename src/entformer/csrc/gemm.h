@@ -7,8 +7,9 @@
 //   dV = p^T dO, dK = dS^T q    : a = columns of weights, b = rows of dO or q
 #pragma once
 
+#include "ahead.h"
 #include "convert.h"
-#include "simd.h"
+#include "transpose.h"
 
 namespace {
 
@@ -59,9 +60,14 @@ struct Tile {
 
 template <int R, int C>
 ENTFORMER_INLINE Tile<R, C> multiply(int64_t depth, const float* a, int64_t a_row, int64_t a_depth, const float* b,
-                                     int64_t b_depth) {
+                                     int64_t b_depth, Ahead& ahead) {
   Tile<R, C> t{};
+  const char *line = ahead.at, *row_end = ahead.row_end;
+  const int64_t stride = ahead.stride, skip = ahead.skip;
   for (int64_t k = 0; k < depth; ++k, a += a_depth, b += b_depth) {
+    __builtin_prefetch(line, 0, 2);  // to the second-level cache
+    line += Ahead::kLine;
+    if (line == row_end) line += skip, row_end += stride;
     vf bs[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) bs[c] = load(b + c * VL);
@@ -72,18 +78,21 @@ ENTFORMER_INLINE Tile<R, C> multiply(int64_t depth, const float* a, int64_t a_ro
       for (int c = 0; c < C; ++c) t.at[r][c] += ar * bs[c];
     }
   }
+  ahead.at = line, ahead.row_end = row_end;
+  ahead.advance(depth);
   return t;
 }
 
 // Calls use(tile, row, column) for tiles that cover `rows` rows, the last tile maybe beyond them, and `width` floats of b's rows.
 template <class Use>
 inline void multiply_all(int64_t rows, int64_t width, int64_t depth, const float* a, int64_t a_row, int64_t a_depth,
-                         const float* b, int64_t b_depth, const Use& use) {
+                         const float* b, int64_t b_depth, Ahead& ahead, const Use& use) {
   auto down = [&](auto vectors, int64_t at) {
     constexpr int C = decltype(vectors)::value, tall = COLS >= 2 * C ? 2 * TILE : TILE;
     int64_t r = 0;
-    for (; r + tall <= rows; r += tall) use(multiply<tall, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth), r, at);
-    for (; r < rows; r += TILE) use(multiply<TILE, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth), r, at);
+    for (; r + tall <= rows; r += tall)
+      use(multiply<tall, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth, ahead), r, at);
+    for (; r < rows; r += TILE) use(multiply<TILE, C>(depth, a + r * a_row, a_row, a_depth, b + at, b_depth, ahead), r, at);
   };
   int64_t at = 0;
   for (; at + PANEL <= width; at += PANEL) down(Constant<COLS>(), at);
@@ -98,9 +107,9 @@ constexpr int64_t kPart = 256;
 // out (rows, width) = weights (rows, depth) times b (depth, width), or added to it. `weights` and `out` have capacity for whole tiles of
 // rows. A part of b stays in the cache for all rows.
 inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_t depth, const float* b, int64_t b_stride,
-                          int64_t width, float* out, bool add = false) {
+                          int64_t width, float* out, Ahead& ahead, bool add = false) {
   for (int64_t k = 0; k == 0 || k < depth; k += kPart)
-    multiply_all(rows, width, depth - k < kPart ? depth - k : kPart, weights + k, ld, 1, b + k * b_stride, b_stride,
+    multiply_all(rows, width, depth - k < kPart ? depth - k : kPart, weights + k, ld, 1, b + k * b_stride, b_stride, ahead,
                  [&](const auto& tile, int64_t r, int64_t at) {
                    if (k == 0 && !add)
                      tile.store_to(out + r * width + at, width);
@@ -111,8 +120,8 @@ inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_
 
 // out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
 inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
-                                 int64_t b_stride, int64_t width, float* out, int64_t out_stride) {
-  multiply_all(columns, width, depth, weights, 1, ld, b, b_stride, [&](const auto& tile, int64_t j, int64_t at) {
+                                 int64_t b_stride, int64_t width, float* out, int64_t out_stride, Ahead& ahead) {
+  multiply_all(columns, width, depth, weights, 1, ld, b, b_stride, ahead, [&](const auto& tile, int64_t j, int64_t at) {
     constexpr int64_t rows = tile.rows, wide = tile.vectors * VL;
     if (j + rows <= columns) return tile.add_to(out + j * out_stride + at, out_stride);
     float last[rows * wide];
@@ -121,64 +130,6 @@ inline void dense_transposed_add(const float* weights, int64_t ld, int64_t colum
       for (int64_t c = 0; c < wide; ++c) out[(j + r) * out_stride + at + c] += last[r * wide + c];
   });
 }
-
-#if defined(__AVX512F__)
-// VL x VL floats in place: at stage S, rows i and i+S exchange their off-diagonal blocks of S columns.
-template <int S>
-inline void transpose_stage(__m512* row) {
-  struct Lanes {
-    int32_t keep[16], take[16];
-    constexpr Lanes() : keep{}, take{} {
-      for (int l = 0; l < 16; ++l) {
-        keep[l] = l & S ? 16 + l - S : l;
-        take[l] = l & S ? 16 + l : l + S;
-      }
-    }
-  };
-  alignas(64) static constexpr Lanes lanes;
-  const __m512i keep = _mm512_load_si512(lanes.keep), take = _mm512_load_si512(lanes.take);
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    if (i & S) continue;
-    const __m512 a = row[i], b = row[i + S];
-    row[i] = _mm512_permutex2var_ps(a, keep, b);
-    row[i + S] = _mm512_permutex2var_ps(a, take, b);
-  }
-}
-inline void transpose(vf* block) {
-  __m512 row[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) row[i] = (__m512)block[i];
-  transpose_stage<1>(row);
-  transpose_stage<2>(row);
-  transpose_stage<4>(row);
-  transpose_stage<8>(row);
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) block[i] = (vf)row[i];
-}
-#elif defined(__AVX2__)
-// 8 x 8 floats in place: pairs, then fours, then halves.
-inline void transpose(vf* block) {
-  __m256 t[8], u[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps((__m256)block[i], (__m256)block[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps((__m256)block[i], (__m256)block[i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    block[i] = (vf)_mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    block[i + 4] = (vf)_mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-#endif
 
 // Rows (count <= across of them, `depth` long, `stride` apart) -> panel[depth][across]; missing rows become zeros. `across` is
 // PANEL, or fewer whole vectors for the last panel: sentences are often shorter than one.

@@ -14,6 +14,7 @@ struct EntmaxForward {
   const double* alpha;  // (rows,) or one value
   int64_t alpha_stride;
   void* weights;  // (rows, n), written
+  int64_t rows;
 };
 
 struct EntmaxBackward {

@@ -155,6 +155,10 @@ struct TableWeight {
   TableWeight(const PowerTable& of, double e_of_row, float rounded_c, double exact_c)
       : table(of), e(splat((float)e_of_row)), c(splat(rounded_c)), c_low(splat((float)(exact_c - (double)rounded_c))) {}
 
+  // The same with one c a lane.
+  TableWeight(const PowerTable& of, double e_of_rows, vf rounded_c, vf lacks)
+      : table(of), e(splat((float)e_of_rows)), c(rounded_c), c_low(lacks) {}
+
   ENTFORMER_INLINE vf base(vf u) const { return vmax(fused(e, u, c), splat(kLeast)); }
   template <int terms>
   ENTFORMER_INLINE Split split(vf u, vf q) const {

@@ -4,6 +4,7 @@
 // them are a few terms. As elsewhere, up to VL rows are solved at once. Every row begins with its maximum known and finite.
 #pragma once
 
+#include "guess.h"
 #include "log_weight.h"
 #include "solver_table.h"
 
@@ -11,16 +12,12 @@ namespace {
 
 constexpr int64_t kDenseFloats = 4096;   // of all rows that are solved at once: scores and kept weights stay in the first cache
 constexpr float kLastDenseStep = 0.07f;  // residual from which a last step may be taken: see `last_step_from`
-constexpr float kFourthOrder = 1.0f / 3;  // of e: up to here w/q^2 is bounded, so that steps use its sum
-constexpr int kMemory = 16;    // rows solved before from which others are guessed: they count the less the older they are
-constexpr int kFirstRows = 2;  // are solved before the others, which are guessed from them
-constexpr float kNearlyEqual = 0.3f;         // of the deviation of q over its mean: below, two moments tell where the root is,
-constexpr float kThirdMoment = 0.01f;        // if what the third one may add to the sum is below this
+constexpr float kFourthOrder = 1.0f / 3;     // of e: up to here w/q^2 is bounded, so that steps use its sum
+constexpr int kFirstRows = 2;                // are solved before the others, which are guessed from them
 constexpr float kBarelyInside = 1e-4f;       // of q: above, the weight is larger than any rounding and the last step,
 constexpr float kBarelyInsideSteep = 2e-3f;  // and with e > 1/2 its slope, which falls to zero at once, is exact
 constexpr float kTiny = 1e-30f;              // of a weight: above, it is not zero, however it is rounded
 constexpr float kLongStep = 0.25f;           // over q: above, the terms of a last step do not end soon enough
-constexpr float kAlike = 0.3f;               // of a standard deviation: rows that differ by less have their root where it tells
 constexpr float kExactMoments = 0.03f;       // of e: below, they guess well enough for one evaluation of any row
 constexpr float kMomentsOfSoftmax = 0.3f;    // of e: below, they guess better than the root at e = 1/2
 constexpr float kLeastPolynomial = 0.15f;    // of e: from here on up to kMostPower whole powers stand in for the weights,
@@ -70,6 +67,13 @@ inline float softmax_in_place(float* s, int64_t n, float row_max, float* kept) {
 // 1/q, of which one part in 10^4 is up to 2e-7 of a weight after a last step from far.
 inline vf dense_reciprocal(vf q) { return VL == 16 ? reciprocal(q) : reciprocal_exact(q); }
 
+// How far the sum may be from one for a step to be the last: what it then leaves is below 2e-7, by experiment with rows of 64 to 8,192
+// normal scores. The closer e is to 1/2 the less smooth is the sum.
+inline float last_step_from(double e) {
+  const float below_half = fmaxf(1.0f - 2.0f * (float)e, 0.0f);
+  return fminf(kLastDenseStep, 0.17f * below_half * below_half + 0.0025f);
+}
+
 struct DenseRows {
   double e;
   const PowerTable* table;  // of the power 1/e - 1, or null
@@ -79,11 +83,8 @@ struct DenseRows {
     float *s, *kept;  // scores; of the last evaluation: slopes (with a table), or weights and then c/q (without)
     float row_max;
   } rows[VL];
-  // Weighted sums over the rows solved before, of their deviation d and d^2, y = lam - mean, slope = dy/dd, slope d, ln n and W.
-  struct {
-    float rows = 0.0f, d = 0.0f, d2 = 0.0f, y = 0.0f, slope = 0.0f, slope_d = 0.0f, log_n = 0.0f, W = 0.0f;
-  } solved;
-  // The same of ln of the sum of the polynomials over that of the weights they stand in for.
+  SolvedRows solved;
+  // Over the rows solved before: ln of the sum of the polynomials over that of the weights they stand in for.
   struct {
     float rows = 0.0f, log_ratio = 0.0f;
   } stood_in;
@@ -117,7 +118,7 @@ struct DenseRows {
         const vf w_over_q = w * ratio;
         sums.p += p, sums.w += w, sums.w_over_q += w_over_q, sums.w_over_q2 = fused(w_over_q, ratio, sums.w_over_q2);
       });
-      const float per_c2 = at.per_c * at.per_c;
+      const vf per_c2 = at.per_c * at.per_c;
       total = {sums.p, sums.w * at.per_c, sums.w_over_q * per_c2, sums.w_over_q2 * (per_c2 * at.per_c)};
       return;
     }
@@ -136,55 +137,37 @@ struct DenseRows {
 #endif
   }
 
-  // The number of scores of the rows, their mean and standard deviation, less the maximum; very low ones do not count.
-  struct Spread {
-    vf n, mean, deviation;
-  };
   Spread spread_of_rows() const {
     vf n[VL], first[VL], second[VL];
     zero_beyond(size, n, first, second);
     for (int r = 0; r < size; ++r) {
       Sums sums{};
       each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
-        const vi counts = u > -50.0f;
+        const vi counts = u > kVeryLow;
         u = counts ? u : vf{};
         sums.p += counts ? splat(1.0f) : vf{}, sums.w += u, sums.w_over_q = fused(u, u, sums.w_over_q);
       });
       n[r] = sums.p, first[r] = sums.w, second[r] = sums.w_over_q;
     }
-    const vf count = vmax(sum_each(n), splat(1.0f)), mean = sum_each(first) / count;
-    return {count, mean, vsqrt(vmax(sum_each(second) / count - mean * mean, vf{}))};
+    return Spread(sum_each(n), sum_each(first), sum_each(second));
   }
 
-  // The first lam of each row:
-  //   rows that spread about like those solved before follow from them: a parabola in the deviation whose height, slope and curvature
-  //   are theirs on average; n times as many scores add ln n to ln S;
-  //   scores that are nearly equal, with mean m and variance v, have all about the weight 1/n, so that q = n^-e at the mean, and v
-  //   adds (1 - e) v / (2 q^2) to the sum;
-  //   the others are guessed from the moments of softmax, or from one step at e = 1/2.
+  // The first lam of each row: from rows solved before, for nearly equal scores, or else from the moments of softmax, or from one step at
+  // e = 1/2.
   vf guess(const Spread& at) const {
     const vf e_all = splat((float)e), log_n = natural_log(at.n);
     const vf q = vexp(-e_all * log_n), aim_short = kAimShort * q;
     uint32_t open = (1u << size) - 1;
     vf lam{};
-    if (solved.rows > 0.0f && !misleads) {
-      const float per_row = 1.0f / solved.rows, d = solved.d * per_row, slope = solved.slope * per_row;
-      const float variance = fmaxf(solved.d2 * per_row - d * d, 0.0f);
-      const float curvature =
-          fminf(fmaxf((solved.slope_d * per_row - slope * d) / (variance + 1e-3f * d * d + 1e-30f), 0.0f), 2.0f);
-      const vf change = at.deviation - d, more = (log_n - solved.log_n * per_row) / (solved.W * per_row);
-      lam =
-          at.mean + (solved.y * per_row + slope * change + 0.5f * curvature * (change * change - variance)) + more - aim_short;
-      open &= ~(bits_greater(splat(kAlike * d), vmax(change, -change)) & bits_greater(splat(kInf), vmax(lam, -lam)));
-      if (!open) return lam;
-    }
-    const vf ratio = at.deviation / q;
-    const vf equal = (1.0f - q) / e_all + at.mean + (0.5f - 0.5f * e_all) * (ratio * ratio * q) - aim_short;
-    const vf third = vmax(1.0f - 2.0f * e_all, vf{}) * (ratio * ratio * ratio) * (1.0f / 6);
-    lam = blend(open, equal, lam);
-    open &= bits_greater(e_all * ratio, splat(kNearlyEqual)) | bits_greater(third, splat(kThirdMoment));
+    auto take = [&](const Guess& guess) {
+      lam = blend(open, guess.lam, lam);
+      open &= guess.rough;
+    };
+    if (solved.rows > 0.0f && !misleads) take(solved.guess(at, log_n, aim_short));
+    if (open) take(guess_nearly_equal((float)e, at, q, aim_short));
     if (!open) return lam;
-    vf S[VL] = {}, W[VL] = {}, C[VL] = {};
+    vf S[VL], W[VL], C[VL];
+    for (int r = 0; r < VL; ++r) S[r] = W[r] = C[r] = vf{};
     const bool by_softmax = e <= kMomentsOfSoftmax;
     for (uint32_t left = open; left; left &= left - 1) {
       const int r = __builtin_ctz(left);
@@ -250,13 +233,6 @@ struct DenseRows {
     return {natural_log(S) + natural_log(Q) * (float)(1.0 / e), W / (S * Q), curvature};
   }
 
-  // How far the sum may be from one for a step to be the last: what it then leaves is below 2e-7, by experiment with rows of 64 to 8,192
-  // normal scores. The closer e is to 1/2 the less smooth is the sum.
-  float last_step_from() const {
-    const float below_half = fmaxf(1.0f - 2.0f * (float)e, 0.0f);
-    return fminf(kLastDenseStep, 0.17f * below_half * below_half + 0.0025f);
-  }
-
   Roots solve() {
     const vf e_all = splat((float)e);
     const Spread spread = spread_of_rows();
@@ -272,7 +248,7 @@ struct DenseRows {
       first = vmin(vmax(guessed + change / vmax(1.0f + 0.5f * change * standing.curvature, splat(0.5f)), vf{}), most);
     }
     const uint32_t open = (1u << size) - 1, is_smooth = e <= 0.5 ? open : 0;
-    const LastStep last{splat(last_step_from()), splat(last_step_from()), is_smooth, open};
+    const LastStep last{splat(last_step_from(e)), splat(last_step_from(e)), is_smooth, open};
     auto add = [&](uint32_t now, vf lam, auto kinds) {
       return evaluate_lanes<decltype(kinds)::value>(
           now, [&](int) { return columns; },
@@ -283,11 +259,12 @@ struct DenseRows {
         [&](uint32_t now, vf lam) { return e <= kFourthOrder ? add(now, lam, Constant<4>{}) : add(now, lam, Constant<3>{}); });
     const uint32_t again = open & (bits_greater(roots.at, first) | bits_greater(first, roots.at));
     misleads |= e <= kExactMoments && solved.rows > 0.0f && 2 * __builtin_popcount(again) > size;
-    remember(spread, roots);
+    solved.remember((float)e, spread, roots, size);
     if (stands_in) {
       const vf by = roots.at - guessed, moved = (float)e * standing.slope * (by + 0.5f * standing.curvature * by * by);
       const vf log_S = corrects ? standing.log_S + natural_log(1.0f - moved) * (float)(1.0 / e) : stand_in(roots.at).log_S;
-      remember_in(stood_in.rows, splat(1.0f)), remember_in(stood_in.log_ratio, log_S - natural_log(roots.S));
+      SolvedRows::remember_in(stood_in.rows, splat(1.0f), size);
+      SolvedRows::remember_in(stood_in.log_ratio, log_S - natural_log(roots.S), size);
     }
     return roots;
   }
@@ -296,19 +273,6 @@ struct DenseRows {
     const vf ratio = of.deviation * vexp((float)e * natural_log(of.n));
     return 2 * __builtin_popcount(bits_greater(ratio, splat(kUnlike)) & ((1u << size) - 1)) > size;
   }
-  void remember_in(float& sum, vf x) const {
-    sum = (1.0f - (float)size / (float)kMemory) * sum + hsum(blend((1u << size) - 1, x, vf{}));
-  }
-
-  // Adds the rows to those solved before. Scores u = mean + d z have d lam/dd = sum(w z)/W, and sum(w q) = S gives sum(w u).
-  void remember(const Spread& of, const Roots& roots) {
-    const vf weighted = (roots.S / roots.W - (1.0f - (float)e * roots.at)) / (float)e, d = of.deviation;
-    const vf slope = (weighted - of.mean) / vmax(d, splat(kSmallestNormal));
-    auto add = [&](float& sum, vf x) { remember_in(sum, x); };
-    add(solved.rows, splat(1.0f)), add(solved.d, d), add(solved.d2, d * d), add(solved.y, roots.at + roots.last_step - of.mean);
-    add(solved.slope, slope), add(solved.slope_d, slope * d), add(solved.log_n, natural_log(of.n)), add(solved.W, roots.W);
-  }
-
   // The weights of row r in place of its scores at its root `lam`, a `step` to the right of the last evaluation at `at`; returns the number
   // of those that are not zero among the first `keys`. What may not have weight is computed from scores and root, so that whoever does so
   // again finds the same support.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "attention.h"
 #include "checks.h"
-#include "convert.h"
 
 namespace {
 
@@ -66,6 +66,23 @@ void run_each(bool (*kernel)(const Args&, int64_t, int64_t), const std::vector<A
         ok = false;
   });
   require(ok, failure);
+}
+
+// (B, H, L, D) with a last stride of 1; other strides may be anything, overlapping ones included.
+struct StridedView {
+  Tensor given, tensor;
+  AttentionView view;
+  explicit StridedView(const Tensor& t) : given(t), tensor(t.size(3) <= 1 || t.stride(3) == 1 ? t : make_contiguous(t)) {
+    view = {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+  }
+};
+
+inline AttentionRows rows_to_write(const Tensor& t) { return {t.mutable_data_ptr(), t.stride(0), t.stride(1), t.stride(2)}; }
+
+// The view from row `first` on.
+inline AttentionView from_row(AttentionView view, Dtype dtype, int64_t first) {
+  if (view.data) view.data = (const char*)view.data + first * view.row * (dtype == kFloat32 ? 4 : 2);
+  return view;
 }
 
 }  // namespace

@@ -23,9 +23,11 @@ def specialized(call: Call, alpha: float | Tensor) -> Call:
     return call
 
 
-def reserve_bytes(keys: int) -> int:
+def reserve_bytes(keys: int, packed: bool = False) -> int:
     """Bytes per row in which forward saves weights for backward, as in `csrc/bindings.cpp`.
 
-    The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85.
+    The weights of up to 128 keys, in whole vectors, or columns and weights of a support of up to 85. From 1,024 keys on fewer,
+    unless they are those of packed sequences, any of which may be short.
     """
-    return 64 * (1 + min(7, (keys - 1) // 16))  # in this form torch.export knows that it is positive
+    most = 1 + min(7, (keys - 1) // 16)  # in this form torch.export knows that it is positive
+    return 64 * (most if packed else min(most, max(4, 8200 // (keys + 1))))

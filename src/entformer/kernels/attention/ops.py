@@ -71,14 +71,15 @@ def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tu
         query.new_empty(rows, dtype=torch.float64),
         query.new_empty(rows, dtype=torch.int32),
         query.new_empty(rows if return_entropy else (0,), dtype=torch.float32),
-        query.new_empty(_reserve_shape(query, key, value), dtype=torch.uint8),
+        query.new_empty(_reserve_shape(query, key, value, rest), dtype=torch.uint8),
     )
 
 
-def _reserve_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+def _reserve_shape(query: Tensor, key: Tensor, value: Tensor, rest: tuple[Any, ...]) -> tuple[int, ...]:
     if query.device.type == triton.DEVICE:
         return triton.reserve_shape(query, key, value)
-    return *query.shape[:3], cpu.reserve_bytes(key.shape[2])
+    is_packed = len(rest) > 13 and rest[13] is not None  # cu_seqlens_q
+    return *query.shape[:3], cpu.reserve_bytes(key.shape[2], is_packed)
 
 
 def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
@@ -115,7 +116,7 @@ def _padded(values: tuple[Any, ...], length: int, default: Any = None) -> tuple[
 
 
 def _reference_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    reserve = query.new_zeros(_reserve_shape(query, key, value), dtype=torch.uint8)
+    reserve = query.new_zeros(_reserve_shape(query, key, value, rest), dtype=torch.uint8)
     return *reference_ops.forward(query, key, value, *rest), reserve  # the size that the fake kernel gave to a saved program
 
 
