@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from entformer.cli import self_test
 from entformer.cli.doctor import OPERATORS
 from entformer.cli.main import app
 from entformer.errors import EntformerError
+from entformer.kernels import native
 from entformer.kernels.sources import sources_hash
 
 Entformer = Callable[..., subprocess.CompletedProcess[str]]
@@ -168,6 +170,15 @@ def test_doctor_without_kernels_gives_the_reason() -> None:
     assert dispatch["serves"] == found["origin"] == "reference"
     assert "ENTFORMER_NATIVE=0" in dispatch["why_not"]["cpu"]
     assert "ENTFORMER_NATIVE=0" in found["origin_reason"]
+
+
+def test_the_environment_chooses_the_instruction_set() -> None:
+    if native.load() is not None:
+        pytest.skip("no C++ kernels here")
+    print_isa = "from entformer.kernels import native; print(native.load() or native.isa())"
+    assert python("-c", print_isa, ENTFORMER_ISA="portable").stdout == "portable\n"
+    reason = python("-c", print_isa, ENTFORMER_ISA="avx9").stdout
+    assert re.fullmatch(r"ENTFORMER_ISA='avx9' cannot run on this CPU; set it to one of .*portable, or unset it\.\n", reason)
 
 
 def test_doctor_detects_a_wrong_kernel(entformer: Entformer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ A wheel contains the compiled library, in `prebuilt/`, named by the checksum of 
 if these are the sources of the package. Otherwise the library is compiled once per (sources, compiler, CPU, torch) into a user
 cache (`entformer/cache.py`). A lock keeps two processes from building at once. The name of a cached library has the checksum of
 its bytes, so that a truncated file is rebuilt; one that other users could have written is never loaded.
-`ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_CXXFLAGS` adds compiler flags. Run as a module
-(`python -m entformer.kernels.native`) it loads, builds if it must, and reports.
+`ENTFORMER_NATIVE=0` switches the kernels off; `ENTFORMER_ISA=avx2` chooses an instruction set; `ENTFORMER_CXXFLAGS` adds
+compiler flags. Run as a module (`python -m entformer.kernels.native`) it loads, builds if it must, and reports.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from entformer.kernels.sources import compile_jobs, link_flags, sources_hash
 
 __all__ = ["BuildError", "Library", "compiler", "dispatch_table", "isa", "library", "library_path", "load", "set_isa"]
 
+INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # widest first
 PREBUILT = Path(__file__).parent.parent / "prebuilt"  # only in wheels, by scripts/build_wheel.py
 
 
@@ -48,13 +49,27 @@ def load() -> str | None:
         with _lock:
             if "outcome" not in _state:
                 try:
-                    _state["outcome"] = _find_and_load()
+                    found = _find_and_load()
+                    _choose_isa(found.path)
+                    _state["outcome"] = found
                 except BuildError as problem:
                     _state["outcome"] = str(problem)
                 except (OSError, RuntimeError) as problem:
                     _state["outcome"] = f"the C++ kernels cannot be prepared ({_one_line(problem)})."
     outcome = _state["outcome"]
     return outcome if isinstance(outcome, str) else None
+
+
+def _choose_isa(path: Path) -> None:
+    """The instruction set that `ENTFORMER_ISA` names; BuildError if this CPU cannot run it."""
+    name = os.environ.get("ENTFORMER_ISA")
+    if not name:
+        return
+    choose = ctypes.CDLL(str(path)).entformer_set_isa
+    if choose(name.encode()):
+        return
+    usable = [other for other in INSTRUCTION_SETS if choose(other.encode())]
+    raise BuildError(f"ENTFORMER_ISA={name!r} cannot run on this CPU; set it to one of {', '.join(usable)}, or unset it.")
 
 
 def _one_line(problem: Exception) -> str:
