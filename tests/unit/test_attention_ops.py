@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import ops
@@ -104,6 +105,21 @@ def test_operators_without_kernels(how: str, rela: bool) -> None:
         torch.testing.assert_close(found[1] + found[2], right[1] + right[2], **close)
     torch.testing.assert_close(reference.backward(*backward), ops.attention_backward(*backward), **close)
     torch.testing.assert_close(reference.support(*support), ops.attention_support(*support), **close)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("keys", [1, 16, 17, 128, 1000, 1500, 2500])
+def test_outputs_have_the_shapes_of_the_fake_kernel(keys: int, packed: bool) -> None:
+    """The reserve depends on the number of keys; packed sequences need as much as the shortest of them."""
+    q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, keys, 8)
+    begins = torch.tensor([0, 1, 3]), torch.tensor([0, keys // 2, keys])
+    features = (None, None, *(t.int() for t in begins)) if packed else ()
+    how = (torch.ones(1, 1, dtype=torch.float64), None, None, None, "entmax", 1.0, False, 0, 0.0)
+    arguments = (q, k, k, *how, torch.zeros((), dtype=torch.int64), False, *features)
+    real = ops.attention(*arguments)
+    with FakeTensorMode() as mode:
+        fake = ops.attention(*(mode.from_tensor(t) if isinstance(t, Tensor) else t for t in arguments))
+    assert [t.shape for t in real] == [t.shape for t in fake]
 
 
 @pytest.mark.parametrize(

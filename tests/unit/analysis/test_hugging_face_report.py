@@ -51,7 +51,7 @@ class LargestTensor(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         for result in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(result, torch.Tensor) and result.dtype != torch.uint8:  # reserved memory: 512 bytes per row
+            if isinstance(result, torch.Tensor) and result.dtype != torch.uint8:  # reserved memory: at most 512 bytes per row
                 self.elements = max(self.elements, result.numel())
         return found
 
