@@ -99,7 +99,7 @@ void compare_rows(const KernelTable& kernels, int64_t n, double alpha, float sca
 void compare_attention(const KernelTable& kernels, int64_t L, int64_t D, double alpha, float scale) {
   const std::vector<float> q = normal(L * D, scale), k = normal(L * D, 1.0f), v = normal(L * D, 1.0f), g = normal(L * D, 1.0f);
   const int64_t vector = kernels.vector_length, keys = (L + vector - 1) / vector * vector;
-  std::vector<float> panels((size_t)(keys * D)), key_bias((size_t)keys), row_max((size_t)L), out((size_t)(L * D));
+  std::vector<float> panels((size_t)(keys * D)), row_max((size_t)L), out((size_t)(L * D));
   std::vector<float> to_q(out), to_k(out), to_v(out);
   std::vector<double> threshold((size_t)L);
   std::vector<int32_t> support_size((size_t)L);
@@ -114,7 +114,7 @@ void compare_attention(const KernelTable& kernels, int64_t L, int64_t D, double 
   p.left = kUnlimited;
   p.rows_per_seed = L;
   p.reserve_bytes = p.reserve_stride = 256;
-  p.k_panels = panels.data(), p.key_bias = key_bias.data();
+  p.k_panels = panels.data();
   std::vector<uint8_t> reserve((size_t)(L * p.reserve_stride));
   kernels.attention_pack(p, 0, 1);
   const int64_t rows = kernels.attention_block_rows(p), blocks = (L + rows - 1) / rows;

@@ -18,10 +18,14 @@ struct ShortRows {
   AlphaCase alpha_case;
   const PowerTable* table;  // of the power 1/e - 1, or null
   int64_t n;                // scores of each row
-  int size = 0;             // rows
+  int size;                 // rows
   uint32_t finite = 0;      // those whose maximum is
   vf row_max{};
   vf u[kShortRow];  // scores less the maximum, then weights
+
+  // Not an aggregate, which would fill u.
+  ShortRows(double e_, AlphaCase alpha_case_, const PowerTable* table_, int64_t n_, int size_ = 0)
+      : e(e_), alpha_case(alpha_case_), table(table_), n(n_), size(size_) {}
 
   // The scores of rows that are `stride` apart, less `maxima`, or where these are not given their own; other lanes get zeros.
   void read(const float* s, int64_t stride, const float* maxima) {
