@@ -1,4 +1,4 @@
-// The arguments of the attention operators, checked and brought to the form of the kernels, and the tensors of their gradients.
+// The arguments of the attention operators, checked and brought to the form of the kernels.
 #pragma once
 
 #include <optional>
@@ -66,13 +66,10 @@ struct Setup {
             " of key.");
     require(p.Lq <= kMaxPositions && p.Lk <= kMaxPositions, op, ": at most ", kMaxPositions,
             " queries and keys are possible, not ", p.Lq, " and ", p.Lk, ".");
-    require_tensor(op, "alpha", alphas, ScalarType::Double, {p.B, p.H});
     require(how.causal_offset >= -kMaxOffset && how.causal_offset <= kMaxOffset, op, ": causal_offset must lie between ",
             -kMaxOffset, " and ", kMaxOffset, ", not ", how.causal_offset, ".");
     p.q = q.view, p.k = k.view, p.v = v.view;
-    for (int64_t n = 0; n < p.B * p.H; ++n)
-      alpha.push_back(const_data<double>(alphas)[n / p.H * alphas.stride(0) + n % p.H * alphas.stride(1)]);
-    p.alpha = alpha.data();
+    read_alpha(op, alphas);
     set_normalizer(op, how.normalizer, features.sigmoid_bias);
     set_masks(op, masks);
     set_features(op, features);
@@ -82,6 +79,22 @@ struct Setup {
     p.right = window_side(op, "window_right", features.window_right);
     if (how.is_causal) p.right = 0;
     split(op, features);
+  }
+
+  // (B, H), or (H,) for all batches alike.
+  void read_alpha(const char* op, const Tensor& given) {
+    require_memory(op, "alpha", given, {ScalarType::Double, ScalarType::Float});
+    const bool per_batch = given.dim() == 2;
+    if (per_batch)
+      require_shape(op, "alpha", given, {p.B, p.H});
+    else
+      require_shape(op, "alpha", given, {p.H});
+    const int64_t batch = per_batch ? given.stride(0) : 0, head = given.stride(per_batch ? 1 : 0);
+    for (int64_t n = 0; n < p.B * p.H; ++n) {
+      const int64_t at = n / p.H * batch + n % p.H * head;
+      alpha.push_back(dtype_of(given) == kFloat64 ? const_data<double>(given)[at] : (double)const_data<float>(given)[at]);
+    }
+    p.alpha = alpha.data();
   }
 
   void set_normalizer(const char* op, const std::string& name, const std::optional<double>& sigmoid_bias) {
@@ -234,154 +247,6 @@ struct Setup {
   }
   std::vector<int64_t> row_sizes() const { return {p.B, p.H, p.Lq}; }
   int64_t num_rows() const { return p.B * p.H * p.Lq; }
-};
-
-struct Needs {
-  bool alpha, bias, sinks, slopes;
-};
-
-// The gradients of an operator: (0,) for what is not needed.
-struct Gradients {
-  const Setup& setup;
-  Needs needs;
-  Tensor q, k, v, alpha, bias, sinks, slopes;
-
-  Tensor per_head(bool needed, ScalarType dtype) const {
-    const AttentionProblem& p = setup.p;
-    return make_zeros(setup.q.tensor, needed ? std::vector<int64_t>{p.B, p.H} : std::vector<int64_t>{0}, dtype);
-  }
-  Tensor zeros_like(const Tensor& t) const { return make_zeros(t, sizes_of(t, t.dim())); }
-
-  Gradients(const char* op, const Setup& setup_, const Features& features, const Needs& needs_)
-      : setup(setup_),
-        needs(needs_),
-        q(setup.make_output(setup.q.given, setup.p.D)),
-        k(setup.make_output(setup.k.given, setup.p.D)),
-        v(setup.make_output(setup.v.given, setup.p.E)),
-        alpha(per_head(needs.alpha, ScalarType::Double)),
-        bias(needs.bias && features.bias ? zeros_like(*features.bias) : make_zeros(q, {0}, ScalarType::Float)),
-        sinks(per_head(needs.sinks, ScalarType::Float)),
-        slopes(per_head(needs.slopes, ScalarType::Float)) {
-    require((!needs.bias || features.bias) && (!needs.sinks || features.sinks) && (!needs.slopes || setup.slopes), op,
-            ": a gradient is asked for of an argument that is missing.");
-  }
-
-  // Where a part writes the gradient of the bias. A bias with a row for each query is written in place, and where batches or heads share
-  // it, one task has them all. One row for all queries is summed by each chunk and head for itself, in `own`.
-  void place_bias(AttentionBackward& a, std::vector<float>& own) {
-    const AttentionProblem& part = a.problem;
-    if (!needs.bias) return;
-    const bool in_place = bias.size(2) != 1;
-    const int64_t columns = bias.size(3);
-    a.grad_bias_key = columns == 1 ? 0 : 1;
-    if (in_place) {
-      a.grad_bias_row = columns;
-      a.grad_bias_head = bias.size(1) == 1 ? 0 : bias.size(2) * columns;
-      a.grad_bias_batch = bias.size(0) == 1 ? 0 : bias.size(1) * bias.size(2) * columns;
-      a.grad_bias = data<float>(bias) + part.first_query * a.grad_bias_row + part.first_key * a.grad_bias_key;
-      return;
-    }
-    const int64_t here = columns == 1 ? 1 : part.Lk;
-    own.assign((size_t)(a.chunks * part.B * part.H * here), 0.0f);
-    a.grad_bias_head = here;
-    a.grad_bias_batch = part.H * here;
-    a.grad_bias_chunk = part.B * part.H * here;
-    a.grad_bias = own.data();
-  }
-  void add_bias(const AttentionBackward& a, const std::vector<float>& own) {
-    const AttentionProblem& part = a.problem;
-    if (own.empty()) return;
-    const int64_t columns = bias.size(3), here = columns == 1 ? 1 : part.Lk;
-    float* to = data<float>(bias) + (columns == 1 ? 0 : part.first_key);
-    for (int64_t n = 0; n < a.chunks * part.B * part.H; ++n) {
-      const int64_t b = bias.size(0) == 1 ? 0 : n / part.H % part.B, h = bias.size(1) == 1 ? 0 : n % part.H;
-      for (int64_t j = 0; j < here; ++j) to[(b * bias.size(1) + h) * columns + j] += own[(size_t)(n * here + j)];
-    }
-  }
-
-  void run(const Tensor& grad_output, const RowStates& rows, const uint8_t* reserve, const int64_t* support_offset,
-           const float* grad_support) {
-    const StridedView grad(grad_output);
-    const size_t count = setup.parts.size();
-    std::vector<AttentionBackward> calls;
-    std::vector<Tensor> of_k, of_v;
-    std::vector<std::vector<HeadSums>> sums(count);
-    std::vector<std::vector<float>> own(count);
-    for (size_t n = 0; n < count; ++n) {
-      const AttentionProblem& part = setup.parts[n];
-      AttentionBackward a{};
-      a.problem = part;
-      a.grad_out = from_row(grad.view, part.dtype, part.first_query);
-      a.rows = rows, a.reserve = reserve, a.support_offset = support_offset, a.grad_support = grad_support;
-      a.needs_alpha_grad = needs.alpha, a.needs_slopes_grad = needs.slopes;
-      a.joins_batches = needs.bias && bias.size(2) != 1 && bias.size(0) == 1;
-      a.joins_heads = needs.bias && bias.size(2) != 1 && bias.size(1) == 1;
-      const int64_t groups = task_groups(a), blocks = block_tasks(part) / (part.B * part.H);
-      // Few tasks are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with
-      // threads.
-      a.chunks = groups < 8 ? std::min<int64_t>((8 + groups - 1) / groups, blocks) : 1;
-      a.grad_k = place_rows(a, k, of_k);
-      a.grad_v = place_rows(a, v, of_v);
-      sums[n].resize((size_t)(a.chunks * part.B * part.H));
-      a.grad_q = rows_to_write(q);
-      a.head_sums = sums[n].data();
-      place_bias(a, own[n]);
-      calls.push_back(a);
-    }
-    run_each(
-        kernel_table().attention_backward, calls, [](const AttentionBackward& a) { return a.chunks * task_groups(a); },
-        kNoMemory);
-    for (size_t n = 0; n < count; ++n) {
-      add_bias(calls[n], own[n]);
-      const int64_t heads = setup.p.B * setup.p.H;
-      for (size_t i = 0; i < sums[n].size(); ++i) {
-        const HeadSums& s = sums[n][i];
-        if (needs.alpha) data<double>(alpha)[i % heads] += s.alpha;
-        if (needs.sinks) data<float>(sinks)[i % heads] += (float)s.sink;
-        if (needs.slopes) data<float>(slopes)[i % heads] += (float)s.slope;
-      }
-    }
-    add_chunks(calls, of_k, k);
-    add_chunks(calls, of_v, v);
-  }
-
-  // Where a part writes the gradient of k or v: in place, or to a tensor of its own where there are chunks to add or rows to convert.
-  GradientRows place_rows(const AttentionBackward& a, const Tensor& result, std::vector<Tensor>& own) const {
-    const AttentionProblem& part = a.problem;
-    const int64_t width = result.size(3), padded = round_up(width, kernel_table().vector_length);
-    if (width == 0) return {data<float>(result), 0, 0, 0, 0};
-    if (setup.covers_all() && a.chunks == 1 && padded == width && part.dtype == kFloat32)
-      return {data<float>(result), 0, result.stride(0), result.stride(1), result.stride(2)};
-    own.push_back(make_empty(result, {a.chunks, part.B, part.G, part.Lk, padded}, ScalarType::Float));
-    const Tensor& to = own.back();
-    return {data<float>(to), to.stride(0), to.stride(1), to.stride(2), to.stride(3)};
-  }
-
-  static int64_t task_groups(const AttentionBackward& a) {
-    return (a.joins_batches ? 1 : a.problem.B) * (a.joins_heads ? 1 : a.problem.G);
-  }
-
-  // Adds gradients (chunks, B, G, Lk, padded) of each part that wrote to a tensor of its own to `result`, in the order of chunks.
-  static void add_chunks(const std::vector<AttentionBackward>& calls, const std::vector<Tensor>& parts, const Tensor& result) {
-    const int64_t width = result.size(3);
-    if (width == 0 || parts.empty()) return;
-    const AttentionRows to = rows_to_write(result);
-    for (size_t n = 0; n < calls.size(); ++n) {
-      const AttentionProblem& p = calls[n].problem;
-      const float* from = data<float>(parts[n]);
-      const int64_t padded = parts[n].size(4), chunks = calls[n].chunks, rows = p.B * p.G * p.Lk;
-      torch::stable::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
-        std::vector<float> sum((size_t)width);
-        for (int64_t r = begin; r < end; ++r) {
-          std::copy_n(from + r * padded, width, sum.data());
-          for (int64_t c = 1; c < chunks; ++c)
-            for (int64_t i = 0; i < width; ++i) sum[(size_t)i] += from[(c * rows + r) * padded + i];
-          const int64_t b = r / p.Lk / p.G, g = r / p.Lk % p.G, j = p.first_key + r % p.Lk;
-          from_float32(sum.data(), p.dtype, b * to.batch + g * to.head + j * to.row, width, to.data);
-        }
-      });
-    }
-  }
 };
 
 }  // namespace

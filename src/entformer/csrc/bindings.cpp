@@ -6,7 +6,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "attention_setup.h"
+#include "gradient_tensors.h"
 
 namespace {
 
@@ -196,7 +196,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_bac
         part.reserve_stride = bytes;
       },
       reserve.size(3));
-  Gradients gradients(op, setup, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
+  Gradients gradients(op, setup, alpha, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
   gradients.run(grad_output, state.rows(), const_data<uint8_t>(saved), nullptr, nullptr);
   return {gradients.q, gradients.k, gradients.v, gradients.alpha, gradients.bias, gradients.sinks, gradients.slopes};
 }
@@ -260,7 +260,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_support_bac
   for (int64_t row = 0; row < rows; ++row) sizes.push_back((int32_t)(offset[row + 1] - offset[row]));
   state.sizes = sizes.data();
   setup.prepare(false, true, true, [](AttentionProblem&, int64_t) {}, 0);
-  Gradients gradients(op, setup, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
+  Gradients gradients(op, setup, alpha, features, {needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad});
   gradients.run(make_empty(query, {p.B, p.H, p.Lq, 0}), state.rows(), nullptr, offset, const_data<float>(values));
   return {gradients.q, gradients.k, gradients.alpha, gradients.bias, gradients.sinks, gradients.slopes};
 }

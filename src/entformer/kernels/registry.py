@@ -50,6 +50,11 @@ def load_implementations(op: str) -> dict[str, Any]:
     return {name: importlib.import_module(module) for name, module in names.items()}
 
 
+def kernels_loaded() -> bool:
+    """Whether the C++ kernels are in use already: less work than `resolve`, which loads them."""
+    return native.library() is not None and triton_host.cpu_taken() is None
+
+
 def resolve(impl: str, device_type: str) -> str:
     """Returns the name of the implementation that will run for tensors on a device."""
     if impl not in IMPLS:

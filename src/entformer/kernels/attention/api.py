@@ -14,6 +14,7 @@ from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
 from entformer.kernels.attention import arguments, ops, options, reference, sdpa
 from entformer.kernels.attention.elementwise import ELEMENTWISE
+from entformer.kernels.attention.plain import plain_call
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
 
@@ -148,6 +149,13 @@ def attention(
             impl=impl,
             key_padding_mask=key_padding_mask,
         )
+    options_given = (*tensors[3:6], *tensors[7:], window, softcap, sigmoid_bias)
+    are_zero = type(dropout_p) is float and dropout_p == 0.0 and type(causal_offset) is int and causal_offset == 0
+    if are_zero and normalizer == "entmax" and impl == "auto" and not (return_stats or return_support):
+        is_plain = all(option is None for option in options_given)
+        plain = plain_call(query, key, value, is_causal, scale, alpha) if is_plain else None
+        if plain is not None:
+            return ops.attention_with_gradient(plain, alpha, return_entropy=False)[0]
     dropout_p = checks.check_probability("dropout_p", dropout_p)
     causal_offset = checks.check_offset("causal_offset", causal_offset)
     q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)

@@ -8,7 +8,7 @@ attn_mask             ->  a boolean mask (B, H, Lq, Lk), True = may attend, or w
 
 import math
 import warnings
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
@@ -46,6 +46,9 @@ class Features(NamedTuple):
     window_right: int | None = None  # and j <= i + causal_offset + window_right
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap), before bias and ALiBi
     sigmoid_bias: float | None = None  # added to the scores of normalizer "sigmoid"; None: -log(number of keys of the row)
+
+
+NO_FEATURES = Features()
 
 
 class Call(NamedTuple):
@@ -198,6 +201,11 @@ def alpha_per_head(alpha: float | Tensor, q: Tensor) -> Tensor:
     return per_head(alpha, q, "alpha", dtype)
 
 
+def with_alpha_per_head(call: Call) -> Call:
+    """The call of an operator with alpha (B, H) in float64, from one of the forms that operators take."""
+    return call._replace(alpha=alpha_per_head(call.alpha, call.query))
+
+
 def constant(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of one value, which nobody may write to: kept for later calls where no mode (fake tensors) is active."""
     kept = device.type == "cpu" and checks.runs_once() and torch._C._len_torch_dispatch_stack() == 0
@@ -208,6 +216,12 @@ def constant(shape: tuple[int, ...], value: float, dtype: torch.dtype, device: t
 def _kept_constant(shape: tuple[int, ...], value: float, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # autograd could not save a tensor of inference mode in a later call
         return torch.full(shape, value, dtype=dtype, device=device)
+
+
+@cache
+def no_dropout() -> Tensor:
+    """The seed of a call on the CPU that drops nothing."""
+    return constant((), 0, torch.int64, torch.device("cpu"))
 
 
 def is_causal_bias(attn_mask: Any) -> TypeGuard["CausalBias"]:

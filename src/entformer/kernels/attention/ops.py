@@ -3,16 +3,17 @@
     entformer::attention(query (B,H,Lq,D), key (B,G,Lk,D), value (B,G,Lk,E), alpha (B,H), ...) ->
         output (B,H,Lq,E), row_max (B,H,Lq), threshold (B,H,Lq) float64, support_size (B,H,Lq) int32,
         entropy (B,H,Lq) or (0,), reserve (B,H,...) uint8
-    entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, and (0,) or grad_alpha (B,H),
+    entformer::attention_backward(grad_output, ...) -> grad_query, grad_key, grad_value, and (0,) or grad_alpha,
         grad_bias, grad_sinks (B,H), grad_slopes (B,H)
     entformer::attention_support(...) -> col_indices, values of the exact support in CSR order
     entformer::attention_support_backward(grad_values, ...) -> as attention_backward, without grad_value
 
 output and the gradients of query, key and value have the memory order of these (`arguments.new_rows`).
 The weights of a row are exp_e(score - row_max - threshold). `reserve` is memory that only the backward pass of the same
-implementation reads. attn_mask is boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key;
-alibi_slopes (B,H) float32; normalizer "entmax" ("softmax", "entmax15", "sparsemax" where the caller knows alpha), "relu" or
-"sigmoid", whose weights are sigmoid(score - threshold);
+implementation reads. alpha is (B,H), or (H,) for all batches alike, float64 or float32, and so is its gradient. attn_mask is
+boolean (B,H,Lq,Lk), expanded, True = may attend; key_mask (B,Lk) the same per key; alibi_slopes (B,H) float32; normalizer
+"entmax" ("softmax", "entmax15", "sparsemax" where the caller knows alpha), "relu" or "sigmoid", whose weights are
+sigmoid(score - threshold);
 dropout_seed () int64, or (N,) where the batch is N batches one after the other (vmap): each is dropped as if it were alone with
 its seed. The last arguments, which have defaults, are those of `arguments.Features`.
 """
@@ -26,8 +27,8 @@ from entformer.errors import ImplUnavailable
 from entformer.kernels.attention import cpu, reference_ops, triton
 from entformer.kernels.attention.arguments import Call, Features, alpha_per_head, new_rows
 from entformer.kernels.attention.batching import batched
-from entformer.kernels.autograd import call_with_gradient, eager_form, records_no_graph, without_graph
-from entformer.kernels.checks import runs_once
+from entformer.kernels.autograd import call_with_gradient, eager_form, needs_gradient, records_no_graph, without_graph
+from entformer.kernels.checks import runs_eagerly, runs_once
 from entformer.kernels.entmax.ops import until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
@@ -82,12 +83,12 @@ def _reserve_shape(query: Tensor, key: Tensor, value: Tensor, rest: tuple[Any, .
     return *query.shape[:3], cpu.reserve_bytes(key.shape[2], is_packed)
 
 
-def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
+def _parameter_shapes(query: Tensor, alpha: Tensor, bias: Tensor | None, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
     """Gradients to alpha, bias, sinks and slopes."""
     needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad = needs
     heads, nothing = query.shape[:2], (0,)
     return (
-        query.new_empty(heads if needs_alpha_grad else nothing, dtype=torch.float64),
+        alpha.new_empty(alpha.shape if needs_alpha_grad else nothing),
         query.new_empty(bias.shape if needs_bias_grad and bias is not None else nothing, dtype=torch.float32),
         query.new_empty(heads if needs_sinks_grad else nothing, dtype=torch.float32),
         query.new_empty(heads if needs_slopes_grad else nothing, dtype=torch.float32),
@@ -97,7 +98,7 @@ def _parameter_shapes(query: Tensor, bias: Tensor | None, needs: tuple[bool, ...
 def _backward_shapes(grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     bias, needs = rest[15] if len(rest) > 15 else None, (rest[14], *_padded(rest[23:], 3, False))
     gradients = (new_rows(t, t.shape[3]) for t in (query, key, value))
-    return *gradients, *_parameter_shapes(query, bias, needs)
+    return *gradients, *_parameter_shapes(query, rest[0], bias, needs)
 
 
 def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -106,7 +107,7 @@ def _support_shapes(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _support_backward_shapes(grad_values: Tensor, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    gradients = _parameter_shapes(query, rest[11] if len(rest) > 11 else None, _padded(rest[19:], 4, False))
+    gradients = _parameter_shapes(query, rest[0], rest[11] if len(rest) > 11 else None, _padded(rest[19:], 4, False))
     return new_rows(query, query.shape[3]), new_rows(key, key.shape[3]), *gradients
 
 
@@ -236,9 +237,11 @@ class EagerAttention(torch.autograd.Function):
         if alpha is not None and torch.is_grad_enabled():  # a second derivative is recorded
             saved = (*saved[:3], alpha_per_head(alpha, saved[0]), *saved[4:])
         *grads, of_alpha, of_bias, of_sinks, of_slopes = _gradients(ctx, grad_output, saved, ctx.needs_input_grad[3:7])
-        if of_alpha is not None:
+        if of_alpha is not None and of_alpha.shape != alpha.shape:
             one_per_head = alpha.shape == of_alpha.shape[1:]  # the rule; sum_to_size takes longer
-            of_alpha = (of_alpha.sum(0) if one_per_head else of_alpha.sum_to_size(alpha.shape)).to(alpha)
+            of_alpha = of_alpha.sum(0) if one_per_head else of_alpha.sum_to_size(alpha.shape)
+        if of_alpha is not None and of_alpha.dtype != alpha.dtype:
+            of_alpha = of_alpha.to(alpha)
         return *grads, of_alpha, of_bias, of_sinks, of_slopes, None, None
 
 
@@ -363,9 +366,10 @@ def attention_with_gradient(call: Call, alpha: float | Tensor, return_entropy: b
     inputs: tuple[Any, ...] = (*call[:-1], return_entropy, *call.features)
     learned = alpha if isinstance(alpha, Tensor) else None
     differentiable = (*call[:3], learned, *call.features[:2], call.alibi_slopes)
-    if records_no_graph(*differentiable):
+    once = runs_once()
+    if (once or runs_eagerly()) and not needs_gradient(*differentiable):
         return tuple(without_graph(attention, *inputs))  # which torch.jit can save, unlike a Function
-    if runs_once():
+    if once:
         others: list[Tensor] = []
         output = EagerAttention.apply(*differentiable, inputs, others)  # type: ignore[no-untyped-call]
         return output, *others

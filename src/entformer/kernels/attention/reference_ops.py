@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from entformer.kernels.attention import reference
-from entformer.kernels.attention.arguments import Call, Features, new_rows
+from entformer.kernels.attention.arguments import Call, Features, new_rows, with_alpha_per_head
 from entformer.kernels.attention.elementwise import BY_OPERATOR
 from entformer.kernels.attention.reference import Dense
 from entformer.kernels.entmax import reference as entmax_reference
@@ -19,7 +19,7 @@ from entformer.kernels.registry import dense_dtype
 def forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Computes `entformer::attention` but for its reserve."""
     return_entropy = arguments[13]
-    call = Call._make((*arguments[:13], Features(*arguments[14:])))
+    call = with_alpha_per_head(Call._make((*arguments[:13], Features(*arguments[14:]))))
     dense = _dense(call)
     row_max, threshold, support_size, entropy = reference.row_state(call, dense)
     output, entropy = _in_order(call.query, dense.output), entropy if return_entropy else entropy.new_empty(0)
@@ -30,7 +30,7 @@ def backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Computes `entformer::attention_backward`."""
     tensors, how, needs_alpha_grad = arguments[:7], arguments[11:17], arguments[17]
     features, needs = Features(*arguments[18:26]), (needs_alpha_grad, *_padded(arguments[26:], 3))
-    call = Call._make((*tensors, *how, features))
+    call = with_alpha_per_head(Call._make((*tensors, *how, features)))
     dense = _dense(call._replace(dropout_p=0.0))
     group = call.query.shape[1] // max(call.key.shape[1], 1)
     g = grad_output.to(dense.weights.dtype)
@@ -42,7 +42,7 @@ def backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     grad_value = used.transpose(-1, -2) @ g
     if group > 1:
         grad_value = grad_value.unflatten(1, (-1, group)).sum(2)
-    grad_query, grad_key, *others = _gradients(call, dense, grad_weights, needs)
+    grad_query, grad_key, *others = _gradients(call, tensors[3], dense, grad_weights, needs)
     return grad_query, grad_key, _in_order(call.value, grad_value), *others
 
 
@@ -58,12 +58,13 @@ def support_backward(grad_values: Tensor, query: Tensor, key: Tensor, *arguments
     dense = _dense(call)
     grad_weights = torch.zeros_like(dense.weights)
     grad_weights[dense.weights > 0.0] = grad_values.to(grad_weights.dtype)
-    return _gradients(call, dense, grad_weights, _padded(arguments[19:], 4))
+    return _gradients(call, arguments[0], dense, grad_weights, _padded(arguments[19:], 4))
 
 
 def _support_call(query: Tensor, key: Tensor, arguments: tuple[Any, ...]) -> Call:
     alpha, *masks, row_max, _threshold, _crow = arguments[:7]
-    return Call._make((query, key, key, alpha, *masks, *arguments[7:11], 0.0, row_max, Features(*arguments[11:])))
+    features = Features(*arguments[11:])
+    return with_alpha_per_head(Call._make((query, key, key, alpha, *masks, *arguments[7:11], 0.0, row_max, features)))
 
 
 def _in_order(like: Tensor, rows: Tensor) -> Tensor:
@@ -83,22 +84,22 @@ def _dense(call: Call) -> Dense:
     return reference.dense_attention(call, normalizer_fn, dense_dtype(call.query.dtype, call.query.device.type, exact=False))
 
 
-def _gradients(call: Call, dense: Dense, grad_weights: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
-    """From dL/dweights: the gradients to query, key, alpha, bias, sinks and slopes; (0,) for what is not needed."""
-    query, key, alpha, more = call.query, call.key, call.alpha, call.features
+def _gradients(call: Call, alpha: Tensor, dense: Dense, grad_weights: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor, ...]:
+    """From dL/dweights: the gradients to query, key, `alpha` as given, bias, sinks and slopes; (0,) for what is not needed."""
+    query, key, more = call.query, call.key, call.features
     needs_alpha_grad, needs_bias_grad, needs_sinks_grad, needs_slopes_grad = needs
     weights, nothing = dense.with_sinks, query.new_zeros(0, dtype=torch.float32)
-    grad_alpha, grad_bias, grad_sinks, grad_slopes = nothing.double(), nothing, nothing, nothing
+    grad_alpha, grad_bias, grad_sinks, grad_slopes = nothing.to(alpha.dtype), nothing, nothing, nothing
     if more.sinks is not None:
         grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
     if entry := BY_OPERATOR.get(call.normalizer):
         grad_scores = grad_weights * entry.slope(weights)
     else:
-        row_alpha = alpha[:, :, None].expand(weights.shape[:-1])
+        row_alpha = call.alpha[:, :, None].expand(weights.shape[:-1])
         grad_scores, of_rows = entmax_reference.entmax_backward(grad_weights, weights, row_alpha, needs_alpha_grad)
-        grad_alpha = of_rows.sum(-1).double() if needs_alpha_grad else grad_alpha
+        grad_alpha = of_rows.sum(-1).sum_to_size(alpha.shape).to(alpha.dtype) if needs_alpha_grad else grad_alpha
     if needs_alpha_grad and call.normalizer != "entmax":
-        grad_alpha = torch.zeros(query.shape[:2], dtype=torch.float64, device=query.device)
+        grad_alpha = torch.zeros_like(alpha)
     grad_scores = torch.where(weights > 0.0, grad_scores, 0.0)
     if more.sinks is not None:
         grad_sinks = grad_scores[..., -1].sum(-1).to(more.sinks.dtype) if needs_sinks_grad else nothing

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from entformer.kernels.attention.arguments import Call, Features
+from entformer.kernels.attention.arguments import Call, Features, with_alpha_per_head
 from entformer.kernels.attention.triton import configs
 from entformer.kernels.triton_host import DEVICE, MOST_HEAD_SIZE, installed
 
@@ -47,7 +47,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     from entformer.kernels.attention.triton import launch
 
     call = Call._make((*arguments[:13], Features(*arguments[14:])))
-    return launch.forward(launch.Plan(call), arguments[13])
+    return launch.forward(launch.Plan(with_alpha_per_head(call)), arguments[13])
 
 
 def _backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -56,7 +56,11 @@ def _backward(grad_output: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     row_max, threshold, _support_size, reserve = arguments[7:11]
     features, needs = Features(*arguments[18:26]), (arguments[17], *arguments[26:])
     call = Call._make((*arguments[:7], *arguments[11:17], features))
-    return launch.backward(launch.Plan(call), grad_output, row_max, threshold, reserve, *needs)
+    plan = launch.Plan(with_alpha_per_head(call))
+    *of_inputs, of_alpha, of_bias, of_sinks, of_slopes = launch.backward(plan, grad_output, row_max, threshold, reserve, *needs)
+    if arguments[17]:
+        of_alpha = of_alpha.sum_to_size(call.alpha.shape)
+    return *of_inputs, of_alpha.to(call.alpha.dtype), of_bias, of_sinks, of_slopes
 
 
 def _support(query: Tensor, key: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -64,7 +68,7 @@ def _support(query: Tensor, key: Tensor, *arguments: Any) -> tuple[Tensor, Tenso
 
     alpha, *masks, row_max, threshold, begins = arguments[:7]
     call = Call._make((query, key, key, alpha, *masks, *arguments[7:11], 0.0, begins, Features(*arguments[11:])))
-    return launch.attention_support(launch.Plan(call), row_max, threshold, begins)
+    return launch.attention_support(launch.Plan(with_alpha_per_head(call)), row_max, threshold, begins)
 
 
 def register() -> None:

@@ -1,0 +1,128 @@
+"""Calls without options take a shorter way (`kernels/attention/plain.py`), which gives the same and leaves all others alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from entformer.errors import ArgumentError
+from entformer.kernels import native
+from entformer.kernels.attention import api, ops, plain, reference_ops
+from entformer.kernels.attention.api import attention
+from entformer.kernels.attention.arguments import Call
+
+ALPHAS = [1.3, 1.5, torch.tensor([1.0, 1.2, 1.7]), torch.tensor([1.1, 1.5, 2.0], dtype=torch.float64)]
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> None:
+    if reason := native.load():
+        pytest.skip(f"the short way needs the kernels: {reason}")
+
+
+def run(inputs: tuple[Tensor, ...], alpha: Any, **options: Any) -> tuple[Tensor, ...]:
+    q, k, v = (t.detach().requires_grad_() for t in inputs)
+    learned = [alpha.detach().requires_grad_()] if isinstance(alpha, Tensor) else []
+    out = attention(q, k, v, alpha=learned[0] if learned else alpha, **options)
+    assert isinstance(out, Tensor)
+    return out, *torch.autograd.grad(out, [q, k, v, *learned], torch.ones_like(out))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_short_way_gives_what_the_general_one_does(
+    monkeypatch: pytest.MonkeyPatch, alpha: Any, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    inputs = tuple(torch.randn(2, 7, 3, size, dtype=dtype).transpose(1, 2) for size in (16, 16, 5))
+    taken: list[bool] = []
+
+    def watched(*arguments: Any) -> Call | None:
+        found = plain.plain_call(*arguments)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(api, "plain_call", watched)
+    short = run(inputs, alpha, **options)
+    monkeypatch.setattr(api, "plain_call", lambda *_: None)
+    general = run(inputs, alpha, **options)
+    assert taken == [True]
+    for ours, expected in zip(short, general, strict=True):
+        assert ours.dtype == expected.dtype
+        assert ours.stride() == expected.stride()
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+def test_the_short_way_takes_parameters_and_needs_no_gradient() -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    with torch.no_grad():
+        assert plain.plain_call(q, k, v, False, None, nn.Parameter(torch.tensor([1.2, 1.4]))) is not None
+    with torch.inference_mode():
+        assert plain.plain_call(q, k, v, False, None, 1.4) is not None
+    found = attention(q, k, v, alpha=torch.tensor([1.2, 1.4]))
+    assert isinstance(found, Tensor)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": torch.tensor([0.9, 1.2])},
+        {"alpha": torch.tensor([1.2])},
+        {"alpha": torch.tensor([1.2, 1.3, 1.4])},
+        {"alpha": torch.tensor([[1.2, 1.3]])},
+        {"alpha": torch.tensor([1, 2])},
+        {"alpha": 1.0},
+        {"alpha": 2},
+        {"alpha": float("nan")},
+        {"alpha": torch.tensor([float("nan"), 0.5])},
+        {"scale": 1},
+        {"query": torch.randn(2, 5, 4)},
+        {"key": torch.randn(1, 1, 5, 4)},
+        {"value": torch.randn(1, 2, 4, 4)},
+        {"query": torch.randn(1, 2, 5, 4, dtype=torch.float64)},
+        {"query": torch.randn(1, 2, 5, 4, device="meta")},
+        {"query": torch.randn(1, 2, 5, 4).to_sparse()},
+        {"key": torch.randn(1, 2, 0, 4), "value": torch.randn(1, 2, 0, 4)},
+    ],
+    ids=str,
+)
+def test_every_other_call_is_left_to_the_general_way(change: dict[str, Any]) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    call: dict[str, Any] = {"query": q, "key": k, "value": v, "is_causal": False, "scale": None, "alpha": 1.4} | change
+    assert plain.plain_call(**call) is None
+
+
+def test_mistakes_are_described_as_before() -> None:
+    q = torch.randn(1, 2, 5, 4)
+    with pytest.raises(ArgumentError, match=r"the smallest given is 0\.9"):
+        attention(q, q, q, alpha=torch.tensor([0.9, 1.2]))
+    with pytest.raises(ArgumentError, match="dropout_p must be a number, not bool"):
+        attention(q, q, q, dropout_p=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_operators_take_one_alpha_per_head_for_all_batches(dtype: torch.dtype) -> None:
+    """Its gradient has its shape and dtype, with the kernels and without them, and under vmap."""
+    q, k, v, grad = (torch.randn(3, 2, 6, 4) for _ in range(4))
+    alpha = torch.tensor([1.2, 1.6], dtype=dtype)
+    wide = alpha.double().expand(3, 2)
+    how = ("entmax", 0.5, False, 0, 0.0, torch.zeros((), dtype=torch.int64))
+
+    def of(rows: Tensor, without_kernels: bool) -> tuple[Tensor, Tensor]:
+        forward, backward = (
+            (ops._reference_forward, reference_ops.backward) if without_kernels else (ops.attention, ops.attention_backward)
+        )
+        output, row_max, threshold, support_size, _, reserve = forward(q, k, v, rows, None, None, None, *how, False)
+        state = (row_max, threshold, support_size, reserve)
+        return output, backward(grad, q, k, v, rows, None, None, None, *state, *how, True)[3]
+
+    for without_kernels in (False, True):
+        (output, of_alpha), (expected, of_wide) = of(alpha, without_kernels), of(wide, without_kernels)
+        assert of_alpha.shape == (2,)
+        assert of_alpha.dtype == dtype
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(of_alpha, of_wide.sum(0).to(dtype))
+    mapped = torch.func.vmap(lambda one: ops.attention(one, k, v, alpha, None, None, None, *how, False)[0])(q[None])
+    torch.testing.assert_close(mapped[0], of(alpha, False)[0])
