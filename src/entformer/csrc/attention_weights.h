@@ -249,16 +249,18 @@ inline void solve_in_place(const AttentionProblem& p, const HeadNormalizer& m, c
 inline void solve_short(const AttentionProblem& p, const HeadNormalizer& m, const Block& block, const Workspace& w,
                         int64_t* counts) {
   const int64_t columns = solved_keys(p, block);
-  ShortRows rows{m.e, m.alpha_case, m.weights, p.sinks ? block.keys + 1 : block.real_keys};
+  ShortRows rows{m.e, m.alpha_case, m.weights, 0};
   for (int64_t first = 0; first < block.rows; first += VL) {
     rows.size = (int)(block.rows - first < VL ? block.rows - first : VL);
+    const int64_t end = block.first + first + rows.size + p.causal_offset + p.right - block.start;  // of what these rows may see
+    rows.n = p.sinks ? block.keys + 1 : end < block.real_keys ? (end > 0 ? end : 0) : block.real_keys;
     float* s = w.scores + first * w.ld;
     rows.read(s, w.ld, w.row_max + first);
     const Roots roots = rows.solve();
     vd lam = rows.lam_at(roots);
     for (int r = 0; r < VL; ++r) lam[r] = marked(lam[r], false);
     const uint32_t sensitive = rows.sensitive(lam, roots);
-    const vf count = rows.weigh(lam, block.real_keys);
+    const vf count = rows.weigh(lam, rows.n < block.real_keys ? rows.n : block.real_keys);
     rows.write(s, w.ld, columns, rows.finite & ~sensitive);
     for (int r = 0; r < rows.size; ++r) {
       float* row = s + r * w.ld;
