@@ -117,6 +117,28 @@ def attention(
         ArgumentError: for arguments that do not fit.
         ImplUnavailable: where `impl` names an implementation that does not support the call.
     """
+    if (  # one by one: a loop takes longer than the kernels of a short sentence
+        attn_mask is None
+        and key_mask is None
+        and key_padding_mask is None
+        and alibi_slopes is None
+        and window is None
+        and softcap is None
+        and sinks is None
+        and cu_seqlens_q is None
+        and cu_seqlens_k is None
+        and sigmoid_bias is None
+        and type(dropout_p) is float
+        and dropout_p == 0.0
+        and type(causal_offset) is int
+        and causal_offset == 0
+        and normalizer == "entmax"
+        and impl == "auto"
+        and not (return_stats or return_support or has_torch_function((query, key, value, alpha)))
+    ):
+        plain = plain_call(query, key, value, is_causal, scale, alpha)
+        if plain is not None:
+            return ops.attention_once(plain, alpha, return_entropy=False)[0]
     offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset, packed=cu_seqlens_q is not None)
     if offset is not None:
         attn_mask, is_causal, causal_offset = None, True, offset
@@ -149,13 +171,6 @@ def attention(
             impl=impl,
             key_padding_mask=key_padding_mask,
         )
-    options_given = (*tensors[3:6], *tensors[7:], window, softcap, sigmoid_bias)
-    are_zero = type(dropout_p) is float and dropout_p == 0.0 and type(causal_offset) is int and causal_offset == 0
-    if are_zero and normalizer == "entmax" and impl == "auto" and not (return_stats or return_support):
-        is_plain = all(option is None for option in options_given)
-        plain = plain_call(query, key, value, is_causal, scale, alpha) if is_plain else None
-        if plain is not None:
-            return ops.attention_with_gradient(plain, alpha, return_entropy=False)[0]
     dropout_p = checks.check_probability("dropout_p", dropout_p)
     causal_offset = checks.check_offset("causal_offset", causal_offset)
     q, k, v, lead = arguments.four_dimensions(query, key, value, enable_gqa)

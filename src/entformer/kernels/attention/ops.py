@@ -28,7 +28,7 @@ from entformer.kernels.attention import cpu, reference_ops, triton
 from entformer.kernels.attention.arguments import Call, Features, alpha_per_head, new_rows
 from entformer.kernels.attention.batching import batched
 from entformer.kernels.autograd import call_with_gradient, eager_form, needs_gradient, records_no_graph, without_graph
-from entformer.kernels.checks import runs_eagerly, runs_once
+from entformer.kernels.checks import runs_once
 from entformer.kernels.entmax.ops import until_kernels_load
 
 _MASKS = "Tensor? attn_mask, Tensor? key_mask, Tensor? alibi_slopes"
@@ -361,18 +361,24 @@ for _name, _rule in (
 _EagerSupport = eager_form(attention_support, SupportFunction)
 
 
+def attention_once(call: Call, alpha: float | Tensor, return_entropy: bool) -> tuple[Tensor, ...]:
+    """The operator `attention` with its gradient, that of alpha to `alpha`, for calls that run once (`checks.runs_once`)."""
+    inputs: tuple[Any, ...] = (*call[:-1], return_entropy, *call.features)
+    differentiable = (*call[:3], alpha if isinstance(alpha, Tensor) else None, *call.features[:2], call.alibi_slopes)
+    if not needs_gradient(*differentiable):
+        return tuple(without_graph(attention, *inputs))
+    others: list[Tensor] = []
+    output = EagerAttention.apply(*differentiable, inputs, others)  # type: ignore[no-untyped-call]
+    return output, *others
+
+
 def attention_with_gradient(call: Call, alpha: float | Tensor, return_entropy: bool) -> tuple[Tensor, ...]:
     """The operator `attention` with its gradient. That of alpha goes to `alpha` if the call runs once, else to `call.alpha`."""
+    if runs_once():
+        return attention_once(call, alpha, return_entropy)
     inputs: tuple[Any, ...] = (*call[:-1], return_entropy, *call.features)
-    learned = alpha if isinstance(alpha, Tensor) else None
-    differentiable = (*call[:3], learned, *call.features[:2], call.alibi_slopes)
-    once = runs_once()
-    if (once or runs_eagerly()) and not needs_gradient(*differentiable):
+    if records_no_graph(*inputs):
         return tuple(without_graph(attention, *inputs))  # which torch.jit can save, unlike a Function
-    if once:
-        others: list[Tensor] = []
-        output = EagerAttention.apply(*differentiable, inputs, others)  # type: ignore[no-untyped-call]
-        return output, *others
     if torch.compiler.is_compiling():
         # The tracer records requires_grad when a tensor is made; torch.func.grad marks its inputs afterwards. Views are made.
         inputs = tuple(value.view_as(value) if isinstance(value, Tensor) else value for value in inputs)

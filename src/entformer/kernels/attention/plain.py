@@ -43,8 +43,9 @@ def plain_call(
         rows = alpha
         if rows.shape != (heads,) or not rows.is_cpu or rows.dtype not in (torch.float32, torch.float64):
             return None
-        if not all(1.0 <= number < math.inf for number in rows.tolist()):
-            return None
+        for number in rows.tolist():
+            if not 1.0 <= number < math.inf:
+                return None
     else:
         return None
     if not kernels_loaded():
