@@ -3,7 +3,7 @@
 // With g = dO v^T on the support, w = p^(1-e), delta = sum(w g)/sum(w) (rela: w = 1, sigmoid: w = p (1 - p), delta = 0 for both):
 //   dS = w (g - delta),  dQ = scale dS k,  dK = scale dS^T q,  dV = p^T dO,  dalpha = sum a (g - delta).
 // A sink is one more entry of the support with g = 0. dS is the gradient of a bias; dQ and dK have the slope of a soft-cap in it.
-// One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed.
+// One task owns its dK and dV, so no two threads write the same element and the order of sums is fixed; it begins with zeros there.
 #pragma once
 
 #include "attention_gradient.h"
@@ -15,17 +15,13 @@ struct HeadGradient {
   FloatRows k, v;
   float *grad_k, *grad_v;
   int64_t k_stride, v_stride;
-  bool is_empty;  // nothing is written there yet: a dense block of all keys writes its gradients, before any other they are zeroed
-
-  void zero(const AttentionProblem& p) {
-    for (int64_t j = 0; is_empty && j < p.Lk; ++j)
-      zero_vectors(grad_k + j * k_stride, padded_d(p)), zero_vectors(grad_v + j * v_stride, padded_e(p));
-    is_empty = false;
-  }
 };
 
-inline float* first_row(const GradientRows& rows, int64_t chunk, int64_t b, int64_t g) {
-  return rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
+// The gradients of one key head, zeroed.
+inline float* zeroed(const GradientRows& rows, int64_t chunk, int64_t b, int64_t g, int64_t keys, int64_t width) {
+  float* first = rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
+  for (int64_t j = 0; j < keys; ++j) zero_vectors(first + j * rows.row, width);
+  return first;
 }
 
 // Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...) of the block.
@@ -144,10 +140,10 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
     const int64_t here = seen - j < kPart ? seen - j : kPart;
     dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q,
                   *block.ahead, j > 0);
-    dense_transposed_product(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride,
-                             head.k_stride, *block.ahead, !head.is_empty);
-    dense_transposed_product(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * head.v_stride,
-                             head.v_stride, *block.ahead, !head.is_empty);
+    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride, head.k_stride,
+                         *block.ahead);
+    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * head.v_stride,
+                         head.v_stride, *block.ahead);
   }
   each_not_finite(x.grad_q, block.rows, Dp, p.D, [&](int64_t r) {  // zeros may have met keys that are not finite
     int64_t count = 0;
@@ -204,13 +200,17 @@ inline void backward_sparse(const AttentionBackward& a, const Block& block, bool
 }
 
 // Adds to `sums`; false when there is no memory for the panels.
-inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient& all, float* grad_bias, const Workspace& w,
+inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient head, float* grad_bias, const Workspace& w,
                            Panels& k_panels, Panels& v_panels, HeadSums& sums) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
   const int64_t Dp = padded_d(p), Ep = padded_e(p), tall = round_up(block.rows, TILE);
   const int64_t first_row = row_at(p, block, 0);
-  const FloatRows k = all.k;  // from key 0 on; those of `head` from the first key of the block
+  const FloatRows k = head.k;  // from key 0 on; the others from the first key of the block
+  head.k.data += block.start * head.k.stride;
+  head.v.data += block.start * head.v.stride;
+  head.grad_k += block.start * head.k_stride;
+  head.grad_v += block.start * head.v_stride;
   float* queries = w.q + w.tall * Dp;
   const BlockBuffers x{queries, queries + w.tall * Dp, queries + w.tall * (Dp + Ep), w.weights + (w.ld + 2 * VL), grad_bias};
 
@@ -228,13 +228,6 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   }
   c.all_saved &= c.are_saved();
   const BackwardPath path = choose_backward(c);
-  if (path != BackwardPath::Dense || block.real_keys < p.Lk) all.zero(p);
-  HeadGradient head = all;
-  all.is_empty = false;
-  head.k.data += block.start * head.k.stride;
-  head.v.data += block.start * head.v.stride;
-  head.grad_k += block.start * head.k_stride;
-  head.grad_v += block.start * head.v_stride;
   // The dense path needs the slopes of a soft-cap at every pair; the sparse one computes those of the support.
   const bool saved = path == BackwardPath::Dense ? c.all_weights_saved && p.softcap == 0.0f : c.all_saved;
   if (!c.all_weights_saved || p.softcap != 0.0f) load_queries(p, block, tall, w.q);
@@ -290,29 +283,27 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
     const int64_t first = chunk * blocks / a.chunks, last = (chunk + 1) * blocks / a.chunks;
     for (int64_t n = 0; n < batches * key_heads; ++n) {
       const int64_t b = first_b + n / key_heads, g = first_g + n % key_heads;
-      HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g),
-                            rows_of(p, p.v, p.v_rows, p.E, b, g),
-                            first_row(a.grad_k, chunk, b, g),
-                            first_row(a.grad_v, chunk, b, g),
-                            a.grad_k.row,
-                            a.grad_v.row,
-                            true};
+      const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g),
+                                  rows_of(p, p.v, p.v_rows, p.E, b, g),
+                                  zeroed(a.grad_k, chunk, b, g, p.Lk, padded_d(p)),
+                                  zeroed(a.grad_v, chunk, b, g, p.Lk, padded_e(p)),
+                                  a.grad_k.row,
+                                  a.grad_v.row};
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         HeadSums sums{};
         float* grad_bias = bias_gradient(a, chunk, b, h);
-        for (int64_t number = last - 1; number >= first; --number) {  // the last block sees all keys, also under a causal mask
+        for (int64_t number = first; number < last; ++number) {
           Block block = block_at(p, b, h, number);
           ahead.clear();
           block.ahead = &ahead;
-          if (number > first)
-            fetch_next(a, block, block_at(p, b, h, number - 1), ahead);
+          if (number + 1 < last)
+            fetch_next(a, block, block_at(p, b, h, number + 1), ahead);
           else if (h + 1 < (g + 1) * group)
-            fetch_next(a, block, block_at(p, b, h + 1, last - 1), ahead);
+            fetch_next(a, block, block_at(p, b, h + 1, first), ahead);
           else if (task + 1 < end && a.chunks == 1 && batches * key_heads == 1)
-            fetch_next(a, block, block_at(p, (task + 1) / p.G, (task + 1) % p.G * group, last - 1), ahead);
+            fetch_next(a, block, block_at(p, (task + 1) / p.G, (task + 1) % p.G * group, 0), ahead);
           if (!backward_block(a, block, gradient, grad_bias, w, k_panels, v_panels, sums)) return false;
         }
-        gradient.zero(p);
         spread_nan_rows(a, b, h, first * tall, last * tall < p.Lq ? last * tall : p.Lq, gradient, grad_bias, sums);
         a.head_sums[(chunk * p.B + b) * p.H + h] = sums;
       }

@@ -252,7 +252,8 @@ inline void solve_short(const AttentionProblem& p, const HeadNormalizer& m, cons
   ShortRows rows{m.e, m.alpha_case, m.weights, 0};
   for (int64_t first = 0; first < block.rows; first += VL) {
     rows.size = (int)(block.rows - first < VL ? block.rows - first : VL);
-    const int64_t end = block.first + first + rows.size + p.causal_offset + p.right - block.start;  // of what these rows may see
+    // Of what the last of these rows may see.
+    const int64_t end = block.first + first + rows.size + p.causal_offset + p.right - block.start;
     rows.n = p.sinks ? block.keys + 1 : end < block.real_keys ? (end > 0 ? end : 0) : block.real_keys;
     float* s = w.scores + first * w.ld;
     rows.read(s, w.ld, w.row_max + first);

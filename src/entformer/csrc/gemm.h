@@ -118,17 +118,16 @@ inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_
                  });
 }
 
-// out (columns, width) = transpose of weights (depth, columns) times b (depth, width), or added to it.
-inline void dense_transposed_product(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
-                                     int64_t b_stride, int64_t width, float* out, int64_t out_stride, Ahead& ahead, bool add) {
+// out (columns, width) += transpose of weights (depth, columns) times b (depth, width).
+inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
+                                 int64_t b_stride, int64_t width, float* out, int64_t out_stride, Ahead& ahead) {
   multiply_all(columns, width, depth, weights, 1, ld, b, b_stride, ahead, [&](const auto& tile, int64_t j, int64_t at) {
     constexpr int64_t rows = tile.rows, wide = tile.vectors * VL;
-    float* to = out + j * out_stride + at;
-    if (j + rows <= columns) return add ? tile.add_to(to, out_stride) : tile.store_to(to, out_stride);
+    if (j + rows <= columns) return tile.add_to(out + j * out_stride + at, out_stride);
     float last[rows * wide];
     tile.store_to(last, wide);
     for (int64_t r = 0; j + r < columns; ++r)
-      for (int64_t c = 0; c < wide; ++c) to[r * out_stride + c] = (add ? to[r * out_stride + c] : 0.0f) + last[r * wide + c];
+      for (int64_t c = 0; c < wide; ++c) out[(j + r) * out_stride + at + c] += last[r * wide + c];
   });
 }
 
