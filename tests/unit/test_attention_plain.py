@@ -38,12 +38,12 @@ def test_the_short_way_gives_what_the_general_one_does(
     inputs = tuple(torch.randn(2, 7, 3, size, dtype=dtype).transpose(1, 2) for size in (16, 16, 5))
     taken: list[bool] = []
 
-    def watched(*arguments: Any) -> Call | None:
+    def recorded(*arguments: Any) -> Call | None:
         found = plain.plain_call(*arguments)
         taken.append(found is not None)
         return found
 
-    monkeypatch.setattr(api, "plain_call", watched)
+    monkeypatch.setattr(api, "plain_call", recorded)
     short = run(inputs, alpha, **options)
     monkeypatch.setattr(api, "plain_call", lambda *_: None)
     general = run(inputs, alpha, **options)
