@@ -225,7 +225,7 @@ class EagerAttention(torch.autograd.Function):
         row_max, threshold, support_size, _entropy, reserve = others
         tensors = (query, key, value, *inputs[3:6], alibi_slopes, row_max, threshold, support_size, reserve, inputs[12])
         ctx.save_for_backward(*tensors, bias, sinks, *inputs[16:18])
-        ctx.alpha, ctx.how, ctx.numbers = alpha, inputs[7:12], inputs[18:]  # alpha may change meanwhile: its values are saved
+        ctx.alpha, ctx.how, ctx.numbers = alpha, inputs[7:12], inputs[18:]  # alpha's values, or itself, are saved above
         ctx.set_materialize_grads(False)
         return output
 
