@@ -1,7 +1,7 @@
 """Attention with few zeros, relative to SDPA: forward and backward, alphas near 1, scores of several scales.
 
     python benchmarks/dense_attention.py [--isa avx2] [--shapes "2,8,1024,32;4,8,512,64"] [--scales 0.1,1] [--rounds 3]
-        [--causal] [--threads 2]
+        [--causal] [--threads 2] [--dtype bfloat16]
 
 Interleaved, median of the ratios, below 1 is faster; CPU time of the thread if there is one, else wall time. With --isa avx2
 give SDPA the same instructions: ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2.
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     given = parser.parse_args()
     keep_freed_memory()
     with instruction_set(given.isa), threads(given.threads):
@@ -60,6 +61,7 @@ def main() -> None:
                 torch.manual_seed(0)
                 q, k, v, grad = (torch.randn(*map(int, shape.split(","))) for _ in range(4))
                 q *= scale
+                q, k, v, grad = (t.to(getattr(torch, given.dtype)) for t in (q, k, v, grad))
                 inputs = [t.requires_grad_() for t in (q, k, v)]
                 functions = {}
                 for name in NAMES:

@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run random problems through the C++ kernels and the float64 reference.")
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1, help="the first case")
-    parser.add_argument("--isa", default=native.isa(), help="avx512, avx2 or portable, or some of them with commas between")
+    parser.add_argument("--isa", default=native.isa(), help=f"with commas between: {', '.join(native.INSTRUCTION_SETS)}")
     parser.add_argument("--kind", choices=[*fuzz.CHECKS, "both"], default="both")
     parser.add_argument("--keep-going", action="store_true", help="report every failure instead of stopping at the first")
     options = parser.parse_args()

@@ -61,6 +61,16 @@ def impl(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["avx512", "avx2", "portable"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Forces each instruction set in turn."""
+    yield from _forced_isa(request)
+
+
+@pytest.fixture(params=["amx", "avx512_bf16"])
+def half_isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Forces each instruction set that differs from AVX-512 in products of half precision alone."""
+    yield from _forced_isa(request)
+
+
+def _forced_isa(request: pytest.FixtureRequest) -> Iterator[str]:
     _need_kernels()
     before = native.isa()
     name: str = request.param

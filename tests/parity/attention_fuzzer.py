@@ -44,13 +44,14 @@ class Problem:
 
 
 class RandomProblem(Problem):
-    """Everything about it is drawn, by its number."""
+    """Everything about it is drawn, by its number, but for the dtype where one is given."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, dtype: torch.dtype | None = None) -> None:
         self.number = number
         self.draw, self.seed = random.Random(number), torch.Generator().manual_seed(number)
         draw = self.draw
-        dtype = draw.choice([torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16])
+        drawn = draw.choice([torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16])
+        dtype = dtype or drawn
         many = draw.random() < 0.04
         lengths = (
             (draw.choice([1, 3, 37, 60]), draw.choice([300, 700])) if many else (draw.choice(LENGTHS), draw.choice(LENGTHS))
@@ -163,9 +164,9 @@ class RandomProblem(Problem):
         return tuple(torch.where(some[..., None], kind, t) for kind, t in zip(kinds, (self.k, self.v), strict=True))  # type: ignore[return-value]
 
 
-def check_attention(number: int, isas: list[str]) -> None:
+def check_attention(number: int, isas: list[str], dtype: torch.dtype | None = None) -> None:
     """One random call of `attention`: output, statistics and all gradients, with garbage behind the masks."""
-    want = RandomProblem(number)
+    want = RandomProblem(number, dtype)
     impl: Impl = "cpu" if want.case.lengths[1] else "auto"  # without keys there is nothing to fuse
     right, answer = want.run("reference", torch.float64, want.q, want.k, want.v)
     k, v = want.spoiled()

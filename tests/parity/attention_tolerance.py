@@ -21,6 +21,8 @@ INF = math.inf
 EPS = torch.finfo(torch.float32).eps
 # float16 has few exponents; below the normal range float32 vectors flush to zero. A hundred for sums of such.
 SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 1e-36, torch.float32: 1e-36}
+# Where weights and their gradients are multiplied they may be rounded to this, on some CPUs.
+PRODUCTS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-15}
 FLUSHED = 2.0 * torch.finfo(torch.float32).tiny  # a weight may be lost up to here, and with it what it is multiplied by
 
 # How a tensor (B, H, L, D) may lie in memory.
@@ -142,6 +144,7 @@ class Tolerance:
 
         along_keys, along_queries = (EPS * (4.0 + math.sqrt(n)) for n in (p.shape[-1], group * p.shape[-2]))
         d_used, used = dp * kept, p * kept
+        along_keys, along_queries = (n + PRODUCTS.get(case.dtype, 0.0) for n in (along_keys, along_queries))
         self.out = d_used @ v.abs() + along_keys * (used @ v.abs())
         self.v = self._group((d_used + along_queries * used).mT @ grad.abs(), group)[:, :, :keys]
         d_head = d_scores + (along_keys + along_queries) * grad_scores

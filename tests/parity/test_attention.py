@@ -147,6 +147,11 @@ class Expected(Problem):
 expected_of = functools.cache(Expected)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype != torch.float32], ids=str)
+def test_products_of_half_precision(case: Case, half_isa: str) -> None:
+    test_output_and_gradients(case, half_isa)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case, isa: str) -> None:
     want = expected_of(case)

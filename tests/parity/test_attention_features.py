@@ -220,11 +220,21 @@ LENGTHS = [(7, 30), (0, 1), (13, 0), (60, 70), (1, 9), (300, 200), (2, 1500)]  #
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("more", [{}, {"is_causal": True, "causal_offset": 1}, {"window": (9, 4), "softcap": 3.0}])
 def test_packed_sequences_are_separate_calls_to_the_bit(alpha: float, more: dict[str, Any], isa: str) -> None:
+    check_packed_sequences(alpha, more, torch.float32)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 2.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_packed_sequences_of_half_precision(alpha: float, dtype: torch.dtype, half_isa: str) -> None:
+    check_packed_sequences(alpha, {"is_causal": True}, dtype)
+
+
+def check_packed_sequences(alpha: float, more: dict[str, Any], dtype: torch.dtype) -> None:
     how: dict[str, Any] = {"alpha": alpha, "enable_gqa": True, **more}
     cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0).int() for n in zip(*LENGTHS, strict=True))
     generator = torch.Generator().manual_seed(3)
-    q, grad = (torch.randn(1, 4, int(cu_q[-1]), 24, generator=generator) for _ in range(2))
-    k, v = (torch.randn(1, 2, int(cu_k[-1]), 24, generator=generator) for _ in range(2))
+    q, grad = (torch.randn(1, 4, int(cu_q[-1]), 24, generator=generator).to(dtype) for _ in range(2))
+    k, v = (torch.randn(1, 2, int(cu_k[-1]), 24, generator=generator).to(dtype) for _ in range(2))
     packed = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
     together, _ = run_attention({"q": q, "k": k, "v": v}, how | packed, grad, "cpu")
     for n, (_, key_count) in enumerate(LENGTHS):

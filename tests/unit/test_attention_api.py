@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
 from entformer.errors import ArgumentError, ImplUnavailable
+from entformer.kernels import native
 from entformer.kernels.attention.api import attention
 from entformer.kernels.registry import Impl
 
@@ -259,11 +260,13 @@ def test_autocast_converts_as_torchs_attention_does(narrow: torch.dtype, mask: s
         assert attention(**wide).dtype == torch.float64  # autocast leaves float64 alone
     assert out.dtype == narrow
     assert {g.dtype for g in grads} == {torch.float32}
-    # Inputs are rounded, the arithmetic is not: the reference on the rounded inputs differs by one rounding of the output.
+    # The reference on rounded inputs differs by rounding the output, and the weights where the CPU multiplies bfloat16.
     rounded = {name: t.detach().to(narrow).double() for name, t in leaves.items()}
     right = attention(**rounded, alpha=alpha.detach(), attn_mask=bias, impl="reference")
     eps = torch.finfo(narrow).eps
-    torch.testing.assert_close(out.double(), right, rtol=eps, atol=1e-5)
+    rounded_weights = narrow == torch.bfloat16 and native.isa() in ("amx", "avx512_bf16")
+    atol = eps * rounded["value"].abs().max().item() if rounded_weights else 1e-5
+    torch.testing.assert_close(out.double(), right, rtol=eps, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -21,7 +21,7 @@ JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - for standard output.")
 ]
 IsaOption = Annotated[
-    Literal["avx512", "avx2", "portable"] | None,
+    Literal["amx", "avx512_bf16", "avx512", "avx2", "portable"] | None,
     typer.Option("--isa", help="Instruction set of the kernels.", show_default="the widest of this CPU"),
 ]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Measure fewer cases less often: takes seconds, but is imprecise.")]

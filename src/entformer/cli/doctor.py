@@ -45,14 +45,14 @@ def examine() -> dict[str, Any]:
     from entformer.cli.self_test import self_test
     from entformer.kernels import native
     from entformer.kernels.build import compiler_version
-    from entformer.kernels.sources import X86_FLAGS, sources_hash
+    from entformer.kernels.sources import sources_hash
 
     why_not = native.load()
     available: dict[str, bool] = {}
     if why_not is None:
         before = native.isa()
         try:
-            available = {name: native.set_isa(name) for name in reversed(X86_FLAGS)}  # widest first
+            available = {name: native.set_isa(name) for name in native.INSTRUCTION_SETS}
         finally:
             native.set_isa(before)
     names = ("choice", "path", "condition")  # the first condition that holds decides the path of the kernels

@@ -31,6 +31,10 @@ struct GradientRows {
 #define ENTFORMER_NORMALIZER_NAME(name, text, weight, slope) name,
 enum class Normalizer : int32_t { Entmax, ELEMENTWISE_NORMALIZERS(ENTFORMER_NORMALIZER_NAME) };
 
+// How dense products are computed (gemm.h, pairs.h). The latter two need inputs in half precision; three products of bfloat16 numbers, as
+// float16 needs, pay with AMX alone.
+enum class Products : int32_t { Float32, Avx512Bf16, Amx };
+
 constexpr int64_t kUnlimited = (int64_t)1 << 40;  // of a window: beyond any difference of positions
 constexpr float kExcluded = -3.38953139e38f;      // a bias at or below bfloat16's lowest number excludes the pair
 
@@ -38,6 +42,7 @@ constexpr float kExcluded = -3.38953139e38f;      // a bias at or below bfloat16
 // tensors: pointers begin at the sequence's first query and key, and `first_query`, `first_key` say which these are.
 struct AttentionProblem {
   Dtype dtype;  // of q, k, v, out and their gradients; not float64
+  Products products;
   int64_t B, H, G, Lq, Lk, D, E;
   int64_t first_query, first_key;  // of this sequence in tensors (B, H, all_queries) of rows, and in masks
   int64_t all_queries, all_keys;   // Lq and Lk, unless sequences are packed
@@ -65,11 +70,18 @@ struct AttentionProblem {
   bool is_decode;          // too few queries per key head to transpose k into panels: k is read as it lies
 
   // Prepared once per (batch, key head) by `pack`, or null; row counts and row lengths are padded to whole vectors.
-  float* k_panels;  // (B, G, panels, D, panel), the last panel narrower; null where each thread makes those it needs
+  float* k_panels;  // (B, G, panels, panel_depth, panel), the last panel narrower; null where each thread makes those it needs
   float* k_rows;    // (B, G, Lk, D padded)
   float* v_rows;    // (B, G, Lk, E padded)
   float* key_bias;  // (B, Lk padded): 0, or -inf where masked or beyond Lk; null without a key mask
 };
+
+// The depth of products over `width` numbers as pairs.h counts it, in how many parts a number is split, and the depth of panels of k or v.
+inline int64_t pair_depth(int64_t width) { return round_up(width, 32) / 2; }
+inline int64_t pair_parts(const AttentionProblem& p) { return p.dtype == kFloat16 ? 2 : 1; }
+inline int64_t panel_depth(const AttentionProblem& p, int64_t width) {
+  return p.products == Products::Float32 ? width : pair_depth(width) * pair_parts(p);
+}
 
 // The state of the rows that forward hands to backward and support: p = exp_e((score - row_max) - threshold). row_max is NaN for a row
 // that is NaN throughout. A threshold that float32 does not hold exactly marks a row of so many weights that it shows (solver_fine.h).

@@ -138,12 +138,18 @@ inline void backward_dense(const AttentionBackward& a, const Block& block, bool 
   }
   for (int64_t j = 0; j < seen; j += kPart) {  // part by part, so that what one product has read is in the cache for the next
     const int64_t here = seen - j < kPart ? seen - j : kPart;
+    float *grad_k = head.grad_k + j * head.k_stride, *grad_v = head.grad_v + j * head.v_stride;
+    if (block.pairs) {
+      const PairSpace& pairs = *block.pairs;
+      pairs.dense_product(w.grads + j, w.ld, block.rows, here, pairs.k.from(block.start + j), x.grad_q, j > 0);
+      pairs.add_gradient(true, w.grads + j, w.ld, here, block.rows, grad_k, head.k_stride);
+      pairs.add_gradient(false, w.scores + j, w.ld, here, block.rows, grad_v, head.v_stride);
+      continue;
+    }
     dense_product(w.grads + j, w.ld, block.rows, here, head.k.data + j * head.k.stride, head.k.stride, Dp, x.grad_q,
                   *block.ahead, j > 0);
-    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, head.grad_k + j * head.k_stride, head.k_stride,
-                         *block.ahead);
-    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, head.grad_v + j * head.v_stride,
-                         head.v_stride, *block.ahead);
+    dense_transposed_add(w.grads + j, w.ld, here, block.rows, x.queries, Dp, Dp, grad_k, head.k_stride, *block.ahead);
+    dense_transposed_add(w.scores + j, w.ld, here, block.rows, x.grad_out, Ep, Ep, grad_v, head.v_stride, *block.ahead);
   }
   each_not_finite(x.grad_q, block.rows, Dp, p.D, [&](int64_t r) {  // zeros may have met keys that are not finite
     int64_t count = 0;
@@ -230,16 +236,23 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   const BackwardPath path = choose_backward(c);
   // The dense path needs the slopes of a soft-cap at every pair; the sparse one computes those of the support.
   const bool saved = path == BackwardPath::Dense ? c.all_weights_saved && p.softcap == 0.0f : c.all_saved;
-  if (!c.all_weights_saved || p.softcap != 0.0f) load_queries(p, block, tall, w.q);
   if (!saved) {
+    load_factor(p, block, tall, w.q);
     if (!p.is_decode && !(block.k_panels = k_panels.of(block.b, block.g))) return false;
     if (p.is_decode || p.sinks)
       score_block(p, block, w.q, w.scores, w.ld, w.row_max, w.cap_slopes);
     else
       score_again(p, block, w.q, w.scores, w.ld, w.cap_slopes);
   }
+  if (saved && path != BackwardPath::Dense && (!c.all_weights_saved || p.softcap != 0.0f))
+    load_queries(p, block, tall, p.scale, w.q);
   if (path == BackwardPath::Dense) {
     if (!(block.v_panels = v_panels.of(block.b, block.g))) return false;
+    if (PairSpace* pairs = block.pairs) {
+      if (!pairs->k.prepare(block.b, block.g)) return false;
+      pairs->set_grad_out(x.grad_out, block.rows);
+      pairs->set_right(x.queries, x.grad_out, block.rows);
+    }
     backward_dense(a, block, saved, m, head, w, x, sums);
   } else {
     backward_sparse(a, block, saved, m, head, k, w, x, sums);
@@ -274,6 +287,8 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
   Workspace w = set_up(p, (float*)scratch.data, tables);
   if (cap_floats) w.cap_slopes = (float*)scratch.data + floats;
   Panels k_panels{p, true}, v_panels{p, false};
+  PairSpace pairs(p, w.tall);
+  if (!pairs.has_memory()) return false;
   const int64_t batches = a.joins_batches ? p.B : 1, key_heads = a.joins_heads ? p.G : 1;  // of a task
   const int64_t groups = p.B / batches * (p.G / key_heads);
   Ahead ahead;
@@ -296,6 +311,7 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
           Block block = block_at(p, b, h, number);
           ahead.clear();
           block.ahead = &ahead;
+          block.pairs = pairs.of_block();
           if (number + 1 < last)
             fetch_next(a, block, block_at(p, b, h, number + 1), ahead);
           else if (h + 1 < (g + 1) * group)

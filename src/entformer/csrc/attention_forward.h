@@ -43,7 +43,8 @@ inline float threshold_from_largest(const float* p, int64_t count, float sink, d
   return (float)(-expm1(e * log((double)best)) / e);
 }
 
-inline void forward_block(const AttentionForward& a, const Block& block, const Workspace& w) {
+// False when there is no memory for the pairs of v.
+inline bool forward_block(const AttentionForward& a, const Block& block, const Workspace& w) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
   FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
@@ -54,7 +55,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
   float* out = w.q + w.tall * padded_d(p);
   const float scale = inv_keep_prob(p);
 
-  load_queries(p, block, round_up(block.rows, TILE), w.q);
+  load_factor(p, block, round_up(block.rows, TILE), w.q);
   score_block(p, block, w.q, w.scores, w.ld, w.row_max, nullptr);
   for (int64_t r = 0; m.e != m.e && r < block.rows; ++r)  // an alpha of NaN makes the rows of its head NaN
     if (w.row_max[r] != -kInf) w.row_max[r] = __builtin_nanf("");
@@ -128,7 +129,12 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
     a.rows.row_max[row] = w.row_max[r];
     a.rows.threshold[row] = w.threshold[r];
   }
-  if (dense) dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out, *block.ahead);
+  if (dense && block.pairs) {
+    if (!block.pairs->v.prepare(block.b, block.g)) return false;
+    block.pairs->dense_product(w.scores, w.ld, block.rows, seen, block.pairs->v.from(block.start), out, false);
+  } else if (dense) {
+    dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out, *block.ahead);
+  }
   each_not_finite(out, block.rows, wide, p.E, [&](int64_t r) {
     if (dense) {  // the product has multiplied values by zero; some are not finite
       const int64_t count = compact_weights(w.scores + r * w.ld, block.keys, w.columns, w.weights);
@@ -141,6 +147,7 @@ inline void forward_block(const AttentionForward& a, const Block& block, const W
       for (int64_t c = 0; c < wide; ++c) out[r * wide + c] = __builtin_nanf("");
     write_row(p, block, r, out + r * wide, p.E, a.out);
   }
+  return true;
 }
 
 inline int64_t num_blocks(const AttentionProblem& p) { return (p.Lq + block_rows(p) - 1) / block_rows(p); }
@@ -153,6 +160,8 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
   HeadTables tables;
   const Workspace w = set_up(p, (float*)scratch.data, tables);
   Panels panels{p, true};
+  PairSpace pairs(p, w.tall);
+  if (!pairs.has_memory()) return false;
   Ahead ahead;
   const int64_t blocks = num_blocks(p);
   auto block_of = [&](int64_t task) { return block_at(p, task / blocks / p.H, task / blocks % p.H, task % blocks); };
@@ -161,6 +170,7 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
     if (!p.is_decode && !block.k_panels && !(block.k_panels = panels.of(block.b, block.g))) return false;
     ahead.clear();
     block.ahead = &ahead;
+    block.pairs = pairs.of_block();
     if (block.first == 0) fetch_rows(p, p.v, block.b, block.g, 0, p.Lk, p.E, ahead);
     if (task + 1 < end) {
       const Block next = block_of(task + 1);
@@ -173,10 +183,7 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
 }
 
 bool attention_forward(const AttentionForward& a, int64_t begin, int64_t end) {
-  return each_block(a.problem, begin, end, [&](const Block& block, const Workspace& w) {
-    forward_block(a, block, w);
-    return true;
-  });
+  return each_block(a.problem, begin, end, [&](const Block& block, const Workspace& w) { return forward_block(a, block, w); });
 }
 
 // The exact support as CSR; false also if it has not the sizes that `offset` gives.
@@ -184,7 +191,7 @@ bool attention_support(const AttentionSupport& a, int64_t begin, int64_t end) {
   const AttentionProblem& p = a.problem;
   return each_block(p, begin, end, [&](const Block& block, const Workspace& w) {
     const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
-    load_queries(p, block, round_up(block.rows, TILE), w.q);
+    load_factor(p, block, round_up(block.rows, TILE), w.q);
     score_block(p, block, w.q, w.scores, w.ld, w.row_max, nullptr);
     for (int64_t r = 0; r < block.rows; ++r) {
       const int64_t row = row_at(p, block, r);

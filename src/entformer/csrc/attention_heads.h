@@ -1,8 +1,8 @@
-// k and v of one key head as the products read them: float rows, and panels of transposed rows.
+// k and v of one key head as the products read them: float rows, panels of transposed rows, and pairs of bfloat16.
 #pragma once
 
 #include "attention.h"
-#include "gemm.h"
+#include "pairs.h"
 #include "scratch.h"
 
 namespace {
@@ -35,6 +35,13 @@ inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL
 inline int64_t panel_width(const AttentionProblem& p, int64_t j) {
   return padded_keys(p) - j < PANEL ? padded_keys(p) - j : PANEL;
 }
+// What makes a product NaN, as a factor of it: a pair of NaN of bfloat16 is one of float32, too.
+inline float product_nan() {
+  const uint32_t bits = 0x7fc07fc0u;
+  float nan;
+  memcpy(&nan, &bits, sizeof nan);
+  return nan;
+}
 inline int64_t padded_d(const AttentionProblem& p) { return round_up(p.D, VL); }
 inline int64_t padded_e(const AttentionProblem& p) { return round_up(p.E, VL); }
 
@@ -50,11 +57,11 @@ inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, c
   return {copy + (b * p.G + g) * p.Lk * padded, padded};
 }
 
-// Panels and float rows, each where a place for it is given, of one head of k or v. `staging` has capacity for PANEL padded rows. In panels
-// of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
+// Panels and float rows, each where a place for it is given, of one head of k or v. `staging` has capacity for three times PANEL padded rows. In
+// panels of k a row that is not finite becomes NaN throughout, so that its scores are, whatever the query.
 inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging,
                       float* panels, float* copy, bool keys) {
-  const int64_t padded = round_up(width, VL);
+  const int64_t padded = round_up(width, VL), depth = panel_depth(p, width);
   for (int64_t first = 0; first < p.Lk; first += PANEL) {
     const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
     const int64_t at = b * view.batch + g * view.head + first * view.row;
@@ -68,15 +75,22 @@ inline void pack_head(const AttentionProblem& p, const AttentionView& view, int6
     }
     if (!panels) continue;
     const int64_t across = panel_width(p, first);
-    pack_panel(rows, stride, count, width, panels + first * width, across);
+    float* panel = panels + first * depth;
+    if (p.products == Products::Float32) {
+      pack_panel(rows, stride, count, width, panel, across);
+    } else {
+      float* pairs = staging + PANEL * padded;
+      pair_rows(rows, stride, count, width, pair_parts(p), (uint32_t*)pairs, pair_depth(width));
+      pack_panel(pairs, depth, count, depth, panel, across);
+    }
     if (keys)
       each_not_finite(rows, count, stride, width, [&](int64_t j) {
-        for (int64_t d = 0; d < width; ++d) panels[first * width + d * across + j] = __builtin_nanf("");
+        for (int64_t d = 0; d < depth; ++d) panel[d * across + j] = product_nan();
       });
   }
 }
 
-inline size_t staging_floats(const AttentionProblem& p) { return (size_t)(PANEL * round_up(p.D > p.E ? p.D : p.E, VL)); }
+inline size_t staging_floats(const AttentionProblem& p) { return (size_t)(3 * PANEL * round_up(p.D > p.E ? p.D : p.E, VL)); }
 
 // Fills those of k_panels, k_rows, v_rows and key_bias that the problem has, of the key heads [begin, end).
 bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
@@ -88,7 +102,7 @@ bool pack(const AttentionProblem& p, int64_t begin, int64_t end) {
     const int64_t b = task / p.G, g = task % p.G;
     if (p.key_bias && g == 0)
       for (int64_t j = 0; j < keys; ++j) p.key_bias[b * keys + j] = j < p.Lk && p.key_mask[b * p.all_keys + j] ? 0.0f : -kInf;
-    float* panels = p.k_panels ? p.k_panels + task * keys * p.D : nullptr;
+    float* panels = p.k_panels ? p.k_panels + task * keys * panel_depth(p, p.D) : nullptr;
     if (panels || p.k_rows)
       pack_head(p, p.k, p.D, b, g, staging, panels, p.k_rows ? p.k_rows + task * p.Lk * padded_d(p) : nullptr, true);
     if (p.v_rows) pack_head(p, p.v, p.E, b, g, staging, nullptr, p.v_rows + task * p.Lk * padded_e(p), false);
@@ -106,12 +120,36 @@ struct Panels {
   // Null if there is not enough memory.
   const float* of(int64_t b_of_block, int64_t g_of_block) {
     const int64_t width = keys ? p.D : p.E;
-    if (!memory.data) memory.allocate((staging_floats(p) + (size_t)(padded_keys(p) * width)) * sizeof(float));
+    if (!memory.data) memory.allocate((staging_floats(p) + (size_t)(padded_keys(p) * panel_depth(p, width))) * sizeof(float));
     if (!memory.data) return nullptr;
     float *staging = (float*)memory.data, *panels = staging + staging_floats(p);
     if (b != b_of_block || g != g_of_block)
       pack_head(p, keys ? p.k : p.v, width, b = b_of_block, g = g_of_block, staging, panels, nullptr, keys);
     return panels;
+  }
+};
+
+// The same for k or v as right factor of products along the keys (pairs.h).
+struct PairedRows {
+  const AttentionProblem& p;
+  bool keys;  // of k, else of v
+  Scratch memory{};
+  int64_t b = -1, g = -1;
+
+  // Makes those of a key head; false if there is not enough memory.
+  bool prepare(int64_t b_of_block, int64_t g_of_block) {
+    const int64_t width = keys ? p.D : p.E, padded = round_up(width, VL), depth = pair_depth(p.Lk), parts = pair_parts(p);
+    if (!memory.data) memory.allocate((size_t)(parts * depth * padded) * sizeof(uint32_t));
+    if (memory.data && (b != b_of_block || g != g_of_block)) {
+      const FloatRows rows = rows_of(p, keys ? p.k : p.v, keys ? p.k_rows : p.v_rows, width, b = b_of_block, g = g_of_block);
+      pair_columns(rows.data, rows.stride, p.Lk, padded, parts, (uint32_t*)memory.data, depth);
+    }
+    return memory.data;
+  }
+  // The factor from key `first` on, an even number.
+  Factor from(int64_t first) const {
+    const int64_t padded = round_up(keys ? p.D : p.E, VL);
+    return {(const uint32_t*)memory.data + first / 2 * padded, padded, pair_parts(p) == 2 ? pair_depth(p.Lk) * padded : 0};
   }
 };
 

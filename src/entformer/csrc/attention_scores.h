@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "attention_heads.h"
+#include "attention_pairs.h"
 #include "dispatch.h"
 #include "rng.h"
 
@@ -40,12 +40,13 @@ struct Block {
   int64_t real_keys;                 // of these
   int64_t most_keys;                 // of any block
   const float *k_panels, *v_panels;  // of its key head
+  PairSpace* pairs;                  // null where products are of float32
   Ahead* ahead;                      // what its products fetch for themselves and the next block
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
   const int64_t tall = block_rows(p), all = padded_keys(p);
-  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr, nullptr};
-  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * p.D;
+  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr, nullptr, nullptr};
+  if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * panel_depth(p, p.D);
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;
   low = low < 0 ? 0 : low / PANEL * PANEL;
@@ -189,11 +190,17 @@ inline void load_rows(const AttentionProblem& p, const AttentionView& view, cons
 }
 
 // Rows of q times scale, for scores: a row that is not finite becomes NaN throughout.
-inline void load_queries(const AttentionProblem& p, const Block& block, int64_t tall, float* out) {
-  load_rows(p, p.q, block, p.D, p.scale, tall, out);
+inline void load_queries(const AttentionProblem& p, const Block& block, int64_t tall, float scale, float* out) {
+  load_rows(p, p.q, block, p.D, scale, tall, out);
   each_not_finite(out, block.rows, padded_d(p), p.D, [&](int64_t r) {
     for (int64_t d = 0; d < p.D; ++d) out[r * padded_d(p) + d] = __builtin_nanf("");
   });
+}
+
+// Rows of q as `score_block` reads them.
+inline void load_factor(const AttentionProblem& p, const Block& block, int64_t tall, float* out) {
+  load_queries(p, block, tall, block.pairs ? 1.0f : p.scale, out);
+  if (block.pairs) block.pairs->set_queries(out, block.rows);
 }
 
 // The maximum of a row of scores, or NaN if the row holds one or an infinite score.
@@ -250,14 +257,33 @@ inline void add_sinks(const AttentionProblem& p, const Block& block, float* scor
   }
 }
 
-// Products of rows x of the block, `stride` apart, with the panels of its keys or values: use(tile, row, column).
+// Products of rows x of the block, the queries or grad_out, with the panels of its keys or values: use(tile, row, column). Where they are
+// of pairs, they are those of what the block has as factors, times `scale`.
 template <class Use>
-inline void multiply_panels(const AttentionProblem& p, const Block& block, const float* x, int64_t stride, const float* panels,
-                            int64_t depth, const Use& use) {
+inline void multiply_panels(const AttentionProblem& p, const Block& block, bool keys, const float* x, float scale,
+                            const Use& use) {
+  const int64_t size = keys ? p.D : p.E, depth = panel_depth(p, size), rows = round_up(block.rows, TILE);
+  const float* panels = keys ? block.k_panels : block.v_panels;
+  float* products = block.pairs ? block.pairs->panel : nullptr;
+  for (int64_t r = block.rows; products && r < rows; ++r) zero_vectors(products + r * PANEL, PANEL);
   for (int64_t column = 0; column < block.keys; column += PANEL) {
     const int64_t j = block.start + column, across = panel_width(p, j), left = block.keys - column;
-    multiply_all(round_up(block.rows, TILE), left < across ? left : across, depth, x, stride, 1, panels + j * depth, across,
-                 *block.ahead, [&](const auto& tile, int64_t r, int64_t at) { use(tile, r, column + at); });
+    const int64_t width = left < across ? left : across;
+    const float* panel = panels + j * depth;
+    if (!products) {
+      multiply_all(rows, width, depth, x, round_up(size, VL), 1, panel, across, *block.ahead,
+                   [&](const auto& tile, int64_t r, int64_t at) { use(tile, r, column + at); });
+      continue;
+    }
+    block.pairs->panel_product(keys, block.rows, width, panel, across);
+    for (int64_t r = 0; r < rows; r += TILE) {
+      const float* from = products + r * PANEL;
+      if (width == PANEL) {
+        use(Tile<TILE, COLS>::scaled(from, PANEL, scale), r, column);
+        continue;
+      }
+      for (int64_t at = 0; at < width; at += VL) use(Tile<TILE, 1>::scaled(from + at, PANEL, scale), r, column + at);
+    }
   }
 }
 
@@ -273,7 +299,7 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
   vf best[kMostRows + TILE], not_finite{};  // NaN once such a score was seen, where no mask can have made it
   uint32_t bad[kMostRows + TILE] = {};
   for (int64_t r = 0; r < round_up(block.rows, TILE); ++r) best[r] = splat(-kInf);
-  multiply_panels(p, block, q, padded_d(p), block.k_panels, p.D, [&](const auto& t, int64_t r0, int64_t column) {
+  multiply_panels(p, block, true, q, p.scale, [&](const auto& t, int64_t r0, int64_t column) {
     float* to = scores + r0 * ld + column;
     t.store_to(to, ld);
     if (!terms.needed(column)) {
@@ -296,7 +322,7 @@ inline void score_block(const AttentionProblem& p, const Block& block, const flo
 inline void score_again(const AttentionProblem& p, const Block& block, const float* q, float* scores, int64_t ld,
                         float* cap_slopes) {
   const RowTerms terms{p, block, key_bias_of(p, block), cap_slopes, ld};
-  multiply_panels(p, block, q, padded_d(p), block.k_panels, p.D, [&](const auto& t, int64_t r0, int64_t column) {
+  multiply_panels(p, block, true, q, p.scale, [&](const auto& t, int64_t r0, int64_t column) {
     float* to = scores + r0 * ld + column;
     t.store_to(to, ld);
     if (terms.needed(column)) terms.apply_to(t, to, ld, r0, column, [](int64_t, vf) {});
@@ -305,7 +331,7 @@ inline void score_again(const AttentionProblem& p, const Block& block, const flo
 
 // The same product for v: out (tall, ld) = x v^T, with no bias.
 inline void value_products(const AttentionProblem& p, const Block& block, const float* x, float* out, int64_t ld) {
-  multiply_panels(p, block, x, padded_e(p), block.v_panels, p.E,
+  multiply_panels(p, block, false, x, 1.0f,
                   [&](const auto& t, int64_t r, int64_t column) { t.store_to(out + r * ld + column, ld); });
 }
 

@@ -68,6 +68,8 @@ struct Setup {
             " queries and keys are possible, not ", p.Lq, " and ", p.Lk, ".");
     require(how.causal_offset >= -kMaxOffset && how.causal_offset <= kMaxOffset, op, ": causal_offset must lie between ",
             -kMaxOffset, " and ", kMaxOffset, ", not ", how.causal_offset, ".");
+    const Products products = kernel_table().pair_products;
+    if (p.dtype == kBFloat16 || (p.dtype == kFloat16 && products == Products::Amx)) p.products = products;
     p.q = q.view, p.k = k.view, p.v = v.view;
     read_alpha(op, alphas);
     set_normalizer(op, how.normalizer, features.sigmoid_bias);
@@ -178,6 +180,7 @@ struct Setup {
     auto add = [&](AttentionProblem part) {
       if (part.B * part.H * part.Lq == 0 || part.Lk == 0) return;
       part.is_decode = choose_scores(part) == ScoresPath::Decode;
+      if (part.is_decode) part.products = Products::Float32;
       parts.push_back(part);
     };
     if (!features.cu_seqlens_q) return add(p);
@@ -230,7 +233,7 @@ struct Setup {
       const int64_t keys = round_up(part.Lk, vector);
       if (part.key_mask) part.key_bias = buffer({part.B, keys});
       if (scores && !part.is_decode && part.B * part.G < torch::stable::get_num_threads())
-        part.k_panels = buffer({part.B, part.G, keys, part.D});
+        part.k_panels = buffer({part.B, part.G, keys, panel_depth(part, part.D)});
       if ((k_rows || (scores && part.is_decode)) && (converts || part.D % vector))
         part.k_rows = buffer({part.B, part.G, part.Lk, round_up(part.D, vector)});
       if (v_rows && (converts || part.E % vector)) part.v_rows = buffer({part.B, part.G, part.Lk, round_up(part.E, vector)});

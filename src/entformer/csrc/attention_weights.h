@@ -115,9 +115,10 @@ struct Workspace {
 struct Density {
   double nonzero = 0.0, weights = 0.0;
   int64_t keys;  // of the block
-  explicit Density(const Block& block) : keys(block.keys) {}
-  // Whether dense tiles take less time than one row of keys and values for each weight. Far apart, these rows come from slower caches.
-  bool is_dense() const { return nonzero * (1.0 + (double)keys / 3000.0) > (VL == 16 ? 0.22 : 0.33) * weights; }
+  double least;  // that is dense: dense tiles then take less time than one row of keys and values for each weight
+  explicit Density(const Block& block) : keys(block.keys), least(block.pairs ? 0.14 : VL == 16 ? 0.22 : 0.33) {}
+  // Rows of keys and values that lie far apart come from slower caches.
+  bool is_dense() const { return nonzero * (1.0 + (double)keys / 3000.0) > least * weights; }
 };
 
 // The threshold of sigmoid for a row of scores.

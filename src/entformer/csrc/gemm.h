@@ -24,6 +24,14 @@ struct Tile {
   static constexpr int rows = R, vectors = C;
   vf at[R][C];
 
+  static ENTFORMER_INLINE Tile scaled(const float* from, int64_t stride, float scale) {
+    Tile t;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) t.at[r][c] = load(from + r * stride + c * VL) * scale;
+    return t;
+  }
   // Calls use(row, vector, value) for all of it. Every loop over a tile is unrolled, or it would lie in memory instead of registers.
   template <class Use>
   ENTFORMER_INLINE void each(const Use& use) const {

@@ -31,12 +31,14 @@ struct EntmaxBackward {
 // Each function works on the tasks [begin, end) and returns false if it could not allocate its scratch memory.
 struct KernelTable {
   const char* name;
-  int64_t vector_length;                                                             // floats
-  bool (*entmax_forward)(const EntmaxForward&, int64_t begin, int64_t end);          // over rows
-  bool (*entmax_backward)(const EntmaxBackward&, int64_t begin, int64_t end);        // over rows
-  int64_t (*attention_block_rows)(const AttentionProblem&);                          // queries per task
-  bool (*attention_pack)(const AttentionProblem&, int64_t begin, int64_t end);       // over B * G
-  bool (*attention_forward)(const AttentionForward&, int64_t begin, int64_t end);    // over B * H * blocks
+  int64_t vector_length;                                                           // floats
+  Products pair_products;                                                          // of attention with inputs in half precision
+  bool has_pairs;                                                                  // other Products than Float32 are compiled
+  bool (*entmax_forward)(const EntmaxForward&, int64_t begin, int64_t end);        // over rows
+  bool (*entmax_backward)(const EntmaxBackward&, int64_t begin, int64_t end);      // over rows
+  int64_t (*attention_block_rows)(const AttentionProblem&);                        // queries per task
+  bool (*attention_pack)(const AttentionProblem&, int64_t begin, int64_t end);     // over B * G
+  bool (*attention_forward)(const AttentionForward&, int64_t begin, int64_t end);  // over B * H * blocks
   bool (*attention_backward)(const AttentionBackward&, int64_t begin, int64_t end);  // see AttentionBackward
   bool (*attention_support)(const AttentionSupport&, int64_t begin, int64_t end);    // over B * H * blocks
 };
@@ -52,7 +54,7 @@ const KernelTable& kernel_table();
 
 #define ENTFORMER_EXPORT extern "C" __attribute__((visibility("default")))
 
-// "avx512", "avx2" or "portable".
+// "amx" and "avx512_bf16" (AVX-512 with products of bfloat16 by these), "avx512", "avx2" or "portable".
 ENTFORMER_EXPORT const char* entformer_isa();
 // Returns 0, and changes nothing, if this CPU does not support `name`.
 ENTFORMER_EXPORT int entformer_set_isa(const char* name);

@@ -26,8 +26,8 @@ __asm__(".symver log, log@GLIBC_2.2.5");
 #endif
 
 extern "C" const KernelTable* ENTFORMER_KERNELS() {
-  static const KernelTable table = {ENTFORMER_ISA,    VL,   entmax_forward,    entmax_backward,
-                                    block_rows,       pack, attention_forward, attention_backward,
-                                    attention_support};
+  static const KernelTable table = {
+      ENTFORMER_ISA, VL,   Products::Float32, ENTFORMER_HAS_PAIRS, entmax_forward,   entmax_backward,
+      block_rows,    pack, attention_forward, attention_backward,  attention_support};
   return &table;
 }

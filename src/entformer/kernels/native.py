@@ -26,7 +26,8 @@ from entformer.kernels.sources import compile_jobs, link_flags, sources_hash
 
 __all__ = ["BuildError", "Library", "compiler", "dispatch_table", "isa", "library", "library_path", "load", "set_isa"]
 
-INSTRUCTION_SETS = ("avx512", "avx2", "portable")  # widest first
+# Widest first; the first two are AVX-512 with other products of bfloat16.
+INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "portable")
 PREBUILT = Path(__file__).parent.parent / "prebuilt"  # only in wheels, by scripts/build_wheel.py
 
 
@@ -102,7 +103,7 @@ def library_path() -> Path | None:
 
 
 def isa() -> str:
-    """The instruction set in use: "avx512", "avx2" or "portable"."""
+    """The instruction set in use, one of `INSTRUCTION_SETS`."""
     return _text("entformer_isa")
 
 
