@@ -116,10 +116,11 @@ struct AttentionBackward {
   int64_t chunks;  // the queries of a key head are cut in this many parts, whatever the number of threads
   bool joins_batches, joins_heads;
   bool needs_alpha_grad, needs_slopes_grad;
-  AttentionRows grad_q;  // (B, H, Lq, D)
-  GradientRows grad_k, grad_v;
-  HeadSums* head_sums;  // (chunks, B, H)
-  float* grad_bias;     // or null; zeroed by the caller; strides below, 0 where a task adds up
+  AttentionRows grad_q;         // (B, H, Lq, D)
+  GradientRows grad_k, grad_v;  // null where each thread sums the gradients of a key head for itself, to write them to:
+  AttentionRows out_k, out_v;   // (B, G, all_keys, size)
+  HeadSums* head_sums;          // (chunks, B, H)
+  float* grad_bias;             // or null; zeroed by the caller; strides below, 0 where a task adds up
   int64_t grad_bias_chunk, grad_bias_batch, grad_bias_head, grad_bias_row, grad_bias_key;
 
   bool needs_raw_gradient() const { return problem.softcap != 0.0f || problem.sinks || grad_bias || needs_slopes_grad; }

@@ -15,14 +15,36 @@ struct HeadGradient {
   FloatRows k, v;
   float *grad_k, *grad_v;
   int64_t k_stride, v_stride;
+  bool has_memory(const AttentionProblem& p) const {
+    return (p.D == 0 || (k.data && grad_k)) && (p.E == 0 || (v.data && grad_v));
+  }
 };
 
-// The gradients of one key head, zeroed.
-inline float* zeroed(const GradientRows& rows, int64_t chunk, int64_t b, int64_t g, int64_t keys, int64_t width) {
-  float* first = rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
-  for (int64_t j = 0; j < keys; ++j) zero_vectors(first + j * rows.row, width);
-  return first;
-}
+// Where gradients of k or v of one key head are summed: rows of the caller, or of this thread, which writes them to `out` at the end.
+struct GradientSpace {
+  const AttentionProblem& p;
+  const GradientRows& rows;
+  const AttentionRows& out;
+  int64_t width;
+  Scratch memory{};
+
+  int64_t stride() const { return rows.data ? rows.row : round_up(width, VL); }
+  // Zeros; null if there is not enough memory.
+  float* zeroed(int64_t chunk, int64_t b, int64_t g) {
+    float* first = rows.data + chunk * rows.chunk + b * rows.batch + g * rows.head;
+    if (!rows.data) {
+      if (!memory.data) memory.allocate((size_t)(p.Lk * stride()) * sizeof(float));
+      if (!(first = (float*)memory.data)) return nullptr;
+    }
+    for (int64_t j = 0; j < p.Lk; ++j) zero_vectors(first + j * stride(), round_up(width, VL));
+    return first;
+  }
+  void finish(int64_t b, int64_t g) const {
+    for (int64_t j = 0; !rows.data && j < p.Lk; ++j)
+      from_float32((const float*)memory.data + j * stride(), p.dtype,
+                   b * out.batch + g * out.head + (p.first_key + j) * out.row, width, out.data);
+  }
+};
 
 // Applies the dropout mask to x, a row of the weights or of their gradients at `columns` (null: at 0, 1, ...) of the block.
 inline void apply_dropout(const AttentionProblem& p, const Block& block, int64_t row, const int32_t* columns, int64_t count,
@@ -249,7 +271,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
   if (path == BackwardPath::Dense) {
     if (!(block.v_panels = v_panels.of(block.b, block.g))) return false;
     if (PairSpace* pairs = block.pairs) {
-      if (!pairs->k.prepare(block.b, block.g)) return false;
+      if (!pairs->k.prepare(k, block.b, block.g)) return false;
       pairs->set_grad_out(x.grad_out, block.rows);
       pairs->set_right(x.queries, x.grad_out, block.rows);
     }
@@ -287,6 +309,8 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
   Workspace w = set_up(p, (float*)scratch.data, tables);
   if (cap_floats) w.cap_slopes = (float*)scratch.data + floats;
   Panels k_panels{p, true}, v_panels{p, false};
+  HeadRows k_rows{p, true}, v_rows{p, false};
+  GradientSpace grad_k{p, a.grad_k, a.out_k, p.D}, grad_v{p, a.grad_v, a.out_v, p.E};
   PairSpace pairs(p, w.tall);
   if (!pairs.has_memory()) return false;
   const int64_t batches = a.joins_batches ? p.B : 1, key_heads = a.joins_heads ? p.G : 1;  // of a task
@@ -298,12 +322,9 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
     const int64_t first = chunk * blocks / a.chunks, last = (chunk + 1) * blocks / a.chunks;
     for (int64_t n = 0; n < batches * key_heads; ++n) {
       const int64_t b = first_b + n / key_heads, g = first_g + n % key_heads;
-      const HeadGradient gradient{rows_of(p, p.k, p.k_rows, p.D, b, g),
-                                  rows_of(p, p.v, p.v_rows, p.E, b, g),
-                                  zeroed(a.grad_k, chunk, b, g, p.Lk, padded_d(p)),
-                                  zeroed(a.grad_v, chunk, b, g, p.Lk, padded_e(p)),
-                                  a.grad_k.row,
-                                  a.grad_v.row};
+      const HeadGradient gradient{k_rows.of(b, g), v_rows.of(b, g), grad_k.zeroed(chunk, b, g), grad_v.zeroed(chunk, b, g),
+                                  grad_k.stride(), grad_v.stride()};
+      if (!gradient.has_memory(p)) return false;
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         HeadSums sums{};
         float* grad_bias = bias_gradient(a, chunk, b, h);
@@ -323,6 +344,8 @@ bool attention_backward(const AttentionBackward& a, int64_t begin, int64_t end) 
         spread_nan_rows(a, b, h, first * tall, last * tall < p.Lq ? last * tall : p.Lq, gradient, grad_bias, sums);
         a.head_sums[(chunk * p.B + b) * p.H + h] = sums;
       }
+      grad_k.finish(b, g);
+      grad_v.finish(b, g);
     }
   }
   return true;

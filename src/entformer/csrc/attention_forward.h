@@ -43,12 +43,12 @@ inline float threshold_from_largest(const float* p, int64_t count, float sink, d
   return (float)(-expm1(e * log((double)best)) / e);
 }
 
-// False when there is no memory for the pairs of v.
+// False when there is no memory for the rows of v.
 inline bool forward_block(const AttentionForward& a, const Block& block, const Workspace& w) {
   const AttentionProblem& p = a.problem;
   const HeadNormalizer m = head_normalizer(p, block.b, block.h, *w.tables);
-  FloatRows v = rows_of(p, p.v, p.v_rows, p.E, block.b, block.g);
-  v.data += block.start * v.stride;
+  const FloatRows all_v = block.v_rows->of(block.b, block.g), v{all_v.data + block.start * all_v.stride, all_v.stride};
+  if (!all_v.data && p.E > 0) return false;
   const int64_t wide = padded_e(p), seen = block.real_keys, solved = solved_keys(p, block);
   const int64_t first_row = row_at(p, block, 0);
   float* scratch = w.weights + (w.ld + 2 * VL);
@@ -130,7 +130,7 @@ inline bool forward_block(const AttentionForward& a, const Block& block, const W
     a.rows.threshold[row] = w.threshold[r];
   }
   if (dense && block.pairs) {
-    if (!block.pairs->v.prepare(block.b, block.g)) return false;
+    if (!block.pairs->v.prepare(all_v, block.b, block.g)) return false;
     block.pairs->dense_product(w.scores, w.ld, block.rows, seen, block.pairs->v.from(block.start), out, false);
   } else if (dense) {
     dense_product(w.scores, w.ld, block.rows, seen, v.data, v.stride, wide, out, *block.ahead);
@@ -160,6 +160,7 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
   HeadTables tables;
   const Workspace w = set_up(p, (float*)scratch.data, tables);
   Panels panels{p, true};
+  HeadRows v_rows{p, false};
   PairSpace pairs(p, w.tall);
   if (!pairs.has_memory()) return false;
   Ahead ahead;
@@ -170,6 +171,7 @@ bool each_block(const AttentionProblem& p, int64_t begin, int64_t end, const Use
     if (!p.is_decode && !block.k_panels && !(block.k_panels = panels.of(block.b, block.g))) return false;
     ahead.clear();
     block.ahead = &ahead;
+    block.v_rows = &v_rows;
     block.pairs = pairs.of_block();
     if (block.first == 0) fetch_rows(p, p.v, block.b, block.g, 0, p.Lk, p.E, ahead);
     if (task + 1 < end) {

@@ -129,19 +129,43 @@ struct Panels {
   }
 };
 
-// The same for k or v as right factor of products along the keys (pairs.h).
+// Rows of k or v of one key head as floats: the tensor itself where it has them, else the prepared copy, else one that this thread makes.
+struct HeadRows {
+  const AttentionProblem& p;
+  bool keys;  // of k, else of v
+  Scratch memory{};
+  int64_t b = -1, g = -1;
+
+  // Null data if there is not enough memory.
+  FloatRows of(int64_t b_of_block, int64_t g_of_block) {
+    const AttentionView& view = keys ? p.k : p.v;
+    const int64_t width = keys ? p.D : p.E, padded = round_up(width, VL);
+    const float* copy = keys ? p.k_rows : p.v_rows;
+    if (copy || (p.dtype == kFloat32 && width == padded)) return rows_of(p, view, copy, width, b_of_block, g_of_block);
+    if (!memory.data) memory.allocate((size_t)(p.Lk * padded) * sizeof(float));
+    float* rows = (float*)memory.data;
+    if (rows && (b != b_of_block || g != g_of_block)) {
+      b = b_of_block, g = g_of_block;
+      for (int64_t j = 0; j < p.Lk; ++j)
+        to_float32(view.data, p.dtype, b * view.batch + g * view.head + j * view.row, width, padded, 1.0f, rows + j * padded);
+    }
+    return {rows, padded};
+  }
+};
+
+// k or v as right factor of products along the keys (pairs.h).
 struct PairedRows {
   const AttentionProblem& p;
   bool keys;  // of k, else of v
   Scratch memory{};
   int64_t b = -1, g = -1;
 
-  // Makes those of a key head; false if there is not enough memory.
-  bool prepare(int64_t b_of_block, int64_t g_of_block) {
-    const int64_t width = keys ? p.D : p.E, padded = round_up(width, VL), depth = pair_depth(p.Lk), parts = pair_parts(p);
+  // Makes it of the rows of a key head; false if there is not enough memory.
+  bool prepare(const FloatRows& rows, int64_t b_of_block, int64_t g_of_block) {
+    const int64_t padded = round_up(keys ? p.D : p.E, VL), depth = pair_depth(p.Lk), parts = pair_parts(p);
     if (!memory.data) memory.allocate((size_t)(parts * depth * padded) * sizeof(uint32_t));
     if (memory.data && (b != b_of_block || g != g_of_block)) {
-      const FloatRows rows = rows_of(p, keys ? p.k : p.v, keys ? p.k_rows : p.v_rows, width, b = b_of_block, g = g_of_block);
+      b = b_of_block, g = g_of_block;
       pair_columns(rows.data, rows.stride, p.Lk, padded, parts, (uint32_t*)memory.data, depth);
     }
     return memory.data;

@@ -40,12 +40,13 @@ struct Block {
   int64_t real_keys;                 // of these
   int64_t most_keys;                 // of any block
   const float *k_panels, *v_panels;  // of its key head
+  HeadRows* v_rows;                  // of its key head, in forward
   PairSpace* pairs;                  // null where products are of float32
   Ahead* ahead;                      // what its products fetch for themselves and the next block
 };
 inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t number) {
   const int64_t tall = block_rows(p), all = padded_keys(p);
-  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr, nullptr, nullptr};
+  Block block{b, h, h / (p.H / p.G), number * tall, 0, 0, 0, 0, most_keys(p), nullptr, nullptr, nullptr, nullptr, nullptr};
   if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * panel_depth(p, p.D);
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;

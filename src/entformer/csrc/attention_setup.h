@@ -221,22 +221,22 @@ struct Setup {
     buffers.push_back(make_empty(q.tensor, sizes, ScalarType::Float));
     return data<float>(buffers.back());
   }
-  // Copies are made only of what the tensors themselves do not offer. For decoding k is read as it lies. Panels of k are shared by all
-  // threads where these are more than the key heads, else each thread makes them for the heads it works on: that takes less memory, and
-  // the panels are in its cache. `reserve(part, bytes)` sets the reserve of each part.
+  // Copies are made only of what the tensors themselves do not offer. For decoding k is read as it lies. Panels of k and rows of
+  // floats are shared by all threads where these are more than the key heads, else each thread makes them for the heads it works on: that
+  // takes less memory, and they are in its cache. `reserve(part, bytes)` sets the reserve of each part.
   template <class Reserve>
   void prepare(bool scores, bool k_rows, bool v_rows, const Reserve& reserve, int64_t bytes) {
     const int64_t vector = kernel_table().vector_length;
-    const bool converts = p.dtype != kFloat32;
     bool has_copies = false;
     for (AttentionProblem& part : parts) {
       const int64_t keys = round_up(part.Lk, vector);
+      const bool shares = part.B * part.G < torch::stable::get_num_threads();
+      auto needs_copy = [&](int64_t width) { return (shares || part.is_decode) && (p.dtype != kFloat32 || width % vector); };
       if (part.key_mask) part.key_bias = buffer({part.B, keys});
-      if (scores && !part.is_decode && part.B * part.G < torch::stable::get_num_threads())
-        part.k_panels = buffer({part.B, part.G, keys, panel_depth(part, part.D)});
-      if ((k_rows || (scores && part.is_decode)) && (converts || part.D % vector))
+      if (scores && !part.is_decode && shares) part.k_panels = buffer({part.B, part.G, keys, panel_depth(part, part.D)});
+      if ((k_rows || (scores && part.is_decode)) && needs_copy(part.D))
         part.k_rows = buffer({part.B, part.G, part.Lk, round_up(part.D, vector)});
-      if (v_rows && (converts || part.E % vector)) part.v_rows = buffer({part.B, part.G, part.Lk, round_up(part.E, vector)});
+      if (v_rows && needs_copy(part.E)) part.v_rows = buffer({part.B, part.G, part.Lk, round_up(part.E, vector)});
       has_copies |= part.key_bias || part.k_panels || part.k_rows || part.v_rows;
       reserve(part, bytes);
     }

@@ -73,7 +73,7 @@ struct Gradients {
     const StridedView grad(grad_output);
     const size_t count = setup.parts.size();
     std::vector<AttentionBackward> calls;
-    std::vector<Tensor> of_k, of_v;
+    std::vector<std::optional<Tensor>> of_k(count), of_v(count);
     std::vector<std::vector<HeadSums>> sums(count);
     std::vector<std::vector<float>> own(count);
     for (size_t n = 0; n < count; ++n) {
@@ -89,8 +89,9 @@ struct Gradients {
       // Few tasks are cut into parts so that eight threads have work; the number depends on shapes alone, so sums do not change with
       // threads.
       a.chunks = groups < 8 ? std::min<int64_t>((8 + groups - 1) / groups, blocks) : 1;
-      a.grad_k = place_rows(a, k, of_k);
-      a.grad_v = place_rows(a, v, of_v);
+      a.grad_k = place_rows(a, k, of_k[n]);
+      a.grad_v = place_rows(a, v, of_v[n]);
+      a.out_k = rows_to_write(k), a.out_v = rows_to_write(v);
       sums[n].resize((size_t)(a.chunks * part.B * part.H));
       a.grad_q = rows_to_write(q);
       a.head_sums = sums[n].data();
@@ -121,16 +122,18 @@ struct Gradients {
     add_chunks(calls, of_v, v);
   }
 
-  // Where a part writes the gradient of k or v: in place, or to a tensor of its own where there are chunks to add or rows to convert.
-  GradientRows place_rows(const AttentionBackward& a, const Tensor& result, std::vector<Tensor>& own) const {
+  // Where a part sums the gradient of k or v: in place, in a tensor of its own where there are chunks to add, or in memory of the threads
+  // where there are rows to convert.
+  GradientRows place_rows(const AttentionBackward& a, const Tensor& result, std::optional<Tensor>& own) const {
     const AttentionProblem& part = a.problem;
     const int64_t width = result.size(3), padded = round_up(width, kernel_table().vector_length);
-    if (width == 0) return {data<float>(result), 0, 0, 0, 0};
-    if (setup.covers_all() && a.chunks == 1 && padded == width && part.dtype == kFloat32)
-      return {data<float>(result), 0, result.stride(0), result.stride(1), result.stride(2)};
-    own.push_back(make_empty(result, {a.chunks, part.B, part.G, part.Lk, padded}, ScalarType::Float));
-    const Tensor& to = own.back();
-    return {data<float>(to), to.stride(0), to.stride(1), to.stride(2), to.stride(3)};
+    if (a.chunks == 1) {
+      if (padded != width || part.dtype != kFloat32) return {};
+      const AttentionRows rows = rows_to_write(result);
+      return {static_cast<float*>(rows.data) + part.first_key * rows.row, 0, rows.batch, rows.head, rows.row};
+    }
+    own = make_empty(result, {a.chunks, part.B, part.G, part.Lk, padded}, ScalarType::Float);
+    return {data<float>(*own), own->stride(0), own->stride(1), own->stride(2), own->stride(3)};
   }
 
   static int64_t task_groups(const AttentionBackward& a) {
@@ -138,14 +141,15 @@ struct Gradients {
   }
 
   // Adds gradients (chunks, B, G, Lk, padded) of each part that wrote to a tensor of its own to `result`, in the order of chunks.
-  static void add_chunks(const std::vector<AttentionBackward>& calls, const std::vector<Tensor>& parts, const Tensor& result) {
+  static void add_chunks(const std::vector<AttentionBackward>& calls, const std::vector<std::optional<Tensor>>& parts,
+                         const Tensor& result) {
     const int64_t width = result.size(3);
-    if (width == 0 || parts.empty()) return;
     const AttentionRows to = rows_to_write(result);
-    for (size_t n = 0; n < calls.size(); ++n) {
+    for (size_t n = 0; width > 0 && n < calls.size(); ++n) {
+      if (!parts[n]) continue;
       const AttentionProblem& p = calls[n].problem;
-      const float* from = data<float>(parts[n]);
-      const int64_t padded = parts[n].size(4), chunks = calls[n].chunks, rows = p.B * p.G * p.Lk;
+      const float* from = data<float>(*parts[n]);
+      const int64_t padded = parts[n]->size(4), chunks = calls[n].chunks, rows = p.B * p.G * p.Lk;
       torch::stable::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
         std::vector<float> sum((size_t)width);
         for (int64_t r = begin; r < end; ++r) {
