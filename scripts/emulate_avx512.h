@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define __AVX512F__ 1
+#define ENTFORMER_EMULATED
 
 namespace emulated {
 

@@ -31,8 +31,7 @@ struct GradientRows {
 #define ENTFORMER_NORMALIZER_NAME(name, text, weight, slope) name,
 enum class Normalizer : int32_t { Entmax, ELEMENTWISE_NORMALIZERS(ENTFORMER_NORMALIZER_NAME) };
 
-// How dense products are computed (gemm.h, pairs.h). The latter two need inputs in half precision; three products of bfloat16 numbers, as
-// float16 needs, pay with AMX alone.
+// How dense products are computed (gemm.h, pairs.h). float16 needs several products of bfloat16 numbers, which pay with AMX alone.
 enum class Products : int32_t { Float32, Avx512Bf16, Amx };
 
 constexpr int64_t kUnlimited = (int64_t)1 << 40;  // of a window: beyond any difference of positions

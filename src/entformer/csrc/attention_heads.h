@@ -171,9 +171,9 @@ struct PairedRows {
     return memory.data;
   }
   // The factor from key `first` on, an even number.
-  Factor from(int64_t first) const {
+  RightFactor from(int64_t first) const {
     const int64_t padded = round_up(keys ? p.D : p.E, VL);
-    return {(const uint32_t*)memory.data + first / 2 * padded, padded, pair_parts(p) == 2 ? pair_depth(p.Lk) * padded : 0};
+    return {(const uint32_t*)memory.data + first / 2 * padded, padded, pair_depth(p.Lk) * padded};
   }
 };
 

@@ -40,20 +40,21 @@ class PairSpace {
     pair_columns(grad_out, padded_e(p), rows, padded_e(p), parts, right_grad, pair_depth(rows));
   }
 
-  // panel (rows, width) = queries, or grad_out, times a panel of k or v that is `across` wide. All numbers of these are exact in two parts,
-  // and with the product of the low ones scores are, too, but for rounding in float32.
+  // panel (rows, width) = queries, or grad_out, times a panel of k or v that is `across` wide. All parts are multiplied: of exact inputs
+  // the products are exact, but for rounding their sums in float32.
   void panel_product(bool keys, int64_t rows, int64_t width, const float* of_head, int64_t across) const {
     const int64_t depth = pair_depth(keys ? p.D : p.E);
-    product(rows, width, depth, 4, {keys ? left_q : left_grad, parts * depth, low(depth)},
-            {(const uint32_t*)of_head, across, low(depth * across)}, panel, PANEL, false);
+    product(rows, width, depth, parts == 2 ? 4 : 1, keys ? left_q : left_grad,
+            {(const uint32_t*)of_head, across, depth * across}, panel, PANEL, false);
   }
   // out (rows, width) = weights (rows, depth) times b (depth, width), or added to it.
-  void dense_product(const float* from, int64_t ld, int64_t rows, int64_t depth, const Factor& b, float* out, bool add) const {
+  void dense_product(const float* from, int64_t ld, int64_t rows, int64_t depth, const RightFactor& b, float* out,
+                     bool add) const {
     for (int64_t at = 0; at == 0 || at < depth; at += kPart) {
       const int64_t here = depth - at < kPart ? depth - at : kPart, pairs = pair_depth(here);
       pair_rows(from + at, ld, rows, here, parts, weights, pairs);
-      product(rows, b.stride, pairs, 3, {weights, parts * pairs, low(pairs)}, {b.pairs + at / 2 * b.stride, b.stride, b.low},
-              out, b.stride, add || at > 0);
+      product(rows, b.stride, pairs, parts == 2 ? 3 : 1, weights, {b.pairs + at / 2 * b.stride, b.stride, b.part}, out,
+              b.stride, add || at > 0);
     }
   }
   // grad (columns, width), rows `stride` apart, += transpose of weights (rows, columns) times the queries or grad_out; at most kPart columns.
@@ -61,8 +62,8 @@ class PairSpace {
                     int64_t stride) const {
     const int64_t pairs = pair_depth(rows), width = keys ? padded_d(p) : padded_e(p);
     pair_transposed(from, ld, rows, columns, parts, weights, pairs);
-    product(columns, width, pairs, 3, {weights, parts * pairs, low(pairs)},
-            {keys ? right_q : right_grad, width, low(pairs * width)}, grad, stride, true);
+    product(columns, width, pairs, parts == 2 ? 3 : 1, weights, {keys ? right_q : right_grad, width, pairs * width}, grad,
+            stride, true);
   }
 
  private:
@@ -74,10 +75,9 @@ class PairSpace {
   uint32_t *left_q, *left_grad, *right_q, *right_grad;
   uint32_t* weights;  // a part of the weights of the block, or of their transpose
 
-  int64_t low(int64_t offset) const { return parts == 2 ? offset : 0; }
-  void product(int64_t rows, int64_t width, int64_t depth, int terms, const Factor& a, const Factor& b, float* out,
+  void product(int64_t rows, int64_t width, int64_t depth, int terms, const uint32_t* a, const RightFactor& b, float* out,
                int64_t stride, bool add) const {
-    pair_product(p.products, rows, width, depth, parts == 2 ? terms : 1, a, b, out, stride, add);
+    pair_product(p.products, rows, width, depth, parts, terms, a, b, out, stride, add);
   }
 };
 
