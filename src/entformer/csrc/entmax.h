@@ -16,6 +16,13 @@ inline int64_t batch_rows(int64_t n) {
   return fit < 1 ? 1 : fit < VL ? fit : VL;
 }
 
+// Asks the second cache for a row of the next batch while a row of this one is worked on: the processor's own prefetcher stops at the end of
+// a page, which is the length of a batch of short rows, and continues long rows by itself.
+inline void fetch_row(const float* row, int64_t n) {
+  const int64_t end = n <= 256 ? n : 128;
+  for (int64_t i = 0; i < end; i += 16) __builtin_prefetch(row + i, 0, 2);
+}
+
 // What decides the path of a row.
 struct EntmaxCase {
   bool is_float64, has_tables, needs_alpha_grad, shares_alpha;
@@ -126,8 +133,11 @@ bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
                                                            &row_max}) == EntmaxForwardPath::Short) {
       short_batch.run(in, out, step, n, (int)count, e, candidates);
     } else {
-      for (int64_t r = 0; r < count; ++r)
+      for (int64_t r = 0; r < count; ++r) {
+        fetch_row(in + (count + r) * step, converts ? 0 : n);
+        fetch_row(out + (count + r) * step, converts ? 0 : n);
         batch.add(in + r * step, out + r * step, n, a.alpha[(first + r) * a.alpha_stride] - 1.0, candidates + r * stride);
+      }
       batch.run(n);
     }
     for (int64_t r = 0; converts && r < count; ++r)
@@ -238,6 +248,8 @@ bool entmax_backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         to_float32(a.grad_weights, a.dtype, row * n, n, n, 1.0f, slopes + 2 * run);
         p = slopes + run, g = slopes + 2 * run, out = slopes + 3 * run;
       }
+      const float* touched[] = {p, g, out};
+      for (const float* from : touched) fetch_row(from + count * n, converts ? 0 : n);
       const EntmaxBackwardPath path =
           choose_entmax_backward(EntmaxCase{false, kHasTables, needs_alpha_grad, false, n, e, nullptr, nullptr});
       if (path == EntmaxBackwardPath::Float64) {
