@@ -162,7 +162,7 @@ void solve(Row* rows, int count, bool has_short_step = true) {
     if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
     if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
     const vf at_half = 1.0f - 0.5f * (half.at + half.last_step), at_one = 1.0f - (one.at + one.last_step);
-    lam = first_guess<FirstGuess::Bound>(e, natural_log(blend(above_half, at_one, at_half * at_half)), vf{});
+    lam = bound_from(e, natural_log(blend(above_half, at_one, at_half * at_half)));
     if (small) lam = blend(small, softmax_guess(rows, small, e), lam);
     for (int r = 0; r < count; ++r) {
       const bool is_small = small >> r & 1;  // the guess of a small row may lie to the right of its root: nothing is left out
