@@ -26,7 +26,7 @@ struct Row {
   // copy until the writes land.
   void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
-constexpr int64_t kFewVectors = 4;
+constexpr int64_t kFewVectors = 8;
 
 // Adds one vector of weights where they cost a power. The power taken is the slope, w = q^(1/e - 1); the weight is then w q.
 inline void accumulate_powers(vf x, float e, float power, float* weight, float* slope, Sums& sums) {
