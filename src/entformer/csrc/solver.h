@@ -179,9 +179,9 @@ void solve(Row* rows, int count, bool has_short_step = true) {
   }
 }
 
-// Writes the weights of a row whose root is known.
+// Writes the weights of a row whose root is known. `ahead`: see RowBatch::run.
 template <AlphaCase alpha_case>
-void write_weights(const Row& row, int64_t n) {
+void write_weights(const Row& row, int64_t n, int64_t ahead) {
   if (is_sensitive(row.e_exact, row.lam, row.slopes)) {
     fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, nullptr, row.packed).write(row.s, n, row.p);
     return;
@@ -215,6 +215,7 @@ void write_weights(const Row& row, int64_t n) {
     vf sum{};
     int64_t i = block;
     for (; i + VL <= end; i += VL) {
+      fetch(row.s + ahead + i), fetch(row.p + ahead + i);
       vf p = weights(load(row.s + i));
       store(row.p + i, p);
       sum += p;

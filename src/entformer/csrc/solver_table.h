@@ -173,7 +173,7 @@ struct TableSolver {
     return total;
   }
 
-  ENTFORMER_NOINLINE void finish(int64_t n, uint32_t good, const float* at, const float* last_step) const {
+  ENTFORMER_NOINLINE void finish(int64_t n, int64_t ahead, uint32_t good, const float* at, const float* last_step) const {
     vf sum_of[VL];
     for (int r = 0; r < VL; ++r) sum_of[r] = good >> r & 1 ? apply_last_step(rows[r], at[r], last_step[r]) : vf{};
     for (uint32_t left = good; left; left &= left - 1) {
@@ -182,7 +182,10 @@ struct TableSolver {
       const uint16_t* bits = row.chosen;
       float* out = row.p;
       int64_t i = 0;
-      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) {
+        fetch(row.s + ahead + i), fetch(out + ahead + i);
+        store(out + i, expand(next, *bits));
+      }
       if (i < n) store_tail(out + i, expand(next, *bits), n - i);
     }
     vf total = sum_each(sum_of);
@@ -224,14 +227,15 @@ struct TableSolver {
     tables.end_batch();
   }
 
-  void run(int64_t n) {
+  // `ahead`: see RowBatch::run.
+  void run(int64_t n, int64_t ahead) {
     if (size == 0) return;
     float at_of[VL], last_step_of[VL], row_max[VL];
     uint32_t good;
     const Roots roots = solve(n, row_max, good);
     store(at_of, roots.at);
     store(last_step_of, roots.last_step);
-    finish(n, good, at_of, last_step_of);
+    finish(n, ahead, good, at_of, last_step_of);
     for (uint32_t left = good; left; left &= left - 1) {
       const int r = __builtin_ctz(left);
       const One& row = rows[r];
@@ -251,7 +255,7 @@ struct TableSolver {
   const PowerTable* table_of(double) { return nullptr; }
   Roots solve(int64_t, float*, uint32_t&) { return Roots{}; }
   void clear() {}
-  void run(int64_t) {}
+  void run(int64_t, int64_t) {}
 };
 
 #endif
