@@ -16,9 +16,6 @@ namespace {
 // How far left of its guess a root may lie before it is searched again: fewer than one in ten thousand do. Where e is small guesses are worse,
 // and a margin costs little.
 constexpr float kLeftOfGuess = 0.35f, kLeftOfRange = 0.06f;  // the larger of the first times e and the second over e
-// Below kSmoothE what a last step leaves, or has cut off, is below rounding from this far away, on either side of the root.
-constexpr float kSmoothE = 0.3f, kLastSmooth = 3e-3f;
-
 // Weights are summed in parts of this many: hundreds of equal terms round alike.
 constexpr int64_t kPartOfSum = 16 * VL;
 
@@ -147,9 +144,7 @@ struct TableSolver {
   }
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
-    const vi smooth = e < kSmoothE;
-    const LastStep last{smooth ? splat(kLastSmooth) : splat(kLastHalley), smooth ? splat(kLastSmooth) : splat(kLastFromRight),
-                        ~bits_greater(e, splat(kSmallE)), ~0u};
+    const LastStep last{splat(kLastHalley), splat(kLastFromRight), ~bits_greater(e, splat(kSmallE)), ~0u};
     return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
                                            kTolerance, last, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
