@@ -152,7 +152,7 @@ struct DenseRows {
     return Spread(sum_each(n), sum_each(first), sum_each(second));
   }
 
-  // The first lam of each row: from rows solved before, for nearly equal scores, or else from the moments of softmax, or from one step at
+  // The first lam of each row: from rows solved before, for nearly equal scores, or else from the moments of softmax, or from sums at
   // e = 1/2.
   vf guess(const Spread& at) const {
     const vf e_all = splat((float)e), log_n = natural_log(at.n);

@@ -13,9 +13,10 @@ namespace {
 
 #if defined(__AVX2__)
 
-// How far left of its guess a root may lie before it is searched again: fewer than one in ten thousand do. Where e is small guesses are worse,
-// and a margin costs little.
-constexpr float kLeftOfGuess = 0.35f, kLeftOfRange = 0.06f;  // the larger of the first times e and the second over e
+// How far left of its guess a root may lie before it is searched again, which fewer than one in ten thousand is (normal scores): the first
+// times e, or the second over e if that is more. Where e is small guesses are worse, and a margin costs little.
+constexpr float kLeftOfGuess = 0.35f, kLeftOfRange = 0.06f;
+
 // Weights are summed in parts of this many: hundreds of equal terms round alike.
 constexpr int64_t kPartOfSum = 16 * VL;
 
