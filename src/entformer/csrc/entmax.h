@@ -48,16 +48,17 @@ struct RowBatch {
     row.p = p;
   }
   template <AlphaCase alpha_case>
-  void run_case(int which, int64_t n) {
+  void run_case(int which, int64_t n, int64_t ahead) {
     solve<alpha_case>(rows[which], counts[which]);
-    for (int r = 0; r < counts[which]; ++r) write_weights<alpha_case>(rows[which][r], n);
+    for (int r = 0; r < counts[which]; ++r) write_weights<alpha_case>(rows[which][r], n, ahead);
     counts[which] = 0;
   }
-  void run(int64_t n) {
-    run_case<AlphaCase::Entmax15>(0, n);
-    run_case<AlphaCase::Sparsemax>(1, n);
-    run_case<AlphaCase::General>(2, n);
-    table.run(n);
+  // `ahead`: from a row to the same row of the next batch.
+  void run(int64_t n, int64_t ahead) {
+    run_case<AlphaCase::Entmax15>(0, n, ahead);
+    run_case<AlphaCase::Sparsemax>(1, n, ahead);
+    run_case<AlphaCase::General>(2, n, ahead);
+    table.run(n, ahead);
   }
 };
 
@@ -128,7 +129,7 @@ bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
     } else {
       for (int64_t r = 0; r < count; ++r)
         batch.add(in + r * step, out + r * step, n, a.alpha[(first + r) * a.alpha_stride] - 1.0, candidates + r * stride);
-      batch.run(n);
+      batch.run(n, converts ? 0 : count * n);
     }
     for (int64_t r = 0; converts && r < count; ++r)
       from_float32(staging + r * stride + n + 2 * VL, a.dtype, (first + r) * n, n, a.weights);
@@ -139,6 +140,7 @@ bool entmax_forward(const EntmaxForward& a, int64_t begin, int64_t end) {
 // Rows whose slopes need a power: packs their supports, and unpacks dS.
 struct PackedRows {
   struct Target {
+    const float *p, *g;
     float* out;
     double* grad_alpha;
   } targets[VL];
@@ -172,34 +174,40 @@ struct PackedRows {
       total += weights;
     };
     int64_t i = 0;
-    for (; i + VL <= n; i += VL) pack(load(p + i), load(g + i));
+    for (; i + VL <= n; i += VL) {
+      fetch(out + i);
+      pack(load(p + i), load(g + i));
+    }
     if (i < n) pack(load_tail(p + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f));
     if (any_nan(total) || e != e) {
       for (i = 0; i < n; ++i) out[i] = __builtin_nanf("");
       if (grad_alpha) *grad_alpha = __builtin_nan("");
       return;
     }
-    targets[gradients.size] = {out, grad_alpha};
+    targets[gradients.size] = {p, g, out, grad_alpha};
     gradients.add(used, count, e, AlphaCase::General, tables.of((float)e, 1.0 - (double)(float)e, false));
     used += count;
   }
 
   template <bool needs_alpha_grad>
-  void run(int64_t n) {
+  void run(int64_t n, int64_t ahead) {
     const int size = gradients.size;
     if (size == 0) return;
     const vf grad_alpha = gradients.run<needs_alpha_grad>(1.0f);
     const uint16_t* bits = support;
     const float* next = weight;
     for (int r = 0; r < size; ++r) {
-      float* out = targets[r].out;
+      const Target& to = targets[r];
       int64_t i = 0;
-      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) {
+        fetch(to.p + ahead + i), fetch(to.g + ahead + i);
+        store(to.out + i, expand(next, *bits));
+      }
       if (i < n) {
-        store_tail(out + i, expand(next, *bits), n - i);
+        store_tail(to.out + i, expand(next, *bits), n - i);
         next += __builtin_popcount(*bits++);
       }
-      if (needs_alpha_grad) *targets[r].grad_alpha = grad_alpha[r];
+      if (needs_alpha_grad) *to.grad_alpha = grad_alpha[r];
     }
     tables.end_batch();
     used = 0;
@@ -224,7 +232,7 @@ bool entmax_backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
   if (!scratch.data) return false;
   PackedRows packed((float*)scratch.data + most * stride, most, n);
   for (int64_t first = begin; first < end; first += most) {
-    const int64_t count = end - first < most ? end - first : most;
+    const int64_t count = end - first < most ? end - first : most, ahead = converts ? 0 : count * n;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t row = first + r;
       const double e = a.alpha[row * a.alpha_stride] - 1.0;
@@ -245,19 +253,19 @@ bool entmax_backward(const EntmaxBackward& a, int64_t begin, int64_t end) {
         if (needs_alpha_grad) *grad_alpha = value;
       } else if (path == EntmaxBackwardPath::InPlace) {
         if (alpha_case(e) == AlphaCase::Softmax)
-          backward_row_in_place<AlphaCase::Softmax>(p, g, out, n, slopes);
+          backward_row_in_place<AlphaCase::Softmax>(p, g, out, n, ahead, slopes);
         else if (alpha_case(e) == AlphaCase::Entmax15)
-          backward_row_in_place<AlphaCase::Entmax15>(p, g, out, n, slopes);
+          backward_row_in_place<AlphaCase::Entmax15>(p, g, out, n, ahead, slopes);
         else
-          backward_row_in_place<AlphaCase::Sparsemax>(p, g, out, n, slopes);
+          backward_row_in_place<AlphaCase::Sparsemax>(p, g, out, n, ahead, slopes);
       } else {
         packed.add(p, g, out, grad_alpha, n, e);
       }
     }
     if (needs_alpha_grad)
-      packed.run<true>(n);
+      packed.run<true>(n, ahead);
     else
-      packed.run<false>(n);
+      packed.run<false>(n, ahead);
     for (int64_t r = 0; converts && r < count; ++r)
       from_float32((float*)scratch.data + r * stride + 3 * run, a.dtype, (first + r) * n, n, a.grad_scores);
   }

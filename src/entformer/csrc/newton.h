@@ -156,7 +156,9 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
     roots.S = blend(open, at.residual + 1.0f, roots.S);
     roots.last_step = blend(open, change, roots.last_step);  // not next - lam: many weights feel the rounding of lam
     lam = blend(moving, next, lam);
-    const uint32_t leaves_little = last.by_curvature & bits_greater(splat(tolerance), (1.0f - e) * at.C * (change * change));
+    // A weight that the step cuts off leaves up to e C times its square, the others (1 - e) C times it.
+    const uint32_t leaves_little =
+        last.by_curvature & bits_greater(splat(tolerance), vmax(1.0f - e, e) * at.C * (change * change));
     const uint32_t near_left =
         bits_greater(at.residual, vf{}) & ((bits_greater(splat(kLastStep), at.residual) & smooth) | leaves_little);
     const uint32_t near_right = bits_greater(vf{}, at.residual) & ~far & returns;  // rounding may keep it from the tolerance
@@ -174,23 +176,21 @@ inline vf largest_root(vf e, vf n) {
   return (t < 0.25f ? log_n : (1.0f - vexp(-t)) / vmax(e, splat(kSmallestNormal))) * (1.0f + 1e-6f);
 }
 
-// The first lam of rows of n scores at e, from ln P, P the largest weight, (1 - e lam)^(1/e), at an e' that costs no powers:
-//   Bound     P is that at an e' >= e. The largest weight grows with alpha, so lam lies left of the root, and Newton stays there.
-//   Estimate  P is about that at e' = 1/2. lam lies on either side, near the root for rows of many kinds.
-enum class FirstGuess { Bound, Estimate };
-constexpr float kDrift = 1.3f;  // of ln P from e' to e
-template <FirstGuess kind>
-inline vf first_guess(vf e, vf log_P, vf n) {
-  if (kind == FirstGuess::Estimate)
-    log_P = vmax(log_P * (1.0f + kDrift * (0.5f - e)), -vlog(n));  // the largest weight is at least 1/n
-  const vf root = (1.0f - vexp(e * log_P)) / e;
-  return kind == FirstGuess::Bound ? root * (1.0f - 1e-6f) : vmin(vmax(root, vf{}), -log_P);
-}
+// A bound of lam at e from P, the largest weight, (1 - e lam)^(1/e), at an e' >= e: the largest weight grows with alpha, so this lies left of
+// the root, and Newton stays there.
+inline vf bound_from(vf e, vf log_P) { return (1.0f - vexp(e * log_P)) / e * (1.0f - 1e-6f); }
 
-// lam of rows of n scores from one evaluation at e = 1/2, lam = 0.
-inline vf guess_from_half(vf e, const Evaluation& at_zero, vf n) {
-  const vf root_at_half = step_of<AlphaCase::Entmax15>(at_zero, splat(0.5f), ~0u);
-  return first_guess<FirstGuess::Estimate>(e, 2.0f * natural_log(1.0f - 0.5f * root_at_half), n);
+// lam of rows of n scores near the root, on either side, from the sums of q, q^2 and q^3 at e = 1/2, lam = 0: -ln P is ln sum q^2 for equal
+// scores at any e; of others it is that times a polynomial fitted to normal, uniform and Laplacian scores of many scales.
+struct PowersOfHalf {
+  vf first, second, third;
+};
+inline vf guess_from_half(vf e, const PowersOfHalf& sums, vf n) {
+  const vf f = 1.0f - sums.second / sums.first, t = 1.0f - sums.third / sums.second;
+  const vf at_half = f * (27.0f * t - 12.05f * f - 4.15f) - t * (11.23f * t + 1.02f);
+  const vf factor = 1.0f + 2.222f * f - t * (2.104f + 0.982f * (t * t)) + e * (at_half + e * (3.84f * f - 2.33f * t));
+  const vf log_per_P = vmin(vmax(natural_log(sums.second) * factor, vf{}), natural_log(n));
+  return (1.0f - vexp(-e * log_per_P)) / e;
 }
 
 // lam from the moments of softmax, E = sum exp(u), M1 = sum u exp(u), M2 = sum u^2 exp(u): -ln P is ln E + e (ln E m1 - m2/2) up to e^2,

@@ -80,9 +80,9 @@ inline vf slopes_and_alpha(const PowerTable& table, vf p, bool needs_alpha_grad,
 }
 #endif
 
-// One row whose slope needs no power, in place: two passes over the row, w stored in `slopes` between them.
+// One row whose slope needs no power, in place: two passes over the row, w stored in `slopes` between them. `ahead`: see RowBatch::run.
 template <AlphaCase alpha_case>
-void backward_row_in_place(const float* p, const float* g, float* out, int64_t n, float* slopes) {
+void backward_row_in_place(const float* p, const float* g, float* out, int64_t n, int64_t ahead, float* slopes) {
   double W = 0.0, WG = 0.0;
   for (int64_t block = 0; block < n; block += kSumBlock) {
     vf w_sum{}, wg_sum{};
@@ -94,7 +94,10 @@ void backward_row_in_place(const float* p, const float* g, float* out, int64_t n
     };
     const int64_t stop = block + kSumBlock < n ? block + kSumBlock : n;
     int64_t i = block;
-    for (; i + VL <= stop; i += VL) store(slopes + i, add(load(p + i), load(g + i)));
+    for (; i + VL <= stop; i += VL) {
+      fetch(out + i);
+      store(slopes + i, add(load(p + i), load(g + i)));
+    }
     if (i < stop) store_tail(slopes + i, add(load_tail(p + i, stop - i, 0.0f), load_tail(g + i, stop - i, 0.0f)), stop - i);
     W += hsum(w_sum);
     WG += hsum(wg_sum);
@@ -102,7 +105,10 @@ void backward_row_in_place(const float* p, const float* g, float* out, int64_t n
   const float delta = W == 0.0 ? 0.0f : (float)WG / (float)W;
   auto result = [&](vf w, vf grad) { return w == 0.0f ? vf{} : w * (grad - delta); };
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) store(out + i, result(load(slopes + i), load(g + i)));
+  for (; i + VL <= n; i += VL) {
+    fetch(p + ahead + i), fetch(g + ahead + i);
+    store(out + i, result(load(slopes + i), load(g + i)));
+  }
   if (i < n) store_tail(out + i, result(load_tail(slopes + i, n - i, 0.0f), load_tail(g + i, n - i, 0.0f)), n - i);
 }
 

@@ -56,6 +56,10 @@ inline void zero_vectors(float* to, int64_t n) {
   for (int64_t i = 0; i < n; i += VL) store(to + i, vf{});
 }
 
+// Asks the second cache for the line at `p`, which need not be ours. A batch of rows is read in one pass and worked on in others, between
+// which the processor's own prefetcher stops: the pass that writes one batch asks for what is read of the next.
+inline void fetch(const float* p) { __builtin_prefetch(p, 0, 2); }
+
 // 0, 1, 2, ... and 1, 2, 4, ... by lane, from memory: a loop over lanes would set them one by one.
 struct LaneTable {
   alignas(64) int32_t number[VL], bit[VL];

@@ -26,7 +26,7 @@ struct Row {
   // copy until the writes land.
   void start(const float* scores, int64_t n, float maximum, double alpha_less_one, float* scratch);
 };
-constexpr int64_t kFewVectors = 4;
+constexpr int64_t kFewVectors = 8;
 
 // Adds one vector of weights where they cost a power. The power taken is the slope, w = q^(1/e - 1); the weight is then w q.
 inline void accumulate_powers(vf x, float e, float power, float* weight, float* slope, Sums& sums) {
@@ -162,7 +162,7 @@ void solve(Row* rows, int count, bool has_short_step = true) {
     if (below_half) half = solve_rows<AlphaCase::Entmax15>(rows, below_half, vf{}, kRough);
     if (above_half) one = solve_rows<AlphaCase::Sparsemax>(rows, above_half, vf{}, kRough);
     const vf at_half = 1.0f - 0.5f * (half.at + half.last_step), at_one = 1.0f - (one.at + one.last_step);
-    lam = first_guess<FirstGuess::Bound>(e, natural_log(blend(above_half, at_one, at_half * at_half)), vf{});
+    lam = bound_from(e, natural_log(blend(above_half, at_one, at_half * at_half)));
     if (small) lam = blend(small, softmax_guess(rows, small, e), lam);
     for (int r = 0; r < count; ++r) {
       const bool is_small = small >> r & 1;  // the guess of a small row may lie to the right of its root: nothing is left out
@@ -179,9 +179,9 @@ void solve(Row* rows, int count, bool has_short_step = true) {
   }
 }
 
-// Writes the weights of a row whose root is known.
+// Writes the weights of a row whose root is known. `ahead`: see RowBatch::run.
 template <AlphaCase alpha_case>
-void write_weights(const Row& row, int64_t n) {
+void write_weights(const Row& row, int64_t n, int64_t ahead) {
   if (is_sensitive(row.e_exact, row.lam, row.slopes)) {
     fine_row(alpha_case, row.s, n, row.row_max, row.e_exact, row.lam, nullptr, row.packed).write(row.s, n, row.p);
     return;
@@ -215,6 +215,7 @@ void write_weights(const Row& row, int64_t n) {
     vf sum{};
     int64_t i = block;
     for (; i + VL <= end; i += VL) {
+      fetch(row.s + ahead + i), fetch(row.p + ahead + i);
       vf p = weights(load(row.s + i));
       store(row.p + i, p);
       sum += p;

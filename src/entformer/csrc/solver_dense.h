@@ -152,7 +152,7 @@ struct DenseRows {
     return Spread(sum_each(n), sum_each(first), sum_each(second));
   }
 
-  // The first lam of each row: from rows solved before, for nearly equal scores, or else from the moments of softmax, or from one step at
+  // The first lam of each row: from rows solved before, for nearly equal scores, or else from the moments of softmax, or from sums at
   // e = 1/2.
   vf guess(const Spread& at) const {
     const vf e_all = splat((float)e), log_n = natural_log(at.n);
@@ -180,14 +180,13 @@ struct DenseRows {
         });
       else
         each_vector(rows[r], 0, columns, [&](vf u, int64_t) {
-          vf half = vmax(fused(u, splat(0.5f), splat(1.0f)), vf{});
-          sums.p = fused(half, half, sums.p), sums.w += half, sums.w_over_q += half > 0.0f ? splat(1.0f) : vf{};
+          const vf half = vmax(fused(u, splat(0.5f), splat(1.0f)), vf{}), square = half * half;
+          sums.p += half, sums.w += square, sums.w_over_q = fused(square, half, sums.w_over_q);
         });
       S[r] = sums.p, W[r] = sums.w, C[r] = sums.w_over_q;
     }
     const vf s = sum_each(S), w = sum_each(W), c = sum_each(C);
-    return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s - 1.0f, w, c, vf{}}, at.n),
-                 lam);
+    return blend(open, by_softmax ? guess_from_softmax(e_all, s, w, c) : guess_from_half(e_all, {s, w, c}, at.n), lam);
   }
 
   // Polynomials stand in for weights: with Q = 1 - e lam, x = q/Q and 1/e = k + f the weight is Q^(1/e) x^(k + f), and x^(f + 1) is about

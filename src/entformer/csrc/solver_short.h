@@ -136,10 +136,10 @@ struct ShortRows {
       return blend(open, guess_from_softmax(splat(e_all), of_softmax.p, of_softmax.w, of_softmax.w_over_q), equal.lam);
     }
     const Sums at_half = sum_up([&](vf x, Sums& sums) {
-      const vf half = vmax(fused(x, splat(0.5f), splat(1.0f)), vf{});
-      sums.p = fused(half, half, sums.p), sums.w += half, sums.w_over_q += half > 0.0f ? splat(1.0f) : vf{};
+      const vf half = vmax(fused(x, splat(0.5f), splat(1.0f)), vf{}), square = half * half;
+      sums.p += half, sums.w += square, sums.w_over_q = fused(square, half, sums.w_over_q);
     });
-    return blend(open, guess_from_half(splat(e_all), {at_half.p - 1.0f, at_half.w, at_half.w_over_q, vf{}}, at.n), equal.lam);
+    return blend(open, guess_from_half(splat(e_all), {at_half.p, at_half.w, at_half.w_over_q}, at.n), equal.lam);
   }
 
   Roots solve() const {

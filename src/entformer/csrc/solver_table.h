@@ -1,7 +1,7 @@
 // The threshold of rows of at most kTableMaxRow scores for 13/12 <= alpha < 2, with powers from tables (AVX-512 and AVX2).
 //
-// Every stage runs over up to VL rows before the next begins; reductions and steps are taken for all of them at once. One Halley step at
-// e = 1/2 guesses where the root is; what can have weight from a little left of there is packed, and two evaluations end most rows. A
+// Every stage runs over up to VL rows before the next begins; reductions and steps are taken for all of them at once. Sums at
+// e = 1/2 guess where the root is; what can have weight from a little left of there is packed, and two evaluations end most rows. A
 // root that turns out further left is searched again among all candidates. No row's result depends on the others'.
 #pragma once
 
@@ -13,9 +13,9 @@ namespace {
 
 #if defined(__AVX2__)
 
-constexpr float kLeftOfGuess = 0.2f;  // about one root in 500 lies further left
-constexpr float kLeftOfRange =
-    0.05f;  // of 1/e at least: where e is small guesses are worse, and a margin to the left costs little
+// How far left of its guess a root may lie before it is searched again, which fewer than one in ten thousand is (normal scores): the first
+// times e, or the second over e if that is more. Where e is small guesses are worse, and a margin costs little.
+constexpr float kLeftOfGuess = 0.35f, kLeftOfRange = 0.06f;
 
 // Weights are summed in parts of this many: hundreds of equal terms round alike.
 constexpr int64_t kPartOfSum = 16 * VL;
@@ -59,32 +59,28 @@ struct TableSolver {
 
   // The maxima, and a guess of the roots. Returns the rows that have a finite maximum and no NaN.
   ENTFORMER_NOINLINE uint32_t begin(int64_t n, vf e, float* row_max, vf& lam) const {
-    vf S_of[VL], W_of[VL];
-    float inside[VL];
-    for (int r = size; r < VL; ++r) S_of[r] = W_of[r] = vf{}, inside[r] = 1.0f;
+    vf first[VL], second[VL], third[VL];
+    for (int r = size; r < VL; ++r) first[r] = second[r] = third[r] = splat(1.0f);
     for (int r = 0; r < size; ++r) {
       vf most = splat(-kInf);
       each_score(rows[r].s, n, [&](vf scores) { most = vmax(scores, most); });  // in this order a NaN is ignored
-      S_of[r] = most;
+      first[r] = most;
     }
-    store(row_max, max_each(S_of));
+    store(row_max, max_each(first));
     for (int r = 0; r < size; ++r) {
       const float most = row_max[r];
-      vf S{}, W{};
-      int count = 0;
+      vf sum{}, squares{}, cubes{};
       each_score(rows[r].s, n, [&](vf scores) {
-        vf q = vmax(vf{}, fused(scores - most, splat(0.5f), splat(1.0f)));  // and in this one it stays
-        S = fused(q, q, S);
-        W += q;
-        count += __builtin_popcount(bits_greater(q, vf{}));
+        const vf q = vmax(vf{}, fused(scores - most, splat(0.5f), splat(1.0f))), square = q * q;  // and in this one it stays
+        sum += q;
+        squares += square;
+        cubes = fused(square, q, cubes);
       });
-      S_of[r] = S;
-      W_of[r] = W;
-      inside[r] = (float)count;
+      first[r] = sum, second[r] = squares, third[r] = cubes;
     }
-    vf S = sum_each(S_of);
-    lam = guess_from_half(e, {S - 1.0f, sum_each(W_of), load(inside), vf{}}, splat((float)n));
-    return ((1u << size) - 1) & ~bits_nan(S);
+    const PowersOfHalf sums{sum_each(first), sum_each(second), sum_each(third)};
+    lam = guess_from_half(e, sums, splat((float)n));
+    return ((1u << size) - 1) & ~bits_nan(sums.second);
   }
 
   // Packs what can have weight when lam >= floor.
@@ -149,7 +145,7 @@ struct TableSolver {
   }
 
   ENTFORMER_NOINLINE Roots solve_from(int64_t n, uint32_t open, vf e, vf guess) const {
-    const LastStep last{splat(kLastHalley), splat(kLastFromRight), ~bits_greater(e, splat(kSmallE))};
+    const LastStep last{splat(kLastHalley), splat(kLastFromRight), ~bits_greater(e, splat(kSmallE)), ~0u};
     return solve_lanes<AlphaCase::General>(open, e, guess, largest_root(e, splat((float)n)), ~bits_greater(e, splat(0.5f)),
                                            kTolerance, last, [&](uint32_t now, vf lam) { return evaluate(now, lam); });
   }
@@ -173,7 +169,7 @@ struct TableSolver {
     return total;
   }
 
-  ENTFORMER_NOINLINE void finish(int64_t n, uint32_t good, const float* at, const float* last_step) const {
+  ENTFORMER_NOINLINE void finish(int64_t n, int64_t ahead, uint32_t good, const float* at, const float* last_step) const {
     vf sum_of[VL];
     for (int r = 0; r < VL; ++r) sum_of[r] = good >> r & 1 ? apply_last_step(rows[r], at[r], last_step[r]) : vf{};
     for (uint32_t left = good; left; left &= left - 1) {
@@ -182,7 +178,10 @@ struct TableSolver {
       const uint16_t* bits = row.chosen;
       float* out = row.p;
       int64_t i = 0;
-      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) store(out + i, expand(next, *bits));
+      for (; i + VL <= n; i += VL, next += __builtin_popcount(*bits++)) {
+        fetch(row.s + ahead + i), fetch(out + ahead + i);
+        store(out + i, expand(next, *bits));
+      }
       if (i < n) store_tail(out + i, expand(next, *bits), n - i);
     }
     vf total = sum_each(sum_of);
@@ -204,7 +203,7 @@ struct TableSolver {
     vf e = splat(1.0f), guess;
     for (int r = 0; r < size; ++r) e[r] = rows[r].e;
     good = begin(n, e, row_max, guess);
-    vf floor = vmax(guess - vmax(splat(kLeftOfGuess), kLeftOfRange / e), vf{});
+    vf floor = vmax(guess - vmax(kLeftOfGuess * e, kLeftOfRange / e), vf{});
     store(floor_of, floor);
     compact(n, good, row_max, floor_of);
     Roots roots = solve_from(n, good, e, guess);
@@ -224,14 +223,15 @@ struct TableSolver {
     tables.end_batch();
   }
 
-  void run(int64_t n) {
+  // `ahead`: see RowBatch::run.
+  void run(int64_t n, int64_t ahead) {
     if (size == 0) return;
     float at_of[VL], last_step_of[VL], row_max[VL];
     uint32_t good;
     const Roots roots = solve(n, row_max, good);
     store(at_of, roots.at);
     store(last_step_of, roots.last_step);
-    finish(n, good, at_of, last_step_of);
+    finish(n, ahead, good, at_of, last_step_of);
     for (uint32_t left = good; left; left &= left - 1) {
       const int r = __builtin_ctz(left);
       const One& row = rows[r];
@@ -251,7 +251,7 @@ struct TableSolver {
   const PowerTable* table_of(double) { return nullptr; }
   Roots solve(int64_t, float*, uint32_t&) { return Roots{}; }
   void clear() {}
-  void run(int64_t) {}
+  void run(int64_t, int64_t) {}
 };
 
 #endif
