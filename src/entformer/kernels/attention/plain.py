@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from entformer.kernels import checks
 from entformer.kernels.attention import ops
 from entformer.kernels.attention.arguments import NO_FEATURES, alpha_per_head, no_dropout, scale_of
-from entformer.kernels.autograd import needs_gradient, records_no_graph, without_graph
+from entformer.kernels.autograd import without_graph
 from entformer.kernels.registry import kernels_loaded
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -32,14 +32,18 @@ def plain_attention(
     key_mask: Tensor | None,
 ) -> Tensor | None:
     """The output of a plain call; None for any other, and for every mistake, which the general way describes."""
-    if not type(query) is type(key) is type(value) is Tensor or not checks.runs_once() or torch.is_autocast_enabled("cpu"):
+    if not type(query) is type(key) is type(value) is Tensor or not checks.runs_once() or torch._C._is_any_autocast_enabled():
         return None
+    dtype = query.dtype
     for t in (query, key, value):
-        if t.layout is not torch.strided or t.is_nested or not t.is_cpu or t.dtype is not query.dtype or t.dim() != 4:
+        if t.layout is not torch.strided or t.is_nested or not t.is_cpu or t.dtype is not dtype:
             return None
-    batch, heads, _, size = query.shape
-    keys = key.shape[2]
-    if query.dtype not in DTYPES or keys == 0 or key.shape != (batch, heads, keys, size) or value.shape[:3] != key.shape[:3]:
+    of_query, of_key, of_value = query.shape, key.shape, value.shape
+    if not len(of_query) == len(of_key) == len(of_value) == 4:
+        return None
+    batch, heads, _, size = of_query
+    keys = of_key[2]
+    if dtype not in DTYPES or keys == 0 or of_key != (batch, heads, keys, size) or of_value[:3] != of_key[:3]:
         return None
     if key_mask is not None:
         if type(key_mask) is not Tensor or key_mask.layout is not torch.strided or key_mask.is_nested or not key_mask.is_cpu:
@@ -67,7 +71,7 @@ def plain_attention(
         return None
     output: Tensor
     how = ("entmax", scale, is_causal, 0, 0.0, no_dropout())
-    if needs_gradient(query, key, value, rows):
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad or rows.requires_grad):
         output = _PlainAttention.apply(query, key, value, rows, key_mask, how)  # type: ignore[no-untyped-call]
     else:
         output = without_graph(ops.attention, query, key, value, rows, None, key_mask, None, *how, False)[0]
@@ -94,7 +98,7 @@ class _PlainAttention(torch.autograd.Function):
         query, key, value, alpha, key_mask, *state = ctx.saved_tensors
         needs_alpha = ctx.needs_input_grad[3]
         inputs = (grad_output, query, key, value, alpha, None, key_mask, None, *state, *ctx.how, needs_alpha)
-        if records_no_graph(*inputs):
+        if checks.runs_eagerly() and not torch.is_grad_enabled():
             grads = without_graph(ops.attention_backward, *inputs)
         else:
             grads = ops.AttentionBackwardFunction.apply(*inputs, *NO_FEATURES, *(False,) * 3)  # type: ignore[no-untyped-call]
