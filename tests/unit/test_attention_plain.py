@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entformer.errors import ArgumentError
+from entformer.errors import ArgumentError, ImplUnavailable
 from entformer.kernels import native
 from entformer.kernels.attention import api, ops, plain, reference_ops
 from entformer.kernels.attention.api import attention
-from entformer.kernels.attention.arguments import Call
 
 ALPHAS = [1.3, 1.5, torch.tensor([1.0, 1.2, 1.7]), torch.tensor([1.1, 1.5, 2.0], dtype=torch.float64)]
+MASK = torch.arange(7) < torch.tensor([[7], [4]])
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,9 @@ def run(inputs: tuple[Tensor, ...], alpha: Any, **options: Any) -> tuple[Tensor,
 
 
 @pytest.mark.parametrize("alpha", ALPHAS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"scale": 0.3}, {"key_mask": MASK}, {"key_mask": MASK, "is_causal": True}], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_short_way_gives_what_the_general_one_does(
     monkeypatch: pytest.MonkeyPatch, alpha: Any, options: dict[str, Any], dtype: torch.dtype
@@ -38,14 +40,14 @@ def test_the_short_way_gives_what_the_general_one_does(
     inputs = tuple(torch.randn(2, 7, 3, size, dtype=dtype).transpose(1, 2) for size in (16, 16, 5))
     taken: list[bool] = []
 
-    def recorded(*arguments: Any) -> Call | None:
-        found = plain.plain_call(*arguments)
+    def recorded(*arguments: Any) -> Tensor | None:
+        found = plain.plain_attention(*arguments)
         taken.append(found is not None)
         return found
 
-    monkeypatch.setattr(api, "plain_call", recorded)
+    monkeypatch.setattr(api, "plain_attention", recorded)
     short = run(inputs, alpha, **options)
-    monkeypatch.setattr(api, "plain_call", lambda *_: None)
+    monkeypatch.setattr(api, "plain_attention", lambda *_: None)
     general = run(inputs, alpha, **options)
     assert taken == [True]
     for ours, expected in zip(short, general, strict=True):
@@ -57,9 +59,9 @@ def test_the_short_way_gives_what_the_general_one_does(
 def test_the_short_way_takes_parameters_and_needs_no_gradient() -> None:
     q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
     with torch.no_grad():
-        assert plain.plain_call(q, k, v, False, None, nn.Parameter(torch.tensor([1.2, 1.4]))) is not None
+        assert plain.plain_attention(q, k, v, False, None, nn.Parameter(torch.tensor([1.2, 1.4])), None) is not None
     with torch.inference_mode():
-        assert plain.plain_call(q, k, v, False, None, 1.4) is not None
+        assert plain.plain_attention(q, k, v, False, None, 1.4, None) is not None
     found = attention(q, k, v, alpha=torch.tensor([1.2, 1.4]))
     assert isinstance(found, Tensor)
     assert not found.requires_grad
@@ -82,6 +84,11 @@ OTHER_CALLS: dict[str, dict[str, Any]] = {
     "float64": {"query": torch.randn(1, 2, 5, 4, dtype=torch.float64)},
     "meta": {"query": torch.randn(1, 2, 5, 4, device="meta")},
     "sparse": {"query": torch.randn(1, 2, 5, 4).to_sparse()},
+    "an integer mask": {"key_mask": torch.ones(1, 5, dtype=torch.int64)},
+    "a mask without a batch": {"key_mask": torch.ones(5, dtype=torch.bool)},
+    "a mask of more keys": {"key_mask": torch.ones(1, 6, dtype=torch.bool)},
+    "a mask on meta": {"key_mask": torch.ones(1, 5, dtype=torch.bool, device="meta")},
+    "a list as mask": {"key_mask": [True] * 5},
     "no keys": {"key": torch.randn(1, 2, 0, 4), "value": torch.randn(1, 2, 0, 4)},
 }
 
@@ -89,9 +96,9 @@ OTHER_CALLS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", OTHER_CALLS)
 def test_every_other_call_is_left_to_the_general_way(kind: str) -> None:
     q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
-    call: dict[str, Any] = {"query": q, "key": k, "value": v, "is_causal": False, "scale": None, "alpha": 1.4}
+    call: dict[str, Any] = {"query": q, "key": k, "value": v, "is_causal": False, "scale": None, "alpha": 1.4, "key_mask": None}
     call |= OTHER_CALLS[kind]
-    assert plain.plain_call(**call) is None
+    assert plain.plain_attention(**call) is None
 
 
 def test_mistakes_are_described_as_before() -> None:
@@ -100,6 +107,27 @@ def test_mistakes_are_described_as_before() -> None:
         attention(q, q, q, alpha=torch.tensor([0.9, 1.2]))
     with pytest.raises(ArgumentError, match="dropout_p must be a number, not bool"):
         attention(q, q, q, dropout_p=False)
+    with pytest.raises(ArgumentError, match=r"key_mask must have shape \(1, 5\), not \(1, 4\)"):
+        attention(q, q, q, key_mask=torch.ones(1, 4, dtype=torch.bool))
+    with pytest.raises(ArgumentError, match="key_mask must be a boolean tensor"):
+        attention(q, q, q, key_mask=torch.ones(1, 5))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS[1:3], ids=str)
+def test_a_second_derivative_is_refused_and_gradients_of_a_batch_are_those_one_by_one(alpha: Any) -> None:
+    q = torch.randn(2, 3, 7, 4, requires_grad=True)
+    learned = alpha.clone().requires_grad_() if isinstance(alpha, Tensor) else alpha
+    inputs = [q, learned] if isinstance(learned, Tensor) else [q]
+    out = attention(q, q, q, alpha=learned, key_mask=MASK)
+    assert isinstance(out, Tensor)
+    first = torch.autograd.grad(out, inputs, torch.randn_like(out), create_graph=True)
+    with pytest.raises(ImplUnavailable, match="no second derivatives"):
+        first[0].sum().backward(retain_graph=True)
+    grads = torch.randn(3, *out.shape)
+    together = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(out, inputs, grad, retain_graph=True) for grad in grads]
+    for of_all, *of_each in zip(together, *alone, strict=True):
+        torch.testing.assert_close(of_all, torch.stack(of_each))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
 from torch.autograd import forward_ad
 
 from entformer.errors import ArgumentError
@@ -23,7 +24,7 @@ def values_are_readable(tensor: Tensor) -> bool:
 
 def traced_by_jit() -> bool:
     """Whether torch.jit.trace records: it would take values it is shown for constants."""
-    return torch._C._get_tracing_state() is not None  # what torch.jit.is_tracing() reads, by way of three functions
+    return _get_tracing_state() is not None  # what torch.jit.is_tracing() reads, by way of three functions
 
 
 def transform_active() -> bool:
@@ -33,14 +34,12 @@ def transform_active() -> bool:
 
 def runs_eagerly() -> bool:
     """Whether neither torch.compile nor a transform of torch.func nor forward-mode differentiation sees the call."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
+    return not (torch.compiler.is_compiling() or _are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def runs_once() -> bool:
     """Whether the call runs eagerly and torch.jit.trace does not record it to run it again with other tensors."""
-    return runs_eagerly() and not traced_by_jit()
+    return runs_eagerly() and _get_tracing_state() is None
 
 
 def batched_by_vmap(*tensors: Tensor) -> bool:

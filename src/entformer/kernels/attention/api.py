@@ -14,7 +14,7 @@ from entformer.errors import ImplUnavailable
 from entformer.kernels import checks
 from entformer.kernels.attention import arguments, ops, options, reference, sdpa
 from entformer.kernels.attention.elementwise import ELEMENTWISE
-from entformer.kernels.attention.plain import plain_call
+from entformer.kernels.attention.plain import plain_attention
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import Impl, dense_dtype, exporting_to_onnx, load_implementations, resolve, warn_once
 
@@ -119,7 +119,6 @@ def attention(
     """
     if (  # one by one: a loop takes longer than the kernels of a short sentence
         attn_mask is None
-        and key_mask is None
         and key_padding_mask is None
         and alibi_slopes is None
         and window is None
@@ -136,9 +135,9 @@ def attention(
         and impl == "auto"
         and not (return_stats or return_support or has_torch_function((query, key, value, alpha)))
     ):
-        plain = plain_call(query, key, value, is_causal, scale, alpha)
-        if plain is not None:
-            return ops.attention_once(plain, alpha, return_entropy=False)[0]
+        output = plain_attention(query, key, value, is_causal, scale, alpha, key_mask)
+        if output is not None:
+            return output
     offset = arguments.causal_bias(attn_mask, query, key, is_causal, causal_offset, packed=cu_seqlens_q is not None)
     if offset is not None:
         attn_mask, is_causal, causal_offset = None, True, offset
