@@ -113,7 +113,8 @@ def test_weights_of_dense_rows_are_exact(alpha: float, logits: float, keys: int,
     _weights, *rounded_gradients = run(torch.float64, "reference", 1.0 + 2**-21)  # near alpha 2 slopes begin with a jump
     size = max(logits, 1.0)
     assert (weights - right).abs().max() < 1e-6 * size  # scores are exact to about that
-    assert (weights.double().sum(-1) - 1.0).abs().max() < 5e-7
+    # Up to a sum of slopes of 16 a row is solved in float32, where rounding its threshold moves its sum by as many units.
+    assert (weights.double().sum(-1) - 1.0).abs().max() < 16 * torch.finfo(torch.float32).eps
     for ours, there, rounded in zip(gradients, right_gradients, rounded_gradients, strict=True):
         allowed = 5e-5 * size + 1e-4 * there.abs() + (rounded - there).abs()
         assert ((ours - there).abs() <= allowed).all()

@@ -130,9 +130,9 @@ inline void dense_product(const float* weights, int64_t ld, int64_t rows, int64_
 inline void dense_transposed_add(const float* weights, int64_t ld, int64_t columns, int64_t depth, const float* b,
                                  int64_t b_stride, int64_t width, float* out, int64_t out_stride, Ahead& ahead) {
   multiply_all(columns, width, depth, weights, 1, ld, b, b_stride, ahead, [&](const auto& tile, int64_t j, int64_t at) {
-    constexpr int64_t rows = tile.rows, wide = tile.vectors * VL;
+    const int64_t rows = tile.rows, wide = tile.vectors * VL;
     if (j + rows <= columns) return tile.add_to(out + j * out_stride + at, out_stride);
-    float last[rows * wide];
+    float last[2 * TILE * PANEL];
     tile.store_to(last, wide);
     for (int64_t r = 0; j + r < columns; ++r)
       for (int64_t c = 0; c < wide; ++c) out[(j + r) * out_stride + at + c] += last[r * wide + c];
