@@ -56,11 +56,21 @@ struct SolvedRows {
   }
 };
 
+// lam of normal scores with mean m and deviation d at e > 1/2: with x = e d/q, q = n^-e, that of equal scores and d times a function of x and
+// e, fitted to n E[1 + e (m + d z - lam)]_+^(1/e) = 1. Where only few of them have weight, the largest scores tell more.
+inline Guess guess_normal(float e, const Spread& at, vf q, vf aim_short) {
+  const float k = 1.0f / e - 1.0f;
+  const vf x = e * at.deviation / q, x2 = x * x, many_cut = x2 / (x2 + 1.71f * x + 0.9f);
+  const vf above = (0.5f * k) * x / (1.0f + 0.493f * x2) + 1.384f * (1.0f + 0.796f * k) * (many_cut * many_cut);
+  return {(1.0f - q) / e + at.mean + at.deviation * above - aim_short, bits_greater(x * (1.25f - 1.2f * e), splat(1.0f))};
+}
+
 // lam of scores that are nearly equal, with mean m and variance v: all have about the weight 1/n, so that q = n^-e at the mean, and v adds
-// (1 - e) v / (2 q^2) to the sum.
+// (1 - e) v / (2 q^2) to the sum. Above e = 1/2 as for normal scores, whose deviation may be larger.
 inline Guess guess_nearly_equal(float e, const Spread& at, vf q, vf aim_short) {
+  if (e > 0.5f) return guess_normal(e, at, q, aim_short);
   const vf ratio = at.deviation / q;
-  const vf third = fmaxf(1.0f - 2.0f * e, 0.0f) * (ratio * ratio * ratio) * (1.0f / 6);
+  const vf third = (1.0f - 2.0f * e) * (ratio * ratio * ratio) * (1.0f / 6);
   return {(1.0f - q) / e + at.mean + (0.5f - 0.5f * e) * (ratio * ratio * q) - aim_short,
           bits_greater(e * ratio, splat(kNearlyEqual)) | bits_greater(third, splat(kThirdMoment))};
 }

@@ -16,6 +16,7 @@ constexpr float kLastStep =
     3e-5f;  // S'' is bounded for e <= 1/2: a Newton step from this close leaves residual^2, below rounding
 constexpr float kLastHalley = 1e-3f;     // and a step of third order from this close leaves residual^3
 constexpr float kLastFromRight = 1e-6f;  // to the right of the root, what is barely inside the support has been cut off
+constexpr float kNearOne = 0.25f;        // how far from one a sum has its Newton step by a series
 constexpr float kTooFar = 0.1f;          // below one, where Halley's step is not to be trusted again
 constexpr float kSmallE = 0.1f;       // up to here a row is smooth at both sides of its root, and softmax tells where it lies
 constexpr float kThirdOrder = 1e-6f;  // there, Halley's step leaves about residual^3 e^2 / 20
@@ -93,17 +94,29 @@ inline T newton_step(T S, T W, T e) {
   return S * deformed_log(e, natural_log(S)) / W;
 }
 
-// Newton's step where no logarithm is needed for it, else as above; Halley's where `third_order` has a bit, and Householder's of fourth
-// order there where D is known. With f = ln_e(S): curvature = f''/f' and twist = f'''/f'.
+// The same without a logarithm for sums near one: (S - S^(1-e))/e as a series in r = S - 1, of which what is left out is below 3e-8 up to
+// |r| = 0.07, the farthest last step, and below 1e-5 up to kNearOne.
+inline vf newton_step_near_one(vf r, vf W, vf e) {
+  vf series = 1.0f - (3.0f + e) * r * (1.0f / 5);
+  series = 1.0f - (2.0f + e) * r * (1.0f / 4) * series;
+  series = 1.0f - (1.0f + e) * r * (1.0f / 3) * series;
+  return r * (1.0f + (1.0f - e) * r * (1.0f / 2) * series) / W;
+}
+
+// Newton's step of the `open` rows, without a logarithm where none is needed for it; Halley's where `third_order` has a bit, and
+// Householder's of fourth order there where D is known. With f = ln_e(S): curvature = f''/f' and twist = f'''/f'.
 template <AlphaCase alpha_case>
-inline vf step_of(const Evaluation& at, vf e, uint32_t third_order) {
+inline vf step_of(const Evaluation& at, vf e, uint32_t open, uint32_t third_order) {
   vf S = at.residual + 1.0f, W = vmax(at.W, splat(kSmallestNormal)), change;
-  if (alpha_case == AlphaCase::Sparsemax)
+  if (alpha_case == AlphaCase::Sparsemax) {
     change = at.residual / W;
-  else if (alpha_case == AlphaCase::Entmax15)
+  } else if (alpha_case == AlphaCase::Entmax15) {
     change = 2.0f * (S - vsqrt(S)) / W;
-  else
-    change = newton_step(S, W, e);
+  } else {
+    change = newton_step_near_one(at.residual, W, e);
+    const uint32_t far = open & (bits_greater(at.residual, splat(kNearOne)) | bits_greater(splat(-kNearOne), at.residual));
+    if (far) change = blend(far, newton_step(S, W, e), change);
+  }
   if (third_order) {
     const vf per_S = W / vmax(S, splat(kSmallestNormal)), per_W = at.C / W;
     const vf half = 0.5f * change * ((1.0f - e) * (per_S - per_W));  // of the curvature
@@ -142,7 +155,7 @@ inline Roots solve_lanes(uint32_t open, vf e, vf lam, vf most, uint32_t third_or
   for (int step = 0; step < 64 && open; ++step) {
     const Evaluation at = evaluate(open, lam);
     const uint32_t far = bits_greater(at.residual, last.left) | bits_greater(-last.right, at.residual);
-    vf change = step_of<alpha_case>(at, e, third_order);
+    vf change = step_of<alpha_case>(at, e, open, third_order);
     if (alpha_case == AlphaCase::General)
       change = blend(far & third_order, change - kAimShort / vmax(at.W, splat(kSmallestNormal)), change);
     change = vmin(vmax(change, -lam), most - lam);

@@ -21,7 +21,8 @@ struct ShortRows {
   int size;                 // rows
   uint32_t finite = 0;      // those whose maximum is
   vf row_max{};
-  vf u[kShortRow];  // scores less the maximum, then weights
+  Spread spread{vf{}, vf{}, vf{}};  // of the scores less the maximum, for powers
+  vf u[kShortRow];                  // scores less the maximum, then weights
 
   // Not an aggregate, which would fill u.
   ShortRows(double e_, AlphaCase alpha_case_, const PowerTable* table_, int64_t n_, int size_ = 0)
@@ -48,7 +49,19 @@ struct ShortRows {
     row_max = maxima ? load_tail(maxima, size, 0.0f) : is_nan ? splat(__builtin_nanf("")) : most;
     finite = bits_greater(splat(kInf), row_max) & bits_greater(row_max, splat(-kInf)) & ((1u << size) - 1);
     const vf base = blend(finite, row_max, vf{});
-    for (int64_t j = 0; j < n; ++j) u[j] -= base;
+    if (alpha_case != AlphaCase::General) {
+      for (int64_t j = 0; j < n; ++j) u[j] -= base;
+      return;
+    }
+    vf count{}, sum{}, squares{};
+    for (int64_t j = 0; j < n; ++j) {
+      const vf x = u[j] - base;
+      const vi counts = x > kVeryLow;
+      const vf counted = counts ? x : vf{};
+      u[j] = x;
+      count += counts ? splat(1.0f) : vf{}, sum += counted, squares = fused(counted, counted, squares);
+    }
+    spread = Spread(count, sum, squares);
   }
   // The weights of the rows in `which` to rows that are `stride` apart, and zeros from n up to `width`.
   void write(float* p, int64_t stride, int64_t width, uint32_t which) const {
@@ -115,16 +128,10 @@ struct ShortRows {
   }
 
   // The first lam of each row, for powers: as in DenseRows::guess.
-  vf guess(Spread& at) const {
-    const Sums moments = sum_up([&](vf x, Sums& sums) {
-      const vi counts = x > kVeryLow;
-      x = counts ? x : vf{};
-      sums.p += counts ? splat(1.0f) : vf{}, sums.w += x, sums.w_over_q = fused(x, x, sums.w_over_q);
-    });
-    at = Spread(moments.p, moments.w, moments.w_over_q);
+  vf guess() const {
     const float e_all = (float)e;
-    const vf log_n = natural_log(at.n), q = vexp(-e_all * log_n), aim_short = kAimShort * q;
-    const Guess equal = guess_nearly_equal(e_all, at, q, aim_short);
+    const vf log_n = natural_log(spread.n), q = vexp(-e_all * log_n), aim_short = kAimShort * q;
+    const Guess equal = guess_nearly_equal(e_all, spread, q, aim_short);
     const uint32_t open = equal.rough & finite;
     if (!open) return equal.lam;
     if (e <= kMomentsOfSoftmax) {
@@ -139,7 +146,7 @@ struct ShortRows {
       const vf half = vmax(fused(x, splat(0.5f), splat(1.0f)), vf{}), square = half * half;
       sums.p += half, sums.w += square, sums.w_over_q = fused(square, half, sums.w_over_q);
     });
-    return blend(open, guess_from_half(splat(e_all), {at_half.p, at_half.w, at_half.w_over_q}, at.n), equal.lam);
+    return blend(open, guess_from_half(splat(e_all), {at_half.p, at_half.w, at_half.w_over_q}, spread.n), equal.lam);
   }
 
   Roots solve() const {
@@ -156,8 +163,7 @@ struct ShortRows {
     if (alpha_case == AlphaCase::Entmax15)
       return solve_lanes<AlphaCase::Entmax15>(open, e_all, vf{}, (2.0f - 2.0f / vsqrt(many)) * (1.0f + 1e-6f), open, kTolerance,
                                               {splat(kLastHalley), splat(kLastFromRight), 0}, evaluate);
-    Spread spread{vf{}, vf{}, vf{}};
-    const vf first = guess(spread), most = largest_root(e_all, spread.n);
+    const vf first = guess(), most = largest_root(e_all, spread.n);
     const uint32_t is_smooth = e <= 0.5 ? open : 0;
     const vf near = splat(last_step_from(e));
     return solve_lanes<AlphaCase::General>(open, e_all, vmin(vmax(first, vf{}), most), most, is_smooth, kTolerance,
