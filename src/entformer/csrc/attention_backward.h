@@ -244,7 +244,7 @@ inline bool backward_block(const AttentionBackward& a, Block block, HeadGradient
 
   load_rows(p, p.q, block, p.D, 1.0f, tall, x.queries);
   load_rows(p, a.grad_out, block, p.E, 1.0f, tall, x.grad_out);
-  BackwardCase c(block);
+  BackwardCase c(p, block);
   c.grad_out = x.grad_out;
   c.grad_floats = block.rows * Ep;
   for (int64_t r = 0; r < block.rows; ++r) {

@@ -67,7 +67,7 @@ inline bool forward_block(const AttentionForward& a, const Block& block, const W
   const bool has_power = m.has_power();
   struct Sample : Density {
     bool has_power, is_short;
-  } sample{Density(block), has_power, solved <= kShortRow && m.is_vectorized()};
+  } sample{Density(p, block), has_power, solved <= kShortRow && m.is_vectorized()};
   sample.weights = (double)(sample_size * block.keys);
   int64_t counts[kMostRows + TILE];
   if (sample.is_short) {
@@ -92,7 +92,7 @@ inline bool forward_block(const AttentionForward& a, const Block& block, const W
     solve_block(p, m, block, w);
   const bool in_place = solver != SolverPath::Packed;  // w.scores holds weights
 
-  BlockSupports supports(block);
+  BlockSupports supports(p, block);
   for (int64_t r = 0; dense && r < block.rows; ++r) {
     float* s = w.scores + r * w.ld;
     if (!in_place) counts[r] = dense_weights(m, s, block.keys, solved, state_of(r), scratch);

@@ -27,7 +27,9 @@ inline SavedFormat saved_format(const AttentionProblem& p, const Block& block, b
 // none is saved. Forward and backward find the same from the same sizes.
 struct BlockSupports : Density {
   bool all_saved = true, all_weights_saved = true;
-  explicit BlockSupports(const Block& block) : Density(block) { weights = (double)(block.rows * block.keys); }
+  BlockSupports(const AttentionProblem& p, const Block& block) : Density(p, block) {
+    weights = (double)(block.rows * block.keys);
+  }
 
   void add(const AttentionProblem& p, const Block& block, bool in_double, float row_max, int64_t support_size) {
     const SavedFormat format = saved_format(p, block, in_double, row_max, support_size);

@@ -116,11 +116,11 @@ struct Density {
   double nonzero = 0.0, weights = 0.0;
   int64_t keys;  // of the block
   double least;  // that is dense: dense tiles then take less time than one row of keys and values for each weight
-  explicit Density(const Block& block)
-      : keys(block.keys),
-        least(block.pairs || (VL == 16 && keys <= kShortRow) ? 0.14
-              : VL == 16                                     ? 0.22
-                                                             : 0.33) {}
+  Density(const AttentionProblem& p, const Block& block) : keys(block.keys), least(VL == 16 ? 0.22 : 0.33) {
+    if (block.pairs) least = 0.14;
+    // What a row costs beside its floats counts more the shorter it is.
+    if (VL == 16 && keys <= kShortRow && p.D <= 32) least = 0.12;
+  }
   // Rows of keys and values that lie far apart come from slower caches.
   bool is_dense() const { return nonzero * (1.0 + (double)keys / 3000.0) > least * weights; }
 };

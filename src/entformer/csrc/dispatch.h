@@ -54,11 +54,11 @@ inline bool has_steepest_table(double e) { return e >= kSteepestMinE && e < kTab
   X(Decode, "at most 3 queries per key head", c.Lq*(c.H / c.G) <= kDecodeQueries) \
   X(Panels, "otherwise", true)
 
-#define ATTENTION_OUTPUT_PATHS(X)                                                                                         \
-  X(Dense,                                                                                                                \
-    "nonzero weights in two sampled rows of the block: more than 33%/(1 + keys/3000), with AVX-512 22%, there up to 128 " \
-    "keys and with products of bfloat16 14%",                                                                             \
-    c.is_dense())                                                                                                         \
+#define ATTENTION_OUTPUT_PATHS(X)                                                                                    \
+  X(Dense,                                                                                                           \
+    "nonzero weights in two sampled rows of the block: more than 33%/(1 + keys/3000), with AVX-512 22%, there with " \
+    "products of bfloat16 14%, at most 128 keys and heads of 32 12%",                                                \
+    c.is_dense())                                                                                                    \
   X(Sparse, "otherwise", true)
 
 #define ATTENTION_SOLVER_PATHS(X)                                                                       \
