@@ -246,7 +246,7 @@ def attention(
         out = torch.where(torch.zeros((), dtype=torch.bool, device=out.device), out, 0.0)  # zeros that have a gradient
     if len(lead) != 2:
         out = torch.reshape(out, (*lead, *out.shape[-2:]))
-    out = _laid_out_like(query, out)
+    out = arguments.laid_out_like(query, out)
     if not (return_stats or return_support):
         return out
     stats = None
@@ -271,14 +271,6 @@ def _check_support_can_be_sized(q: Tensor, k: Tensor) -> None:
         raise ImplUnavailable(
             f"the support has no fixed size under {where}: use return_support=False (need_weights=False in a module)."
         )
-
-
-def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
-    """`out` in the memory order of a (B, L, H, E) query seen as (B, H, L, E), so that merging its heads copies nothing."""
-    inside = query.dim() == 4 and query.stride(1) < query.stride(2)
-    if inside and out.stride(1) >= out.stride(2) and query.shape[:3] == out.shape[:3]:
-        return out.transpose(1, 2).contiguous().transpose(1, 2)
-    return out
 
 
 def _draw_seed(dropout_p: float, device: torch.device) -> Tensor:

@@ -364,3 +364,11 @@ def scale_of(scale: float | None, size: int) -> float:
             "attention(query * scale, key, value, scale=1.0)."
         )
     return checks.check_real("scale", scale)
+
+
+def laid_out_like(query: Tensor, out: Tensor) -> Tensor:
+    """`out` in the memory order of a (B, L, H, E) query seen as (B, H, L, E), so that merging its heads copies nothing."""
+    inside = query.dim() == 4 and query.stride(1) < query.stride(2)
+    if inside and out.stride(1) >= out.stride(2) and query.shape[:3] == out.shape[:3]:
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out

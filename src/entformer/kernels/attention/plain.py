@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from entformer.kernels import checks
-from entformer.kernels.attention import ops
-from entformer.kernels.attention.arguments import NO_FEATURES, alpha_per_head, no_dropout, scale_of
+from entformer.kernels.attention import ops, sdpa
+from entformer.kernels.attention.arguments import NO_FEATURES, alpha_per_head, laid_out_like, no_dropout, scale_of
 from entformer.kernels.autograd import without_graph
 from entformer.kernels.registry import kernels_loaded
 
@@ -55,7 +56,9 @@ def plain_attention(
     elif type(scale) is not float:
         return None
     if type(alpha) is float:
-        if not 1.0 < alpha < math.inf:  # softmax may be left to torch (sdpa.py)
+        if alpha == 1.0 and key_mask is None and kernels_loaded() and sdpa.suits_plain(query, key, value, is_causal):
+            return laid_out_like(query, F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale))
+        if not 1.0 < alpha < math.inf:
             return None
         rows = alpha_per_head(alpha, query)
     elif isinstance(alpha, Tensor) and type(alpha) in (Tensor, nn.Parameter) and torch._C._len_torch_dispatch_stack() == 0:

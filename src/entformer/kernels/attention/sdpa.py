@@ -28,12 +28,17 @@ def suits(call: Call, alpha: float | Tensor) -> bool:
     if q.device.type == "cuda":  # FlashAttention, always faster; a look at values would stall the device
         same = q.shape[1] == k.shape[1] and 0 not in q.shape and not checks.transform_active()
         return same and not (call.is_causal and call.causal_offset != 0)
-    if q.dtype != torch.float32 or q.shape[3] != v.shape[3] or 0 in q.shape or q.shape[1] != k.shape[1]:
+    if q.shape[1] != k.shape[1] or (call.is_causal and call.causal_offset != 0):
         return False
-    if not checks.values_are_readable(q) or checks.transform_active():
+    return checks.values_are_readable(q) and not checks.transform_active() and suits_plain(q, k, v, call.is_causal)
+
+
+def suits_plain(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> bool:
+    """The same for a call on the CPU whose tensors (B, H, L, D) can be read, with no other options."""
+    if q.dtype != torch.float32 or q.shape[3] != v.shape[3] or 0 in q.shape:
         return False
     queries, (low, high) = q.shape[2], CAUSAL_LENGTHS
-    if queries < MIN_QUERIES or (call.is_causal and (call.causal_offset != 0 or low <= queries <= high)):
+    if queries < MIN_QUERIES or (is_causal and low <= queries <= high):
         return False
     # NaN and infinity must stay where they are seen, which a product by zero does not respect.
     try:
