@@ -123,7 +123,7 @@ def test_weights_of_dense_rows_are_exact(alpha: float, logits: float, keys: int,
 @pytest.mark.parametrize("keys", [5, 19, 100])
 @pytest.mark.parametrize("alpha", [1.01, 1.3, 1.5, 1.6, 1.9, 2.0])
 def test_a_short_row_does_not_depend_on_the_rows_solved_with_it(alpha: float, keys: int, isa: str) -> None:
-    """Up to a vector of rows of at most 128 keys share their steps: in another order of the queries each has the same output, to the bit."""
+    """Rows of at most 128 keys share their steps; in another order of the queries each has the same output, to the bit."""
     q, k, v = problem(1, 2, 40, keys, 16)
     q = q * torch.logspace(-2, 1, 40)[:, None]  # nearly equal scores beside rows of one key
     order = torch.randperm(40, generator=torch.Generator().manual_seed(keys))
