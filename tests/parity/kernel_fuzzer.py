@@ -86,7 +86,7 @@ def check_rows(number: int, isas: list[str]) -> None:
     bounds = Bounds(x.double(), alpha, right[0], upstream.double(), dtype)
     regular = x.double().amax(-1, keepdim=True).isfinite()
     # Rows with +inf need no solver: equal weights, rounded to the dtype, and what becomes of that rounding in a power.
-    # Sums of n terms in float64 run one after the other; delta is a quotient of two.
+    # Sums of n terms in float64 run one after the other; effects of alpha lose up to six bits.
     eps, tiny, double = torch.finfo(dtype).eps, SMALLEST_ROWS[dtype], torch.finfo(torch.float64).eps
     p, size = right[0].nan_to_num(0.0), upstream.double().abs().amax(-1, keepdim=True)
     slope, a = Bounds._slope(p, alpha - 1.0), alpha_slope(p, alpha - 1.0).abs()
@@ -105,7 +105,7 @@ def check_rows(number: int, isas: list[str]) -> None:
     regulars = (
         bounds.weights + blur * p,
         bounds.scores + in_order + 4.0 * blur * slope * size,
-        bounds.alpha + ((2.0 * n + 8.0) * double + 4.0 * blur.amax(-1, keepdim=True)) * a.sum(-1, keepdim=True) * size,
+        bounds.alpha + ((2.0 * n + 64.0) * double + 4.0 * blur.amax(-1, keepdim=True)) * a.sum(-1, keepdim=True) * size,
     )
     names = ("weights", "gradient to scores", "gradient to alpha")
     for isa, ours in answers.items():
