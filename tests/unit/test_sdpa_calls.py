@@ -28,9 +28,9 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list
     calls: list[tuple[Any, ...]] = []
     original = getattr(module, name)
 
-    def counted(*given: Any) -> Any:
+    def counted(*given: Any, **options: Any) -> Any:
         calls.append(given)
-        return original(*given)
+        return original(*given, **options)
 
     monkeypatch.setattr(module, name, counted)
     return calls
@@ -43,7 +43,7 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[tuple[An
 
 @pytest.fixture
 def torch_calls(monkeypatch: pytest.MonkeyPatch, kernels: None) -> list[tuple[Any, ...]]:
-    return count_calls(monkeypatch, api.sdpa, "softmax_attention")
+    return count_calls(monkeypatch, F, "scaled_dot_product_attention")
 
 
 # ---- the default device ---------------------------------------------------------------------------------------------------
