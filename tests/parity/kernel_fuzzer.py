@@ -86,8 +86,8 @@ def check_rows(number: int, isas: list[str]) -> None:
     bounds = Bounds(x.double(), alpha, right[0], upstream.double(), dtype)
     regular = x.double().amax(-1, keepdim=True).isfinite()
     # Rows with +inf need no solver: equal weights, rounded to the dtype, and what becomes of that rounding in a power.
-    # Sums of n terms in float64 run one after the other. The reference's gradient to alpha, differentiated through its solver, is
-    # off by up to 40 roundings of its terms where the closed form is off by one (case 920442: 2e-13, 4e-15 here, 0 is right).
+    # Sums of n terms in float64 run one after the other. The reference's gradient to alpha, differentiated through its
+    # solver, is off by up to 40 roundings of its terms, the closed form by one (case 920442: 2e-13, 4e-15; 0 is right).
     eps, tiny, double = torch.finfo(dtype).eps, SMALLEST_ROWS[dtype], torch.finfo(torch.float64).eps
     p, size = right[0].nan_to_num(0.0), upstream.double().abs().amax(-1, keepdim=True)
     slope, a = Bounds._slope(p, alpha - 1.0), alpha_slope(p, alpha - 1.0).abs()

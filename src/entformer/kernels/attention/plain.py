@@ -2,9 +2,10 @@
 
     query (B, H, Lq, D), key (B, H, Lk, D), value (B, H, Lk, E), alpha a number or (H,), key_mask (B, Lk) -> output, or None
 
-Softmax that torch's own kernel computes (sdpa.py) takes this way too. The checks and conversions of the general way (api.py) take as long as the attention of a short sentence: forward and backward
-of (1, 1, 4, 16) with a learned alpha 158 us, here 87 (SDPA 40). In a model, whose layers have used the caches meanwhile, Python
-takes several times as long: so this way does as little as it can, and has an autograd function of its own.
+Softmax that torch's own kernel computes (sdpa.py) takes this way too. The checks and conversions of the general way (api.py)
+take as long as the attention of a short sentence: forward and backward of (1, 1, 4, 16) with a learned alpha 158 us, here 87
+(SDPA 40). In a model, whose layers have used the caches meanwhile, Python takes several times as long: so this way does as
+little as it can, and has an autograd function of its own.
 """
 
 import math
