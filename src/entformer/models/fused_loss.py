@@ -14,11 +14,15 @@ from torch import Tensor
 
 from entformer.kernels.checks import transform_active
 from entformer.losses import entmax_loss
+from entformer.nn.linear import add_product, multiply
 
 __all__ = ["LossSums", "OutputSums", "output_loss"]
 
-CHUNK = 4 * 2**20
-"""Scores computed at a time: 16 MB in float32."""
+CHUNK = 2 * 2**20
+"""Scores computed at a time, 8 MB in float32. malloc gives memory of twice as much back to the system every time."""
+
+FEWEST_ROWS = 128
+"""Rows computed at a time at least: adding to the gradient of the weight takes as long as for more."""
 
 
 class OutputSums(NamedTuple):
@@ -88,23 +92,20 @@ class _OutputLoss(torch.autograd.Function):
         sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
         h, w = hidden.to(product_dtype), weight.to(product_dtype)
         grad_hidden = torch.empty_like(h) if differentiate else None  # (N, d)
-        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if differentiate else None  # (V, d)
-        rows = max(16, CHUNK // weight.shape[0])
+        grad_weight = weight.new_zeros(weight.t().shape, dtype=sum_dtype) if differentiate else None  # (d, V)
+        rows = max(FEWEST_ROWS, CHUNK // weight.shape[0])
         sums = torch.zeros(3, dtype=sum_dtype, device=h.device)  # loss, nll, correct
         for at in range(0, h.shape[0], rows):
             part, classes = h[at : at + rows], target[at : at + rows]
-            scores = part @ w.t()  # (rows, V)
+            scores = multiply(part, w.t())  # (rows, V)
             if alpha == 1.0:
                 found, gradient = _cross_entropy(scores, classes, smoothing, differentiate)  # (rows, 3), (rows, V)
             else:
                 found, gradient = _entmax(scores, classes, smoothing, alpha, differentiate)
             sums += found.sum(0, dtype=torch.float64).to(sum_dtype)
             if grad_hidden is not None and grad_weight is not None:
-                torch.mm(gradient, w, out=grad_hidden[at : at + rows])
-                if product_dtype == sum_dtype:
-                    grad_weight.addmm_(gradient.t(), part)
-                else:
-                    grad_weight += gradient.t() @ part
+                grad_hidden[at : at + rows] = multiply(gradient, w)
+                add_product(grad_weight, part.t(), gradient)
         if grad_hidden is not None:
             ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight)
         loss, nll, correct = sums[0].clone(), sums[1].clone(), sums[2].long()
@@ -117,7 +118,7 @@ class _OutputLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_others: Any) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         to_hidden = grad_hidden * grad if ctx.needs_input_grad[0] else None
-        to_weight = (grad_weight * grad).to(ctx.weight_dtype) if ctx.needs_input_grad[1] else None
+        to_weight = (grad_weight * grad).to(ctx.weight_dtype).t() if ctx.needs_input_grad[1] else None
         return to_hidden, to_weight, None, None, None, None, None
 
 

@@ -24,6 +24,7 @@ from entformer.models.state import LMState
 from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import KeyValueCache, WindowedCache, unchanged_on_error
 from entformer.nn.layers import EPS, CausalLayer
+from entformer.nn.linear import linear
 from entformer.nn.masks import sequence_starts
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
@@ -127,7 +128,7 @@ class CausalLM(AttentionModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns the scores of all tokens, (..., V)."""
-        return F.linear(hidden, self.embedding if self.output_weight is None else self.output_weight)
+        return linear(hidden, self.embedding if self.output_weight is None else self.output_weight)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cu_seqlens: Tensor | None = None) -> Tensor:
         """Computes the scores (B, L, V) of the token after each of ids (B, L)."""

@@ -27,6 +27,7 @@ from entformer.nn.alpha import LearnedAlpha
 from entformer.nn.cache import unchanged_on_error
 from entformer.nn.dropout import Dropout
 from entformer.nn.layers import DecoderLayer, EncoderLayer
+from entformer.nn.linear import linear
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.positions import Positions, Sinusoidal
 
@@ -136,7 +137,7 @@ class Seq2Seq(AttentionModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns the scores of all tokens, (..., V)."""
-        return F.linear(hidden, self._last_weight)
+        return linear(hidden, self._last_weight)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Returns log-probabilities of scores (..., V), at least float32; with output="entmax" -inf where exactly zero."""

@@ -8,10 +8,10 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from entformer.errors import ArgumentError, EntformerError
 from entformer.nn.cache import KeyValueCache
+from entformer.nn.linear import Linear, linear
 
 __all__ = ["TorchAttention", "from_nested", "to_nested"]
 
@@ -71,6 +71,7 @@ class TorchAttention(nn.MultiheadAttention):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.out_proj = Linear.sharing(self.out_proj)  # type: ignore[assignment]  # torch's kind of Linear differs by name only
         self.register_forward_pre_hook(_block_fast_path)
 
     def reset_parameters(self) -> None:
@@ -196,10 +197,10 @@ class TorchAttention(nn.MultiheadAttention):
         """Projects to q, k and v, (B, H, L, head size); one product where inputs are one tensor and weights are packed."""
         size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if packed is not None and query is key and key is value:
-            q, k, v = F.linear(x, packed, bias).chunk(3, -1)
+            q, k, v = linear(x, packed, bias).chunk(3, -1)
             return self._heads(q), self._heads(k), self._heads(v)
         weight = self.q_proj_weight if packed is None else packed[:size]
-        q = self._heads(F.linear(x, weight, None if bias is None else bias[:size]))  # type: ignore[arg-type]  # one is there
+        q = self._heads(linear(x, weight, None if bias is None else bias[:size]))  # type: ignore[arg-type]  # one is there
         if key is None or value is None:
             return q, None, None
         return q, *self._project_memory(key, value)
@@ -207,12 +208,12 @@ class TorchAttention(nn.MultiheadAttention):
     def _project_memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         size, packed, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if packed is not None and key is value:
-            k, v = F.linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
+            k, v = linear(self._batch_first(key), packed[size:], None if bias is None else bias[size:]).chunk(2, -1)
         else:
             w_k, w_v = (self.k_proj_weight, self.v_proj_weight) if packed is None else packed[size:].chunk(2)
             b_k, b_v = (None, None) if bias is None else bias[size:].chunk(2)
-            k = F.linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]  # either packed or all weights are there
-            v = F.linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
+            k = linear(self._batch_first(key), w_k, b_k)  # type: ignore[arg-type]  # either packed or all weights are there
+            v = linear(self._batch_first(value), w_v, b_v)  # type: ignore[arg-type]
         return self._heads(k), self._heads(v)
 
     def memory_cache(self, memory: Tensor) -> KeyValueCache:

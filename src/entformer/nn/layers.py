@@ -12,11 +12,11 @@ Boolean masks: True = may attend.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from entformer.nn.cache import KeyValueCache, WindowedCache
 from entformer.nn.dropout import Dropout
 from entformer.nn.gelu import gated_gelu
+from entformer.nn.linear import Linear, linear
 from entformer.nn.multihead_attention import MultiheadAttention
 from entformer.nn.rms_norm import RMSNorm
 from entformer.nn.window import alibi_windows
@@ -49,15 +49,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.expand = nn.Linear(width, hidden)
+        self.expand = Linear(width, hidden)
         self.dropout = Dropout(dropout)
-        self.contract = nn.Linear(hidden, width)
+        self.contract = Linear(hidden, width)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for linear in (self.expand, self.contract):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        for layer in (self.expand, self.contract):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.contract(self.dropout(self.expand(x).relu_()))
@@ -73,11 +73,11 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.expand = nn.Linear(width, 2 * hidden, bias=False)
-        self.contract = nn.Linear(hidden, width, bias=False)
+        self.expand = Linear(width, 2 * hidden, bias=False)
+        self.contract = Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = (F.linear(x, half) for half in self.expand.weight.chunk(2))
+        gate, up = (linear(x, half) for half in self.expand.weight.chunk(2))
         y: Tensor = self.contract(gated_gelu(gate, up))
         return y
 
