@@ -28,10 +28,10 @@ from entformer.bench.harness import (
     forward_backward,
     get_signature,
     instruction_set,
-    keep_freed_memory,
     threads,
     time_interleaved,
 )
+from entformer.training.memory import keep_freed_memory
 
 WINDOW, SEQUENCES, CAP = 128, 8, 20.0
 

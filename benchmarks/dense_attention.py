@@ -21,10 +21,10 @@ from entformer.bench.harness import (
     forward_backward,
     get_signature,
     instruction_set,
-    keep_freed_memory,
     threads,
     time_interleaved,
 )
+from entformer.training.memory import keep_freed_memory
 
 BASELINE = "SDPA"
 NAMES = (BASELINE, "1", "1.01", "1.1", "learned 1", "learned 1.1", "learned 1.3", "learned 1.49", "spread", "1.5")

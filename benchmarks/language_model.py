@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import entformer as ef
-from entformer.bench.harness import SEED, get_signature, keep_freed_memory, measurements, threads, time_interleaved
+from entformer.bench.harness import SEED, get_signature, measurements, threads, time_interleaved
 from entformer.models.lm import CausalLM
 from entformer.models.lm_config import LMAttentionConfig, LMConfig
+from entformer.training.memory import keep_freed_memory
 
 OURS, BASELINE = "learned alpha", "GPT, SDPA"
 SIZES: dict[str, Any] = {"vocab_size": 4000, "layers": 6, "heads": 8, "width": 192, "hidden": 512}  # of the recipes lm-books-*

@@ -2,9 +2,9 @@
 
     python benchmarks/layers.py [--keep-memory]
 
-RMSNorm, dropout, the gate of the feed-forward layer, and its two products in place of one. One thread, its CPU time,
-interleaved, median (quartiles) of the ratios; below 1 is faster than torch. --keep-memory makes malloc keep what is freed, as
-after hours of training.
+RMSNorm, dropout, linear maps, the gate of the feed-forward layer, and its two products in place of one. One thread, its CPU
+time, interleaved, median (quartiles) of the ratios; below 1 is faster than torch. --keep-memory makes malloc keep what is
+freed, as `entformer train` does.
 """
 
 import argparse
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from entformer.bench.harness import forward_backward, get_signature, keep_freed_memory, measurements, threads, time_interleaved
+from entformer.bench.harness import forward_backward, get_signature, measurements, threads, time_interleaved
 from entformer.nn.dropout import Dropout
 from entformer.nn.gelu import gated_gelu
 from entformer.nn.layers import GatedFeedForward
+from entformer.nn.linear import Linear
 from entformer.nn.rms_norm import RMSNorm
+from entformer.training.memory import keep_freed_memory
 
 SHAPES = ((4096, 192), (64, 192))  # tokens, width
 ROUNDS = 61
@@ -38,6 +40,12 @@ def one_product(layer: GatedFeedForward, x: Tensor) -> Tensor:
     return found
 
 
+def compare_linear(tokens: int, inputs: int, outputs: int) -> None:
+    x, layer = torch.randn(tokens, inputs, requires_grad=True), Linear(inputs, outputs)
+    name = f"linear, {tokens} x {inputs} to {outputs}"
+    compare(name, lambda: layer(x), lambda: F.linear(x, layer.weight, layer.bias), [x, *layer.parameters()])
+
+
 def compare_layers(tokens: int, width: int) -> None:
     x = torch.randn(tokens, width, requires_grad=True)
     gate, up = (torch.randn(tokens, 512, requires_grad=True) for _ in range(2))
@@ -48,6 +56,8 @@ def compare_layers(tokens: int, width: int) -> None:
     compare(f"dropout, {size}", lambda: dropout(x), lambda: F.dropout(x, 0.1), [x])
     gelu = f"gelu(x) * y, {tokens} x 512"
     compare(gelu, lambda: gated_gelu(gate, up), lambda: F.gelu(gate, approximate="tanh") * up, [gate, up])
+    for inputs, outputs in ((width, width), (width, 512), (512, width)):
+        compare_linear(tokens, inputs, outputs)
     weights = [x, *feed_forward.parameters()]
     compare(f"two products, {size}", lambda: feed_forward(x), lambda: one_product(feed_forward, x), weights)
 

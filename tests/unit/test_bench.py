@@ -13,7 +13,7 @@ from entformer.kernels import native
 
 PAGE_FAULTS = """
 import resource, statistics, torch
-from entformer.bench.harness import keep_freed_memory
+from entformer.training.memory import keep_freed_memory
 {setup}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

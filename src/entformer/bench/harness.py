@@ -5,10 +5,8 @@ rotating order, and each time is divided by the baseline's time in the same roun
 these ratios; below 1 is faster than the baseline. With one thread its CPU time is measured: waiting for a core does not count.
 """
 
-import ctypes
 import gc
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -213,21 +211,6 @@ def entmax_package() -> dict[str, Normalize]:
         "learned": lambda scores, alpha: entmax.entmax_bisect(scores, alpha, dim=-1),
         "per head": lambda scores, alpha: entmax.entmax_bisect(scores, alpha.view(-1, 1, 1), dim=-1),
     }
-
-
-def keep_freed_memory() -> bool:
-    """Makes malloc keep freed memory for the rest of the process; returns False where the C library is not GNU's.
-
-    A freed tensor of megabytes goes back to the system, and the next one is mapped page by page. That costs as much as the
-    fastest function here, and happens or not depending on what was freed before.
-    """
-    m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3  # malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
-    if mallopt is None:
-        return False
-    values = {m_mmap_threshold: 2**25, m_trim_threshold: 2**31 - 1, m_top_pad: 2**27}  # 2**25 is glibc's maximum
-    accepted = [mallopt(name, value) == 1 for name, value in values.items()]
-    return all(accepted)
 
 
 def installed_version(package: str) -> str | None:

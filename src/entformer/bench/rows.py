@@ -20,13 +20,13 @@ from entformer.bench.harness import (
     forward,
     forward_backward,
     get_signature,
-    keep_freed_memory,
     measurements,
     threads,
     time_interleaved,
 )
 from entformer.kernels.entmax.api import entmax
 from entformer.kernels.registry import resolve
+from entformer.training.memory import keep_freed_memory
 
 HEADS = 8
 BASELINE = "torch.softmax"

@@ -17,6 +17,7 @@ from entformer.data.batch import Batch
 from entformer.models.config import PRESETS, AttentionConfig, Seq2SeqConfig
 from entformer.models.seq2seq import KINDS, Seq2Seq
 from entformer.text.tokenizer import BOS, EOS, PAD
+from entformer.training.memory import keep_freed_memory
 
 BASELINE = "softmax, SDPA"
 ATTENTION = {
@@ -51,6 +52,7 @@ def benchmark_training(
     config = {"vocab_size": 9712, **PRESETS[preset], **(sizes or {})}
     lengths, tokens, rounds = (("short",), 512, 3) if quick else (tuple(LENGTHS), 4096, 33)
     state = torch.get_rng_state()
+    keep_freed_memory()  # as `entformer train` does
     found: list[Measurement] = []
     with threads(num_threads):
         for precision in ("float32", "bfloat16"):

@@ -55,7 +55,9 @@ def train(
         launch(nproc, own_arguments(), max_restarts=max_restarts)
         return
     from entformer.tasks import train as train_recipe
+    from entformer.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     summary = train_recipe(
         recipe,
         out,
