@@ -245,6 +245,32 @@ def check_packed_sequences(alpha: float, more: dict[str, Any], dtype: torch.dtyp
             assert torch.equal(together[name][:, :, keys if name in ("k", "v") else rows], value)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.05, 1.3, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("more", [{}, {"is_causal": True}, {"window": (9, 4)}])
+@pytest.mark.parametrize("keys", [35, 300])
+def test_padding_changes_nothing(alpha: float, more: dict[str, Any], keys: int, isa: str) -> None:
+    """Keys before the first and behind the last that may be attended: each batch is that of its own keys alone."""
+    ranges = [(0, keys), (0, keys // 2 + 1), (keys - 3, keys), (keys // 3, keys - 1), (0, 1), (5, 5)]
+    names = ("q", "k", "v")
+    padded = dict(zip(names, tensors(len(ranges), 2, keys, 24), strict=True))
+    grad = torch.randn(len(ranges), 2, keys, 24, generator=torch.Generator().manual_seed(8))
+    mask = torch.zeros(len(ranges), keys, dtype=torch.bool)
+    for n, (first, end) in enumerate(ranges):
+        mask[n, first:end] = True
+    for name in ("k", "v"):
+        padded[name].masked_fill_(~mask[:, None, :, None], math.nan)
+    found, _ = run_attention(padded, {"alpha": alpha, "key_mask": mask, **more}, grad, "cpu")
+    for n, (first, end) in enumerate(ranges):
+        alone = {"q": padded["q"][n, None], "k": padded["k"][n, None, :, first:end], "v": padded["v"][n, None, :, first:end]}
+        how = {"alpha": alpha, "causal_offset": -first, **more}
+        wanted, _ = run_attention({name: t.clone() for name, t in alone.items()}, how, grad[n, None], "auto")
+        for name, value in wanted.items():
+            own = found[name][n, None, :, first:end] if name in ("k", "v") else found[name][n, None]
+            torch.testing.assert_close(own, value, rtol=1e-4, atol=1e-4)
+        for name in ("k", "v"):
+            assert found[name][n][:, ~mask[n]].eq(0.0).all()
+
+
 @pytest.mark.parametrize("normalizer", ["entmax", "rela", "sigmoid"])
 @pytest.mark.parametrize("spread", [0.3, 4.0])  # dense and sparse rows
 def test_weights_of_the_support_have_gradients(normalizer: str, spread: float, impl: Impl) -> None:

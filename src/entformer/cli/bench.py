@@ -89,12 +89,14 @@ def bench_training(
     quick: QuickOption = False,
     threads: Annotated[int, typer.Option(min=1, help="Number of threads.")] = 1,
     preset: Annotated[Literal["micro", "tiny", "small", "base"], typer.Option(help="Size of the models.")] = "tiny",
+    isa: IsaOption = None,
 ) -> None:
     """Benchmark training steps of a translation model against the same model with SDPA softmax. Takes fifteen minutes."""
+    from entformer.bench.harness import instruction_set
     from entformer.bench.training import benchmark_training
 
     _check_outputs(json_file, None)
-    with progress_bar(Console(stderr=True)) as progress:
+    with instruction_set(isa), progress_bar(Console(stderr=True)) as progress:
         report = benchmark_training(preset=preset, num_threads=threads, quick=quick, progress=progress)
     _finish(report, json_file)
 

@@ -30,6 +30,19 @@ inline void each_not_finite(const float* rows, int64_t count, int64_t stride, in
     if (!all_finite(rows + r * stride, width)) use(r);
 }
 
+// The keys of a batch from the first to the last that the key mask lets be attended: padding lies before or behind them.
+struct KeyRange {
+  int64_t first, end;
+};
+inline KeyRange attended_keys(const AttentionProblem& p, int64_t b) {
+  KeyRange keys{0, p.Lk};
+  if (!p.key_mask) return keys;
+  const uint8_t* may = p.key_mask + b * p.all_keys;
+  while (keys.end > 0 && !may[keys.end - 1]) --keys.end;
+  while (keys.first < keys.end && !may[keys.first]) ++keys.first;
+  return keys;
+}
+
 inline int64_t padded_keys(const AttentionProblem& p) { return round_up(p.Lk, VL); }
 // How many keys the panel that begins at key j holds: the last one may be narrower.
 inline int64_t panel_width(const AttentionProblem& p, int64_t j) {
@@ -62,7 +75,7 @@ inline FloatRows rows_of(const AttentionProblem& p, const AttentionView& view, c
 inline void pack_head(const AttentionProblem& p, const AttentionView& view, int64_t width, int64_t b, int64_t g, float* staging,
                       float* panels, float* copy, bool keys) {
   const int64_t padded = round_up(width, VL), depth = panel_depth(p, width);
-  for (int64_t first = 0; first < p.Lk; first += PANEL) {
+  for (int64_t first = 0, end = attended_keys(p, b).end; first < end; first += PANEL) {
     const int64_t count = p.Lk - first < PANEL ? p.Lk - first : PANEL;
     const int64_t at = b * view.batch + g * view.head + first * view.row;
     const float* rows = (const float*)view.data + at;

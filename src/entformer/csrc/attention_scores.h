@@ -35,7 +35,7 @@ int64_t block_rows(const AttentionProblem& p) {
 
 struct Block {
   int64_t b, h, g, first, rows;      // rows = queries in this block
-  int64_t start;                     // the first key that any of them may see, rounded down to a panel
+  int64_t start;                     // the first key that any of them may see, rounded down to a panel; padding is left out
   int64_t keys;                      // keys from there on, in whole vectors
   int64_t real_keys;                 // of these
   int64_t most_keys;                 // of any block
@@ -50,12 +50,13 @@ inline Block block_at(const AttentionProblem& p, int64_t b, int64_t h, int64_t n
   if (p.k_panels) block.k_panels = p.k_panels + (b * p.G + block.g) * all * panel_depth(p, p.D);
   block.rows = p.Lq - block.first < tall ? p.Lq - block.first : tall;
   int64_t low = block.first + p.causal_offset - p.left, end = block.first + block.rows + p.causal_offset + p.right;
-  low = low < 0 ? 0 : low / PANEL * PANEL;
-  end = end < 0 ? 0 : end < all ? round_up(end, VL) : all;
+  const KeyRange keys = attended_keys(p, b);
+  low = (low < keys.first ? keys.first : low) / PANEL * PANEL;
+  end = end < 0 ? 0 : round_up(end < keys.end ? end : keys.end, VL);
   if (low >= end) return block;
   block.start = low;
   block.keys = end - low;
-  block.real_keys = (end < p.Lk ? end : p.Lk) - low;
+  block.real_keys = (end < keys.end ? end : keys.end) - low;
   return block;
 }
 
