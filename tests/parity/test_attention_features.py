@@ -271,6 +271,27 @@ def test_padding_changes_nothing(alpha: float, more: dict[str, Any], keys: int, 
             assert found[name][n][:, ~mask[n]].eq(0.0).all()
 
 
+def test_a_mask_that_queries_share_is_one_of_keys(isa: str) -> None:
+    """With any of the forms in which it comes, and with a key mask beside it."""
+    leaves = dict(zip(("q", "k", "v"), tensors(3, 2, 40, 16), strict=True))
+    grad = torch.randn(3, 2, 40, 16, generator=torch.Generator().manual_seed(8))
+    mask = torch.arange(40) < torch.tensor([[40], [13], [0]])
+    wanted, _ = run_attention(leaves, {"key_mask": mask}, grad, "cpu")
+    four = mask[:, None, None]
+    forms: list[dict[str, Tensor]] = [
+        {"attn_mask": four},
+        {"attn_mask": four.expand(3, 1, 40, 40)},
+        {"attn_mask": torch.zeros(four.shape).masked_fill(~four, -INF)},
+        {"attn_mask": torch.arange(40) != 50, "key_mask": mask},
+    ]
+    for form in forms:
+        found, _ = run_attention(leaves, form, grad, "cpu")
+        assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    found, _ = run_attention(leaves, {"attn_mask": four.expand(3, 2, 40, 40).contiguous()}, grad, "cpu")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
 @pytest.mark.parametrize("normalizer", ["entmax", "rela", "sigmoid"])
 @pytest.mark.parametrize("spread", [0.3, 4.0])  # dense and sparse rows
 def test_weights_of_the_support_have_gradients(normalizer: str, spread: float, impl: Impl) -> None:

@@ -29,7 +29,7 @@ def test_equals_the_composition(
     monkeypatch: pytest.MonkeyPatch, chunk: int, smoothing: float, alpha: float, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(output, "CHUNK", chunk)
-    monkeypatch.setattr(output, "FEWEST_ROWS", 16)
+    monkeypatch.setattr(output, "ROWS", 16)
     hidden, weight, target = inputs(dtype)
     scores = hidden @ weight.t()
     if alpha == 1.0:
@@ -67,7 +67,7 @@ def test_no_rows_cost_nothing() -> None:
 
 def test_scores_are_never_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "CHUNK", 16 * CLASSES)
-    monkeypatch.setattr(output, "FEWEST_ROWS", 16)
+    monkeypatch.setattr(output, "ROWS", 16)
     hidden, weight, target = inputs(torch.float32)
     with RecordTensors() as recorded:
         output_loss(hidden, weight, target, label_smoothing=0.1).loss.backward()

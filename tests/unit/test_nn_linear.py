@@ -29,6 +29,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(module, "_onednn", recorded)
     monkeypatch.setattr(module, "_onednn_is_faster", lambda: True)
     monkeypatch.setattr(module, "SMALLEST", 1)
+    monkeypatch.setattr(module, "BLOCKS", (4, 2))
     return shapes
 
 
@@ -68,12 +69,12 @@ def test_layouts(of_x: str, of_weight: str, bias: str, calls: Calls) -> None:
 @pytest.mark.parametrize("of_a", LAYOUTS)
 def test_products_without_gradient(of_a: str, of_b: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for m, k, n in ((5, 7, 6), (2, 9, 17), (17, 2, 3)):
-        a, b = LAYOUTS[of_a](m, k), LAYOUTS[of_b](k, n)
-        torch.testing.assert_close(multiply(a, b), a @ b)
         for part in (1, 2 * n, 1000):
             monkeypatch.setattr(module, "PART", part)
-            total = random(m, n)
-            expected = total + a @ b
+            a, b = LAYOUTS[of_a](m, k), LAYOUTS[of_b](k, n)
+            torch.testing.assert_close(multiply(a, b), a @ b)
+            a, total = LAYOUTS[of_a](k, m), random(m, n)
+            expected = total + a.t() @ b
             add_product(total, a, b)
             torch.testing.assert_close(total, expected)
 
@@ -91,7 +92,14 @@ def test_batch_dimensions(shape: tuple[int, ...]) -> None:
 def test_only_gradients_that_are_needed(calls: Calls) -> None:
     x, weight = random(5, 7), random(6, 7).requires_grad_()
     linear(x, weight).sum().backward()
-    assert calls == [(5, 7, 6), (6, 5, 7)]
+    assert calls == [(4, 7, 6), (6, 4, 7)]
+
+
+def test_shapes_are_few_whatever_the_number_of_rows(calls: Calls) -> None:
+    weight = random(6, 7).requires_grad_()
+    for rows in range(2, 40):
+        linear(random(rows, 7).requires_grad_(), weight).sum().backward()
+    assert len(set(calls)) == 6  # blocks of two sizes, three products
 
 
 def test_what_is_not_finite_stays_in_its_row() -> None:

@@ -21,8 +21,8 @@ __all__ = ["LossSums", "OutputSums", "output_loss"]
 CHUNK = 2 * 2**20
 """Scores computed at a time, 8 MB in float32. malloc gives memory of twice as much back to the system every time."""
 
-FEWEST_ROWS = 128
-"""Rows computed at a time at least: adding to the gradient of the weight takes as long as for more."""
+ROWS = 128
+"""Rows computed at a time are a multiple of this: for fewer, adding to the gradient of the weight takes as long."""
 
 
 class OutputSums(NamedTuple):
@@ -93,7 +93,7 @@ class _OutputLoss(torch.autograd.Function):
         h, w = hidden.to(product_dtype), weight.to(product_dtype)
         grad_hidden = torch.empty_like(h) if differentiate else None  # (N, d)
         grad_weight = weight.new_zeros(weight.t().shape, dtype=sum_dtype) if differentiate else None  # (d, V)
-        rows = max(FEWEST_ROWS, CHUNK // weight.shape[0])
+        rows = max(1, CHUNK // weight.shape[0] // ROWS) * ROWS
         sums = torch.zeros(3, dtype=sum_dtype, device=h.device)  # loss, nll, correct
         for at in range(0, h.shape[0], rows):
             part, classes = h[at : at + rows], target[at : at + rows]
@@ -105,7 +105,7 @@ class _OutputLoss(torch.autograd.Function):
             sums += found.sum(0, dtype=torch.float64).to(sum_dtype)
             if grad_hidden is not None and grad_weight is not None:
                 grad_hidden[at : at + rows] = multiply(gradient, w)
-                add_product(grad_weight, part.t(), gradient)
+                add_product(grad_weight, part, gradient)
         if grad_hidden is not None:
             ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight)
         loss, nll, correct = sums[0].clone(), sums[1].clone(), sums[2].long()

@@ -8,6 +8,7 @@ torch.compile uses, takes half of its time there, with AVX2 nine tenths (`benchm
 but large products of plain tensors in eager mode, these are torch's own functions.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -22,10 +23,13 @@ from entformer.nn.execution_mode import traced_as_leaf
 __all__ = ["Linear", "add_product", "linear", "multiply"]
 
 SMALLEST = 2**23
-"""Multiply-adds from which oneDNN is used: it prepares every new shape for 0.2 ms, and autograd calls Python."""
+"""Multiply-adds from which oneDNN is used: below, autograd's call of Python costs what it gains."""
 
-PART = 2**22
-"""Numbers of a product that are there before they are added to others."""
+BLOCKS = (1024, 128)
+"""Rows multiplied at a time; torch multiplies the rest. For each shape oneDNN compiles code, 0.2 ms, and keeps it, 1 MB."""
+
+PART = 2**20
+"""The most numbers of a product that is then copied or added: 4 MB."""
 
 
 class Linear(nn.Linear):
@@ -50,47 +54,83 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not fits or not _uses_onednn(x.numel() * weight.shape[0], *tensors) or torch._C._is_any_autocast_enabled():
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    y: Tensor = _Linear.apply(rows, weight, bias) if needs_gradient(*tensors) else _onednn(rows, weight, bias)  # type: ignore[no-untyped-call]
+    y: Tensor = _Linear.apply(rows, weight, bias) if needs_gradient(*tensors) else _map_blocks(rows, weight, bias)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Computes a b, (M, K) and (K, N) to (M, N), without a gradient."""
-    if not _uses_onednn(a.numel() * b.shape[1], a, b):
-        return a @ b
-    if a.is_contiguous() or a.numel() <= b.numel():  # else torch copies the first of the two
-        return _onednn(a, b.t())
-    return _onednn(b.t(), a).t()
+    """Computes a b, (rows, K) and (K, N) to (rows, N), without a gradient."""
+    return _map_blocks(a, b.t(), None) if _uses_onednn(a.numel() * b.shape[1], a, b) else a @ b
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds a b to `total` (M, N), without a gradient."""
-    if total.dtype == a.dtype and not _uses_onednn(a.numel() * b.shape[1], a, b):
-        total.addmm_(a, b)
+    """Adds a^T b, (rows, M) and (rows, N) to (M, N), to `total`, without a gradient."""
+    if not _uses_onednn(a.numel() * b.shape[1], a, b):
+        if total.dtype == a.dtype:
+            total.addmm_(a.t(), b)
+        else:
+            total += a.t() @ b
         return
-    rows = max(1, PART // b.shape[1])
-    for at in range(0, a.shape[0], rows):
-        total[at : at + rows] += multiply(a[at : at + rows], b)
+    end, columns = 0, max(1, PART // b.shape[1])
+    for at, end in _blocks(a.shape[0], BLOCKS):
+        for first in range(0, a.shape[1], columns):
+            part, of_a, of_b = total[first : first + columns], a[at:end, first : first + columns], b[at:end]
+            if of_a.shape[1] <= of_b.shape[1]:  # torch copies the first of the two, transposed
+                part += _onednn(of_a.t(), of_b.t())
+            else:
+                part += _onednn(of_b.t(), of_a.t()).t()
+    if end < a.shape[0]:
+        total.addmm_(a[end:].t(), b[end:])
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _onednn(x, weight, bias)
+        return _map_blocks(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        product = torch.mm if torch.is_grad_enabled() else multiply  # second derivatives differentiate these lines
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        to_x = product(grad, weight) if needs_x else None
-        to_weight = product(grad.t(), x) if needs_weight else None
-        return to_x, to_weight, grad.sum(0) if needs_bias else None
+        to_bias = grad.sum(0) if needs_bias else None
+        batched = not checks.runs_eagerly() or torch._C._functorch.is_legacy_batchedtensor(grad)  # by is_grads_batched
+        if torch.is_grad_enabled() or batched:  # second derivatives differentiate these lines
+            return grad @ weight if needs_x else None, grad.t() @ x if needs_weight else None, to_bias
+        to_x = multiply(grad, weight) if needs_x else None
+        to_weight = None
+        if needs_weight:
+            to_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
+            add_product(to_weight, grad, x)
+        return to_x, to_weight, to_bias
+
+
+def _blocks(rows: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yields where blocks of `sizes` rows, the larger first, begin and end. What is left is less than the smallest."""
+    at = 0
+    for size in sizes:
+        for _ in range((rows - at) // size):
+            yield at, at + size
+            at += size
+
+
+def _map_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (rows, K), weight (N, K) and bias (N,) to x weight^T + bias (rows, N)."""
+    y, end = x.new_empty(x.shape[0], weight.shape[0]), 0
+    sizes = tuple(size for size in BLOCKS if size * weight.shape[0] <= PART) or BLOCKS[-1:]
+    for at, end in _blocks(x.shape[0], sizes):
+        y[at:end] = _onednn(x[at:end], weight, bias)
+    if end < x.shape[0]:
+        y[end:] = F.linear(x[end:], weight, bias)
+    return y
 
 
 def _uses_onednn(multiply_adds: int, *tensors: Tensor) -> bool:
-    if multiply_adds < SMALLEST or not (_onednn_is_faster() and checks.runs_once()):
+    if (
+        multiply_adds < SMALLEST
+        or tensors[0].numel() < BLOCKS[-1] * tensors[0].shape[-1]
+        or not (_onednn_is_faster() and checks.runs_once())
+    ):
         return False
     for t in tensors:
         if (

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from entformer.kernels import checks
 from entformer.kernels.attention.arguments import Call
 from entformer.kernels.entmax.cpu import forward_mode_active
 
@@ -19,8 +20,14 @@ def unsupported(call: Call) -> str | None:
 
 
 def specialized(call: Call, alpha: float | Tensor) -> Call:
-    """The call as the operator takes it; the C++ kernels read alpha themselves."""
-    return call
+    """The call as the operator takes it. A mask that heads and queries share is one of keys: the kernels skip padding."""
+    mask = call.attn_mask
+    if mask is None or 0 in mask.shape or not checks.runs_once():
+        return call
+    if any(mask.shape[d] > 1 and mask.stride(d) > 0 for d in (1, 2)):
+        return call
+    keys = mask[:, 0, 0]
+    return call._replace(attn_mask=None, key_mask=keys if call.key_mask is None else keys & call.key_mask)
 
 
 def reserve_bytes(keys: int, packed: bool = False) -> int:
