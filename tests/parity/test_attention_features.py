@@ -287,9 +287,13 @@ def test_a_mask_that_queries_share_is_one_of_keys(isa: str) -> None:
     for form in forms:
         found, _ = run_attention(leaves, form, grad, "cpu")
         assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    found, _ = run_attention(leaves, {"attn_mask": four.expand(3, 2, 40, 40).contiguous()}, grad, "cpu")
+    whole = {"attn_mask": four.expand(3, 2, 40, 40).contiguous()}
+    found, _ = run_attention(leaves, whole, grad, "cpu")
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value)
+    supports = [attention(*leaves.values(), **form, return_support=True, impl="cpu").support for form in (forms[0], whole)]
+    for own, other in zip(*supports, strict=True):
+        torch.testing.assert_close(own, other)
 
 
 @pytest.mark.parametrize("normalizer", ["entmax", "rela", "sigmoid"])

@@ -156,6 +156,15 @@ def test_torch_computes_what_onednn_does_not(calls: Calls, monkeypatch: pytest.M
         linear(x, weight.double())
 
 
+def test_an_exported_program_takes_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SMALLEST", 1000)
+    layer = Linear(7, 6)
+    rows = {"x": {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}}
+    program = torch.export.export(layer, (random(2, 3, 7),), dynamic_shapes=rows).module()
+    x = random(20, 30, 7)
+    torch.testing.assert_close(program(x), layer(x))
+
+
 def test_the_module_is_torchs() -> None:
     theirs = nn.Linear(7, 6)
     ours = Linear.sharing(theirs)

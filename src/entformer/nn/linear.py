@@ -49,9 +49,11 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear for x (..., in), weight (out, in) and bias (out,)."""
+    if not checks.runs_once() or torch._C._is_any_autocast_enabled():
+        return F.linear(x, weight, bias)
     fits = x.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    if not fits or not _uses_onednn(x.numel() * weight.shape[0], *tensors) or torch._C._is_any_autocast_enabled():
+    if not fits or not _uses_onednn(x.numel() * weight.shape[0], *tensors):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     y: Tensor = _Linear.apply(rows, weight, bias) if needs_gradient(*tensors) else _map_blocks(rows, weight, bias)  # type: ignore[no-untyped-call]
@@ -126,11 +128,9 @@ def _map_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _uses_onednn(multiply_adds: int, *tensors: Tensor) -> bool:
-    if (
-        multiply_adds < SMALLEST
-        or tensors[0].numel() < BLOCKS[-1] * tensors[0].shape[-1]
-        or not (_onednn_is_faster() and checks.runs_once())
-    ):
+    if not checks.runs_once() or not _onednn_is_faster():
+        return False
+    if multiply_adds < SMALLEST or tensors[0].numel() < BLOCKS[-1] * tensors[0].shape[-1]:
         return False
     for t in tensors:
         if (

@@ -223,7 +223,7 @@ def attention(
         if return_support:
             crow = F.pad(support_size.flatten().cumsum(0), (1, 0))
             learned = arguments.alpha_per_head(used_alpha, q)
-            inputs = (q, k, learned, mask, allowed_keys, slopes, row_max, threshold, crow, *call[7:11], *features)
+            inputs = (q, k, learned, *call[4:7], row_max, threshold, crow, *call[7:11], *features)  # masks as in the call above
             support = Support(crow, *ops.support_with_gradient(*inputs))
     else:
         if unsupported and keys > 0:
