@@ -1,11 +1,12 @@
-"""Bias, window, soft-cap, sinks and packed sequences: time relative to PyTorch, and how peak memory grows with the length.
+"""Attention's features and padding: time relative to PyTorch, and how peak memory grows with the length.
 
     python benchmarks/attention_features.py [--isa avx2] [--shape 1,8,2048,64] [--rounds 5] [--threads 1]
 
 Forward and backward, learned alpha of 1.5, interleaved, median of the ratios, below 1 is faster. The peer is
-scaled_dot_product_attention where it has the feature (a float mask, a boolean band, one call per packed sequence), else what
-one writes in PyTorch: scores, tanh or one more column, softmax, product. Memory: the peak above the inputs at twice the length
-over that at the length, each in a new process (Linux): 2 is linear, 4 quadratic, as is the gradient of a bias of pairs.
+scaled_dot_product_attention where it has the feature (a float mask, a boolean band, one call per packed sequence, a mask of
+keys of which 40% are padding), else what one writes in PyTorch: scores, tanh or one more column, softmax, product. Memory: the
+peak above the inputs at twice the length over that at the length, each in a new process (Linux): 2 is linear, 4 quadratic, as
+is the gradient of a bias of pairs.
 """
 
 import argparse
@@ -47,6 +48,7 @@ class Inputs:
         self.of_key = torch.randn(1, heads, 1, length, requires_grad=True)
         self.sinks = torch.zeros(heads, requires_grad=True)
         self.band = (torch.arange(length)[:, None] - torch.arange(length)).abs() <= WINDOW
+        self.real = (torch.arange(length) < 0.6 * length).expand(shape[0], length)  # keys that are no padding
         self.bounds = torch.linspace(0, length, SEQUENCES + 1).to(torch.int32)
 
     def scores(self) -> Tensor:
@@ -79,6 +81,7 @@ def features(x: Inputs) -> dict[str, tuple[Callable[[], Tensor], Callable[[], Te
         "window": (ours(window=(WINDOW, WINDOW)), lambda: sdpa(x.q, x.k, x.v, attn_mask=x.band), []),
         "softcap": (ours(softcap=CAP), capped, []),
         "sinks": (ours(sinks=x.sinks), with_sinks, [x.sinks]),
+        "padding": (ours(key_mask=x.real), lambda: sdpa(x.q, x.k, x.v, attn_mask=x.real[:, None, None]), []),
         "packed": (ours(cu_seqlens_q=x.bounds, cu_seqlens_k=x.bounds), x.packed, []),
     }
 
